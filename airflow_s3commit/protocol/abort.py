@@ -1,0 +1,177 @@
+"""Abort: what a job uploaded never appears, and nothing of it stays pending.
+
+The state moves first. From then on no process can carry the commit past the point of no return, and a task
+attempt that still runs finds out when it commits. Only then are uploads aborted, and objects taken back:
+each object after its upload was aborted, so that nobody can complete it again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    InvalidRecord,
+    NoSuchKey,
+    NotReversible,
+    PreconditionFailed,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.cleanup import clean_staging
+from airflow_s3commit.protocol.conflicts import data_objects
+from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.layout import holds_job_id
+from airflow_s3commit.protocol.lock import release_lock
+from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.state import find_manifest, move, read_state
+from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.upload import JOB_METADATA
+from airflow_s3commit.protocol.uploads import (
+    PendingId,
+    abort_uploads,
+    delete_objects,
+    delete_ours,
+)
+from airflow_s3commit.store.base import Doomed, Head, ObjectInfo
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = ["abort_job", "abort_stage"]
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1_000
+
+
+def abort_job(context: JobContext, *, force: bool = False, reason: str | None = None) -> AbortReport:
+    """Abort a job, and roll back what it may have published.
+
+    Before: anything but a committed job. After: its output is not there and will not come, no upload of it
+    is pending, and the destination is as it was before the commit, ``_SUCCESS`` included. Run again: looks
+    again and finds less. Other jobs' uploads are never touched.
+
+    Args:
+        context: The job.
+        force: Go on although old data was overwritten or deleted and cannot be put back.
+        reason: Why, for the record.
+
+    Raises:
+        AlreadyCommitted: It is committed.
+        NotReversible: Old data may be gone already; commit again, or use ``force``.
+        OutcomeUnknown: An answer was lost; abort again.
+
+    """
+    with naming(context, "abort"):
+        while True:
+            current = read_state(context)
+            if current is None:
+                return _abort_unknown(context)
+            if current.record.state not in ("aborting", "aborted"):
+                _refuse_if_too_late(context, current.record, force=force)
+                current = move(context, current, "aborting", reason=reason)
+            if current is not None:
+                report = _undo(context, current)
+                if report is not None:
+                    return report
+
+
+def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
+    """Abort the uploads that one stage attempt's pendingsets name; return how many.
+
+    For a stage attempt that will not be sealed, because another one takes its place.
+    """
+    prefix = context.layout.stage(stage, stage_attempt)
+    tracked = tracked_uploads(context, prefix)
+    return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+
+
+def _abort_unknown(context: JobContext) -> AbortReport:
+    """Clean up after a job without a state: one that ended, or never got one."""
+    if find_manifest(context) is not None:
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    uploads = abort_uploads(context, untracked_uploads(context))
+    clean_staging(context)
+    return AbortReport(uploads=uploads, objects=0, state="absent")
+
+
+def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
+    if state.state == "committed":
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    if state.begun and not state.reversible and not force:
+        raise NotReversible(
+            f"{context.name} has begun to overwrite or delete old data and cannot be rolled back:"
+            " finish it with: s3commit recover, or give the old data up with: s3commit abort --force"
+        )
+
+
+def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | None:
+    """Do the work of an abort; None if another process moved the job meanwhile."""
+    uploads, objects, unreadable = 0, 0, False
+    if current.record.state == "aborting":
+        begun = current.record.begun
+        for batch in in_batches(tracked_uploads(context), _BATCH):
+            readable = [upload for upload in batch if upload is not None]
+            unreadable = unreadable or len(readable) < len(batch)
+            if begun:
+                objects += delete_ours(context, readable)
+            else:
+                abort_uploads(context, map(PendingId.of, readable))
+            uploads += len(readable)
+        uploads += abort_uploads(context, untracked_uploads(context))
+        if begun and unreadable:
+            objects += _delete_by_metadata(context, current.record)
+        if begun and current.record.saved_success is not None:
+            _restore_success(context, current.record.saved_success)
+        if move(context, current, "aborted") is None:
+            return None
+    release_lock(context)
+    clean_staging(context)
+    logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
+    return AbortReport(uploads=uploads, objects=objects, state="aborted")
+
+
+def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
+    """Take back objects whose pendingset cannot be read any more, by the job id they carry."""
+    try:
+        directories = list(load_seal(context, state.seal_etag).record.partitions)
+    except InvalidRecord:
+        directories = None
+    named = (info for info in data_objects(context, directories) if holds_job_id(info.key, context.job_id))
+    deleted = 0
+    for batch in in_batches(named, _BATCH):
+        doomed = []
+        calls = [(info, Head(context.bucket, info.key)) for info in batch]
+        for info, outcome in context.store.perform(calls):
+            if isinstance(outcome, ObjectInfo) and outcome.metadata.get(JOB_METADATA) == context.job_id:
+                doomed.append(Doomed(info.key, outcome.etag))
+            elif isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
+                raise outcome
+        deleted += delete_objects(context, doomed)
+    return deleted
+
+
+def _restore_success(context: JobContext, saved: SavedSuccess) -> None:
+    """Put the old ``_SUCCESS`` back, byte for byte but with another ETag.
+
+    A committer that sleeps may still hold a request to delete the marker with the old ETag. Writing it as a
+    multipart upload (or, if it was one, in one piece) gives the same bytes an ETag that the request does not
+    match.
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    try:
+        standing = store.head(bucket, key).etag
+    except NoSuchKey:
+        standing = None
+    if standing is not None and standing != saved.etag:
+        return
+    if "-" in saved.etag:
+        condition = {"if_match": standing} if standing is not None else {"if_none_match": True}
+        try:
+            store.put(bucket, key, saved.body, **(condition if context.conditional else {}))
+        except PreconditionFailed:
+            logger.info("%s: another job wrote _SUCCESS meanwhile", context.name)
+        return
+    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
+    etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
+    store.complete_upload(bucket, key, upload_id, [etag])

@@ -1,0 +1,42 @@
+"""Removing a job's staging, in the order that a crash in the middle can be read from.
+
+The job's record goes first: where it is gone and the state is still there, the job has ended and only the
+rest of this remains to be done. The state goes last.
+"""
+
+from __future__ import annotations
+
+from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.store.base import Doomed
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = ["clean_staging"]
+
+_DELETE_BATCH = 1_000
+
+
+def clean_staging(context: JobContext) -> None:
+    """Remove everything below the job's staging prefix.
+
+    Before: the job is committed and its manifest written, or aborted. After: nothing of it is left there.
+    Run again: removes what is left.
+
+    Raises:
+        StoreRejected: The store kept an object.
+
+    """
+    store, bucket, layout = context.store, context.staging_bucket, context.layout
+    store.delete(bucket, layout.job)
+    listed = store.list_objects(bucket, layout.staging.prefix)
+    doomed = (Doomed(info.key) for info in listed if info.key != layout.state)
+    for batch in in_batches(doomed, _DELETE_BATCH):
+        failures = store.delete_many(bucket, batch)
+        if failures:
+            first = failures[0]
+            raise StoreRejected(
+                f"{context.name}: could not delete {context.staging_uri(first.key)}:"
+                f" {first.code} {first.message}",
+                code=first.code,
+            )
+    store.delete(bucket, layout.state)

@@ -1,0 +1,93 @@
+"""What every step of a job works with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from airflow_s3commit.clock import Clock, SystemClock
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["JobContext", "new_uuid"]
+
+
+def new_uuid() -> str:
+    """Return a random UUID."""
+    return str(uuid.uuid4())
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """A job's keys, and the store, clock and ids that its steps are taken with.
+
+    Attributes:
+        store: Where everything is.
+        layout: The job's keys.
+        clock: Where time comes from.
+        new_id: Where nonces and upload ids come from.
+        owner: This process, for people who read records.
+        lease: Seconds for which a commit lock is taken, and within which it is renewed.
+        lock_wait: Seconds to wait for another living job's commit lock.
+        conditional: Whether the store's conditional writes are relied on.
+        threads: Listings that run at once; 0 lists in the caller's thread.
+
+    """
+
+    store: ObjectStore
+    layout: Layout
+    clock: Clock = field(default_factory=SystemClock)
+    new_id: Callable[[], str] = new_uuid
+    owner: str = field(default_factory=_this_process)
+    lease: float = 60.0
+    lock_wait: float = 600.0
+    conditional: bool = True
+    threads: int = 16
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self.layout.job_id
+
+    @property
+    def bucket(self) -> str:
+        """The destination's bucket."""
+        return self.layout.destination.bucket
+
+    @property
+    def staging_bucket(self) -> str:
+        """The bucket of the job's records."""
+        return self.layout.staging.bucket
+
+    @property
+    def name(self) -> str:
+        """The job and its destination, for messages."""
+        return f"job {self.job_id} on {self.layout.destination.uri}"
+
+    def staging_uri(self, key: str) -> str:
+        """Return the URI of a key in the staging bucket."""
+        return join_uri(self.staging_bucket, key)
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch by this machine: for people, never for decisions."""
+        return int(self.clock.time() * 1000)
+
+
+@contextmanager
+def naming(context: JobContext, step: str) -> Iterator[None]:
+    """Add the job and the step to any error that leaves the block."""
+    try:
+        yield
+    except S3CommitError as error:
+        error.add_note(f"while running {step} of {context.name}")
+        raise

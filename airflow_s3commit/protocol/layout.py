@@ -1,0 +1,188 @@
+"""Every key and prefix of the protocol, built here and nowhere else.
+
+The staging prefix follows Hadoop's magic committer (``__magic_job-<job id>``), so that its tools recognise
+what they see.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.destination import Destination
+
+__all__ = [
+    "MAGIC_PREFIX",
+    "PENDINGSET_SUFFIX",
+    "PENDING_SUFFIX",
+    "SUCCESS",
+    "Layout",
+    "check_attempt_id",
+    "check_id",
+    "holds_job_id",
+    "partition_of",
+    "unique_name",
+]
+
+#: First characters of the directory that holds a job's staging (Hadoop's magic committer, since 3.3.7).
+MAGIC_PREFIX = "__magic_job-"
+
+#: Ending of a committed task attempt's list of uploads.
+PENDINGSET_SUFFIX = ".pendingset"
+
+#: Ending of the record of one upload.
+PENDING_SUFFIX = ".pending"
+
+#: The marker that readers and sensors wait for.
+SUCCESS = "_SUCCESS"
+
+#: The directory of a destination that holds what outlives a job.
+HOME = "_s3commit"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
+
+
+def check_id(value: str, what: str = "job id") -> str:
+    """Return an id that may become part of a key: letters, digits, ``-``, ``_`` (and ``.`` below a job).
+
+    Raises:
+        InvalidRecord: It has other characters, or none, or more than 128.
+
+    """
+    pattern = _ID if what == "job id" else _STEP_ID
+    if not pattern.fullmatch(value):
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters, digits, '-' and '_'")
+    return value
+
+
+def check_attempt_id(value: str, what: str) -> str:
+    """Return an attempt id: letters, digits and ``.``, so that no two attempts share a key.
+
+    Raises:
+        InvalidRecord: It has other characters, or none, or more than 128.
+
+    """
+    if not _ATTEMPT_ID.fullmatch(value):
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters and digits")
+    return value
+
+
+def partition_of(relative_path: str) -> str:
+    """Return the partition of a file: its directory, without a slash at the end; ``""`` for the root."""
+    return relative_path.rpartition("/")[0]
+
+
+def unique_name(relative_path: str, job_id: str) -> str:
+    """Put ``-<job id>`` before the first dot of the last element, unless the path holds the id already.
+
+    The rule is Hadoop's (``Paths.addUUID``).
+    """
+    if job_id in relative_path:
+        return relative_path
+    directory, slash, name = relative_path.rpartition("/")
+    stem, dot, ending = name.partition(".")
+    return f"{directory}{slash}{stem}-{job_id}{dot}{ending}"
+
+
+def holds_job_id(key: str, job_id: str) -> bool:
+    """Tell whether a key was made unique with this job's id, and not with a longer one that contains it."""
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of one job.
+
+    Attributes:
+        destination: Where its data goes.
+        staging: Where its records are, up to and including the job's own directory.
+        job_id: Its id.
+
+    """
+
+    destination: Destination
+    staging: Destination
+    job_id: str
+
+    @classmethod
+    def of(cls, destination: Destination, job_id: str, staging_root: Destination | None = None) -> Layout:
+        """Return the layout of a job whose staging is below its destination, or below ``staging_root``."""
+        root = staging_root or destination
+        return cls(destination, root.below(MAGIC_PREFIX + check_id(job_id)), job_id)
+
+    @property
+    def job(self) -> str:
+        """Key of the `JobRecord`, in the staging bucket."""
+        return self.staging.key("job.json")
+
+    @property
+    def state(self) -> str:
+        """Key of the `StateRecord`, in the staging bucket."""
+        return self.staging.key("state.json")
+
+    @property
+    def seal(self) -> str:
+        """Key of the job's `SealRecord`, in the staging bucket."""
+        return self.staging.key("sealed.json")
+
+    @property
+    def stages(self) -> str:
+        """Prefix of all stage attempts, in the staging bucket."""
+        return self.staging.key("stages/")
+
+    def stage(self, stage: str, stage_attempt: str) -> str:
+        """Return the prefix of one stage attempt, in the staging bucket."""
+        check_id(stage, "stage")
+        check_attempt_id(stage_attempt, "stage attempt")
+        return f"{self.stages}{stage}-{stage_attempt}/"
+
+    def tasks(self, stage: str, stage_attempt: str) -> str:
+        """Return the prefix of a stage attempt's pendingsets, in the staging bucket."""
+        return self.stage(stage, stage_attempt) + "tasks/"
+
+    def pendingset(self, stage: str, stage_attempt: str, task: str, attempt: str) -> str:
+        """Return the key of one task attempt's pendingset, in the staging bucket."""
+        check_id(task, "task")
+        check_attempt_id(attempt, "task attempt")
+        return f"{self.tasks(stage, stage_attempt)}{task}_{attempt}{PENDINGSET_SUFFIX}"
+
+    def pending(self, stage: str, stage_attempt: str, task: str, attempt: str, number: int) -> str:
+        """Return the key of the record of one upload of a task attempt, in the staging bucket."""
+        directory = self.pendingset(stage, stage_attempt, task, attempt).removesuffix(PENDINGSET_SUFFIX)
+        return f"{directory}/{number:06d}{PENDING_SUFFIX}"
+
+    def stage_seal(self, stage: str, stage_attempt: str) -> str:
+        """Return the key of a stage attempt's `StageSealRecord`, in the staging bucket."""
+        return self.stage(stage, stage_attempt) + "sealed.json"
+
+    @property
+    def plan(self) -> str:
+        """Key of the `PlanRecord`, in the staging bucket."""
+        return self.staging.key("plan/summary.json")
+
+    def plan_part(self, plan_id: str, number: int) -> str:
+        """Return the key of one part of a plan's list of objects, in the staging bucket."""
+        return self.staging.key(f"plan/{plan_id}/{number}.jsonl")
+
+    @property
+    def success(self) -> str:
+        """Key of the destination's ``_SUCCESS``."""
+        return self.destination.key(SUCCESS)
+
+    @property
+    def manifest(self) -> str:
+        """Key of this job's `ManifestRecord`, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/manifests/{self.job_id}.json")
+
+    @property
+    def manifest_files(self) -> str:
+        """Key of the list of files that belongs to the manifest, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
+
+    @property
+    def lock(self) -> str:
+        """Key of the destination's commit lock."""
+        return self.destination.key(f"{HOME}/lock.json")

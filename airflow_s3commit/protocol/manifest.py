@@ -1,0 +1,275 @@
+"""The durable account of a commit: the full manifest, and ``_SUCCESS``, its short face.
+
+The manifest is two objects: a list of files, one JSON record a line, and a summary that names the list by its
+SHA-256. The summary is written create-only after the list; its presence is the proof of commit. The list is
+made from the pendingsets alone and in their order, so every process that writes it writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import msgspec
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.layout import SUCCESS, Layout, partition_of
+from airflow_s3commit.protocol.pendingset import IOStatistics
+from airflow_s3commit.protocol.records import (
+    Counts,
+    FileEntry,
+    JobRecord,
+    ManifestRecord,
+    PlanRecord,
+    SealRecord,
+    decode,
+    encode,
+)
+from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.state import read_state
+from airflow_s3commit.protocol.success import (
+    MANIFEST_DIAGNOSTIC,
+    MAX_FILENAMES,
+    SUCCESS_NAME,
+    SuccessData,
+)
+from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
+
+__all__ = [
+    "latest_manifest",
+    "manifest_files",
+    "read_manifest",
+    "read_success",
+    "write_manifest",
+    "write_success",
+]
+
+logger = logging.getLogger(__name__)
+
+_PART_BYTES = 2 * MIN_PART_BYTES
+
+
+def write_manifest(
+    context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord | None, metrics: dict[str, int]
+) -> ManifestRecord:
+    """Write the list of files and the summary of a committed job, and return the summary that stands.
+
+    Before: the job's state is ``committed``. After: the manifest stands. Run again: the same manifest.
+    """
+    digest = _write_files(context, _entry_lines(context, seal))
+    record = ManifestRecord(
+        job_id=context.job_id,
+        destination=context.layout.destination.uri,
+        committer=job.options.committer,
+        conflict_mode=job.options.conflict_mode,
+        committed=context.now_ms(),
+        counts=seal.counts,
+        partitions=seal.partitions,
+        replaced=Counts(
+            files=plan.objects if plan is not None else 0,
+            bytes=plan.bytes if plan is not None else 0,
+            rows=None,
+        ),
+        files=join_uri(context.bucket, context.layout.manifest_files),
+        files_sha256=digest,
+        context=job.context,
+        metrics=metrics,
+        nonce=context.new_id(),
+    )
+    stored = journal.create(
+        context.store, context.bucket, context.layout.manifest, record, conditional=context.conditional
+    )
+    return stored.record
+
+
+def write_success(context: JobContext, manifest: ManifestRecord, seal: SealRecord) -> None:
+    """Write ``_SUCCESS`` for a committed job, unless a later job has written its own.
+
+    Before: the manifest stands and the job is not cleaned up. After: ``_SUCCESS`` is this job's, or a later
+    one's. The write is conditional on what was there before the job was last seen committed, so that a
+    process which slept cannot put an old marker over a newer one.
+    """
+    filenames = [f"/{key}" for key in islice(_keys(context, seal), MAX_FILENAMES)]
+    body = encode(_success(manifest, filenames, context))
+    while True:
+        standing = _success_etag(context, manifest.job_id)
+        if standing == manifest.job_id or _is_cleaned_up(context):
+            return
+        try:
+            if standing is None:
+                context.store.put(
+                    context.bucket, context.layout.success, body, if_none_match=context.conditional
+                )
+            else:
+                context.store.put(
+                    context.bucket,
+                    context.layout.success,
+                    body,
+                    if_match=standing if context.conditional else None,
+                )
+        except (PreconditionFailed, NoSuchKey):
+            continue
+        return
+
+
+def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
+    """Read a destination's ``_SUCCESS``.
+
+    Raises:
+        NoSuchKey: There is none.
+        InvalidRecord: It is empty (the classic committer's marker), cut short, or something else.
+
+    """
+    key = destination.key(SUCCESS)
+    body = store.get(destination.bucket, key).body
+    where = join_uri(destination.bucket, key)
+    if not body:
+        raise InvalidRecord(f"{where} is empty: the classic committer's marker, not a manifest")
+    return decode(SuccessData, body, where)
+
+
+def read_manifest(store: ObjectStore, destination: Destination, job_id: str) -> ManifestRecord:
+    """Read the manifest of one job.
+
+    Raises:
+        NoSuchKey: The job has not committed to this destination.
+        InvalidRecord: What is there is no manifest.
+
+    """
+    layout = Layout.of(destination, job_id)
+    return journal.load(store, destination.bucket, layout.manifest, ManifestRecord).record
+
+
+def latest_manifest(store: ObjectStore, destination: Destination) -> ManifestRecord:
+    """Read the manifest that ``_SUCCESS`` points to: the last job's.
+
+    Raises:
+        NoSuchKey: There is no ``_SUCCESS``, or the manifest is gone.
+        InvalidRecord: ``_SUCCESS`` was not written by this package.
+
+    """
+    success = read_success(store, destination)
+    if success.manifest_uri is None or success.jobId is None:
+        where = join_uri(destination.bucket, destination.key(SUCCESS))
+        raise InvalidRecord(
+            f"{where} names no manifest: it was written by {success.committer or 'another committer'}"
+        )
+    return read_manifest(store, destination, success.jobId)
+
+
+def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[FileEntry]:
+    """Yield every file that a job committed, after checking that the list is the one the manifest names.
+
+    Raises:
+        NoSuchKey: The list is gone.
+        InvalidRecord: It was changed.
+
+    """
+    bucket, key = split_uri(manifest.files)
+    body = store.get(bucket, key).body
+    if hashlib.sha256(body).hexdigest() != manifest.files_sha256:
+        raise InvalidRecord(f"{manifest.files} is not the list that the manifest of {manifest.job_id} names")
+    decoder = msgspec.json.Decoder(FileEntry)
+    for line in body.splitlines():
+        yield decoder.decode(line)
+
+
+def _keys(context: JobContext, seal: SealRecord) -> Iterator[str]:
+    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
+        for upload in pendingset.commits:
+            yield upload.destinationKey
+
+
+def _entry_lines(context: JobContext, seal: SealRecord) -> Iterator[bytes]:
+    destination = context.layout.destination
+    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
+        for upload in pendingset.commits:
+            extra = upload.s3commit
+            entry = FileEntry(
+                key=upload.destinationKey,
+                size=upload.length,
+                etag=upload.expected_etag,
+                rows=extra.rows if extra is not None else None,
+                partition=partition_of(destination.relative(upload.destinationKey) or ""),
+                upload=extra.upload if extra is not None else "",
+                statistics=extra.statistics if extra is not None else None,
+            )
+            yield msgspec.json.encode(entry) + b"\n"
+
+
+def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
+    """Write the list in bounded memory and return its SHA-256 in hexadecimal."""
+    store, bucket, key = context.store, context.bucket, context.layout.manifest_files
+    digest, buffer = hashlib.sha256(), bytearray()
+    etags: list[str] = []
+    upload_id = None
+    for line in lines:
+        digest.update(line)
+        buffer += line
+        if len(buffer) >= _PART_BYTES:
+            upload_id = upload_id or store.create_upload(
+                bucket, key, metadata={}, content_type="application/x-ndjson"
+            )
+            etags.append(store.upload_part(bucket, key, upload_id, len(etags) + 1, bytes(buffer)))
+            buffer.clear()
+    if upload_id is None:
+        store.put(bucket, key, bytes(buffer), content_type="application/x-ndjson")
+    else:
+        if buffer:
+            etags.append(store.upload_part(bucket, key, upload_id, len(etags) + 1, bytes(buffer)))
+        store.complete_upload(bucket, key, upload_id, etags)
+    return digest.hexdigest()
+
+
+def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext) -> SuccessData:
+    written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
+    counters = {
+        "committer_commits_completed": manifest.counts.files,
+        "committer_bytes_committed": manifest.counts.bytes,
+        "committer_jobs_completed": 1,
+    }
+    return SuccessData(
+        name=SUCCESS_NAME,
+        timestamp=manifest.committed,
+        date=written.strftime("%a %b %d %H:%M:%S UTC %Y"),
+        hostname=socket.gethostname(),
+        committer=manifest.committer,
+        description=(
+            f"{manifest.counts.files} files in {len(manifest.partitions)} partitions,"
+            f" {manifest.conflict_mode}"
+        ),
+        jobId=manifest.job_id,
+        jobIdSource="airflow-s3commit",
+        metrics=manifest.metrics,
+        diagnostics={
+            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, context.layout.manifest),
+            **manifest.context,
+        },
+        filenames=filenames,
+        iostatistics=IOStatistics(counters=counters),
+    )
+
+
+def _success_etag(context: JobContext, job_id: str) -> str | None:
+    """Return the standing marker's ETag, None if there is none, or the job id itself if it is this job's."""
+    try:
+        fetched = context.store.get(context.bucket, context.layout.success)
+    except NoSuchKey:
+        return None
+    try:
+        standing = decode(SuccessData, fetched.body, join_uri(context.bucket, context.layout.success))
+    except InvalidRecord:
+        return fetched.info.etag
+    return job_id if standing.jobId == job_id else fetched.info.etag
+
+
+def _is_cleaned_up(context: JobContext) -> bool:
+    state = read_state(context)
+    return state is None or state.record.state != "committed"

@@ -1,0 +1,168 @@
+"""The list of one task attempt's uploads, in the format of Hadoop's S3A committers.
+
+`PendingUpload` is Hadoop's ``SinglePendingCommit`` (version 2), `PendingSet` its ``PendingSet`` (version 3);
+field names and order are theirs, ours ride in the extra field ``s3commit``, which Hadoop's loader ignores.
+Source: ``org.apache.hadoop.fs.s3a.commit.files`` in Apache Hadoop 3.3 to 3.5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from airflow_s3commit.exceptions import InvalidRecord
+
+__all__ = ["IOStatistics", "PendingSet", "PendingUpload", "TaskExtra", "UploadExtra"]
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=0)]
+_MD5 = re.compile("[0-9a-fA-F]{32}")
+
+
+class IOStatistics(Struct, frozen=True, kw_only=True):
+    """Hadoop's ``IOStatisticsSnapshot``."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, int] = field(default_factory=dict)
+    minimums: dict[str, int] = field(default_factory=dict)
+    maximums: dict[str, int] = field(default_factory=dict)
+    meanstatistics: dict[str, Any] = field(default_factory=dict)
+
+
+class UploadExtra(Struct, frozen=True, kw_only=True):
+    """What we know of one upload beyond Hadoop's fields.
+
+    Attributes:
+        upload: A UUID that the finished object carries as user metadata ``s3commit-upload``.
+        rows: Rows in the file, where the format has rows.
+        statistics: Column statistics, as the writer gave them.
+
+    """
+
+    upload: _Text
+    rows: _Count | None = None
+    statistics: dict[str, Any] | None = None
+
+
+class PendingUpload(Struct, frozen=True, kw_only=True):
+    """One multipart upload that is whole and not completed (Hadoop's ``SinglePendingCommit``, version 2).
+
+    Attributes:
+        version: Always 2.
+        filename: The file it was loaded from; not trusted.
+        uri: URI of the final object, or of the path under a magic directory.
+        uploadId: The store's id of the upload.
+        bucket: Bucket of the final object.
+        destinationKey: Key of the final object.
+        created: When, in milliseconds since the epoch.
+        saved: The same.
+        date: The same, for people.
+        jobId: The job's id; Hadoop leaves it empty in some committers.
+        taskId: The task attempt's id; as above.
+        text: Free text.
+        etags: ETag of each part, from part 1 on.
+        extraData: Hadoop's free fields.
+        length: Bytes of the final object.
+        partCount: Number of parts.
+        iostatistics: Statistics of the stream.
+        s3commit: Our fields; None in files that Hadoop wrote.
+
+    """
+
+    version: int = 2
+    filename: str | None = None
+    uri: _Text
+    uploadId: _Text  # noqa: N815 - Hadoop's name, as are the next ones in this case
+    bucket: _Text
+    destinationKey: _Text  # noqa: N815
+    created: _Count = 0
+    saved: _Count = 0
+    date: str | None = ""
+    jobId: str | None = ""  # noqa: N815
+    taskId: str | None = ""  # noqa: N815
+    text: str | None = ""
+    etags: list[_Text]
+    extraData: dict[str, str] | None = field(default_factory=dict)  # noqa: N815
+    length: _Count
+    partCount: int = 0  # noqa: N815
+    iostatistics: IOStatistics | None = None
+    s3commit: UploadExtra | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse another version."""
+        if self.version != 2:  # noqa: PLR2004 - the format's version
+            raise ValueError(f"SinglePendingCommit version {self.version}, not 2")
+
+    @property
+    def expected_etag(self) -> str:
+        """The ETag that a store gives the finished object: ``md5(concat(md5(part)))-<parts>``.
+
+        Empty where the parts' ETags are no MD5 sums (SSE-KMS, SSE-C, some stores); then an object can be
+        told by its metadata alone.
+        """
+        digest = hashlib.md5(usedforsecurity=False)
+        for etag in self.etags:
+            bare = etag.strip('"')
+            if not _MD5.fullmatch(bare):
+                return ""
+            digest.update(bytes.fromhex(bare))
+        return f"{digest.hexdigest()}-{len(self.etags)}"
+
+
+class TaskExtra(Struct, frozen=True, kw_only=True):
+    """Which task attempt a pendingset is of, and the nonce of its writer."""
+
+    stage: _Text
+    stage_attempt: _Text
+    task: _Text
+    attempt: _Text
+    nonce: _Text
+
+
+class PendingSet(Struct, frozen=True, kw_only=True):
+    """All uploads of one committed task attempt (Hadoop's ``PendingSet``, version 3).
+
+    Attributes:
+        version: Always 3.
+        jobId: The job's id; Hadoop's staging committers leave it empty.
+        commits: The uploads; none for a task without output.
+        iostatistics: Statistics of the task.
+        s3commit: Our fields; None in files that Hadoop wrote.
+
+    """
+
+    version: int = 3
+    jobId: str | None = ""  # noqa: N815 - Hadoop's name
+    commits: list[PendingUpload]
+    iostatistics: IOStatistics | None = None
+    s3commit: TaskExtra | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse another version, and two uploads of one key."""
+        if self.version != 3:  # noqa: PLR2004 - the format's version
+            raise ValueError(f"PendingSet version {self.version}, not 3")
+        keys = set()
+        for commit in self.commits:
+            if commit.destinationKey in keys:
+                raise ValueError(f"{commit.destinationKey} is written by more than one pending upload")
+            keys.add(commit.destinationKey)
+
+    def check_task(self, job_id: str, task: TaskExtra, where: str) -> None:
+        """Refuse a pendingset that is of another job or another task attempt than its place says.
+
+        Raises:
+            InvalidRecord: It is.
+
+        """
+        ours = self.s3commit
+        same = ours is not None and (ours.stage, ours.stage_attempt, ours.task, ours.attempt) == (
+            task.stage,
+            task.stage_attempt,
+            task.task,
+            task.attempt,
+        )
+        if self.jobId != job_id or not same:
+            raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {job_id}")

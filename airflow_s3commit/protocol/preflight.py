@@ -1,0 +1,100 @@
+"""Asking a store, before a job starts, whether it does what the protocol stands on."""
+
+from __future__ import annotations
+
+import logging
+from weakref import WeakKeyDictionary
+
+from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected, StoreUnsuitable
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["check_store", "honours_conditions"]
+
+logger = logging.getLogger(__name__)
+
+_answers: WeakKeyDictionary[ObjectStore, dict[str, bool]] = WeakKeyDictionary()
+
+
+def check_store(context: JobContext, options: JobOptions) -> bool:
+    """Check both buckets of a job, and return whether the staging bucket honours conditional writes.
+
+    What a bucket answers about conditions is remembered for as long as the store object lives.
+
+    Raises:
+        NoSuchBucket: A bucket is missing.
+        AccessDenied: The role may not do what a commit needs: list objects and uploads, start an upload,
+            abort it, write and delete.
+        StoreUnsuitable: Conditions are ignored and ``fencing`` is ``required``.
+
+    """
+    store = context.store
+    buckets = dict.fromkeys((context.bucket, context.staging_bucket))
+    for bucket in buckets:
+        store.check_bucket(bucket)
+    answers = _answers.setdefault(store, {})
+    if context.bucket not in answers:
+        _rehearse_upload(context)
+    for bucket in buckets:
+        if bucket not in answers:
+            prefix = context.layout.staging.prefix
+            answers[bucket] = honours_conditions(store, bucket, f"{prefix}probe-{context.new_id()}")
+    _warn_of_lifecycle(context)
+    conditional = all(answers[bucket] for bucket in buckets)
+    if not conditional and options.fencing == "required":
+        raise StoreUnsuitable(
+            f"{context.name}: the store ignores conditional writes (If-None-Match, If-Match), so two"
+            f" committers"
+            ' cannot be kept apart. If only one process ever commits here, set fencing="best-effort"'
+        )
+    return conditional
+
+
+def honours_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Find out with a probe object whether a bucket refuses writes whose condition is false."""
+    honoured = True
+    try:
+        first = store.put(bucket, key, b"probe", if_none_match=True)
+        for condition in ({"if_none_match": True}, {"if_match": "0" * 32}):
+            try:
+                store.put(bucket, key, b"probe again", **condition)
+            except (PreconditionFailed, NoSuchKey):
+                continue
+            honoured = False
+        if honoured:
+            store.put(bucket, key, b"probe once more", if_match=first.etag)
+    except StoreRejected as refused:
+        logger.warning("bucket %s refuses conditional writes: %s", bucket, refused)
+        honoured = False
+    finally:
+        store.delete(bucket, key)
+    return honoured
+
+
+def _rehearse_upload(context: JobContext) -> None:
+    """Start, list and abort an upload, so that missing rights show before any work is done."""
+    store, bucket = context.store, context.bucket
+    key = context.layout.destination.key(f"_s3commit/probe-{context.job_id}")
+    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
+    try:
+        next(iter(store.list_uploads(bucket, key)), None)
+    finally:
+        store.abort_upload(bucket, key, upload_id)
+
+
+def _warn_of_lifecycle(context: JobContext) -> None:
+    days = context.store.stale_upload_days(context.bucket, context.layout.destination.prefix)
+    if days is None:
+        logger.info(
+            "bucket %s has no readable lifecycle rule that removes incomplete uploads; one of a week"
+            " or more keeps orphans from costing money for ever",
+            context.bucket,
+        )
+    elif days < 1 + 1:
+        logger.warning(
+            "a lifecycle rule of bucket %s removes incomplete uploads after %d day(s): a job that is not"
+            " committed by then fails",
+            context.bucket,
+            days,
+        )

@@ -1,0 +1,149 @@
+"""Reading what was sealed, with every check that a sealed thing has to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.pendingset import PendingSet, TaskExtra
+from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealRecord, decode
+from airflow_s3commit.store.base import Fetched, Get
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = [
+    "each_pendingset",
+    "load_seal",
+    "load_stage_seal",
+    "load_stage_seals",
+    "pendingset_key",
+    "verify_pendingsets",
+]
+
+#: Pendingsets that are fetched at once and held while the ones before them are used.
+_AHEAD = 32
+
+
+def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
+    """Read the job's seal and check that it is the one with this ETag, where one is given.
+
+    Raises:
+        InvalidRecord: It is missing, was changed, or is another job's.
+
+    """
+    where = context.staging_uri(context.layout.seal)
+    try:
+        stored = journal.load(context.store, context.staging_bucket, context.layout.seal, SealRecord)
+    except NoSuchKey:
+        raise InvalidRecord(f"{where} is missing: seal the job first") from None
+    if stored.record.job_id != context.job_id:
+        raise InvalidRecord(f"{where} is the seal of job {stored.record.job_id}")
+    if etag is not None and stored.etag != etag.strip('"'):
+        raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
+    return stored
+
+
+def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRecord]:
+    """Read the seals of all stages that count, each checked against the job's seal.
+
+    Raises:
+        InvalidRecord: One is missing or was changed.
+
+    """
+    return [
+        load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag).record for stage in seal.stages
+    ]
+
+
+def each_pendingset(
+    context: JobContext, stages: Iterable[StageSealRecord]
+) -> Iterator[tuple[StageSealRecord, SealedTask, PendingSet]]:
+    """Yield every sealed pendingset in the seals' order, fetched ahead, and checked before it is yielded.
+
+    Checked are its ETag against the seal, its job and task, and that each upload's key lies inside the
+    destination.
+
+    Raises:
+        InvalidRecord: One is missing, was changed, or names what it must not.
+
+    """
+    wanted = ((stage, task) for stage in stages for task in stage.tasks)
+    for tasks in in_batches(wanted, _AHEAD):
+        calls = [
+            (number, Get(context.staging_bucket, pendingset_key(context, stage, task)))
+            for number, (stage, task) in enumerate(tasks)
+        ]
+        outcomes = dict(context.store.perform(calls))
+        for number, (stage, task) in enumerate(tasks):
+            yield stage, task, _checked(context, stage, task, outcomes.pop(number))
+
+
+def verify_pendingsets(context: JobContext, stages: Iterable[StageSealRecord]) -> None:
+    """Compare every sealed pendingset's ETag with a listing, before anything is published.
+
+    Raises:
+        InvalidRecord: One is missing or was changed.
+
+    """
+    for stage in stages:
+        prefix = context.layout.tasks(stage.stage, stage.stage_attempt)
+        standing = {
+            info.key: info.etag for info in context.store.list_objects(context.staging_bucket, prefix)
+        }
+        for task in stage.tasks:
+            key = pendingset_key(context, stage, task)
+            if standing.get(key) != task.etag:
+                what = "was changed after it was written" if key in standing else "is missing"
+                raise InvalidRecord(f"{context.staging_uri(key)} {what}, but task {task.task} counts")
+
+
+def load_stage_seal(
+    context: JobContext, stage: str, stage_attempt: str, etag: str | None
+) -> Stored[StageSealRecord]:
+    """Read one stage attempt's seal and check that it is the one with this ETag, where one is given.
+
+    Raises:
+        InvalidRecord: It is missing, was changed, or is another's.
+
+    """
+    key = context.layout.stage_seal(stage, stage_attempt)
+    where = context.staging_uri(key)
+    try:
+        stored = journal.load(context.store, context.staging_bucket, key, StageSealRecord)
+    except NoSuchKey:
+        raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
+    record = stored.record
+    if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
+        raise InvalidRecord(f"{where} is the seal of another job or stage attempt")
+    if etag is not None and stored.etag != etag:
+        raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
+    return stored
+
+
+def pendingset_key(context: JobContext, stage: StageSealRecord, task: SealedTask) -> str:
+    """Return the key of a sealed task attempt's pendingset."""
+    return context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt)
+
+
+def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outcome: object) -> PendingSet:
+    key = pendingset_key(context, stage, task)
+    where = context.staging_uri(key)
+    if isinstance(outcome, NoSuchKey):
+        raise InvalidRecord(f"{where} is missing, but task {task.task} counts")
+    if isinstance(outcome, S3CommitError):
+        raise outcome
+    assert isinstance(outcome, Fetched)
+    if outcome.info.etag != task.etag:
+        raise InvalidRecord(
+            f"{where} was changed after it was written: ETag {outcome.info.etag}, sealed as {task.etag}"
+        )
+    pendingset = decode(PendingSet, outcome.body, where)
+    extra = TaskExtra(
+        stage=stage.stage, stage_attempt=stage.stage_attempt, task=task.task, attempt=task.attempt, nonce="-"
+    )
+    pendingset.check_task(context.job_id, extra, where)
+    for upload in pendingset.commits:
+        context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+    return pendingset

@@ -1,0 +1,139 @@
+"""Setting a job up: the bucket is asked what it can do, and the job's record and first state are written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from airflow_s3commit.exceptions import (
+    DestinationNotEmpty,
+    InvalidDestination,
+    InvalidRecord,
+    JobMismatch,
+    NoSuchJob,
+    NoSuchKey,
+)
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.conflicts import data_objects
+from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.preflight import check_store
+from airflow_s3commit.protocol.records import JobOptions, JobRecord
+from airflow_s3commit.protocol.state import find_manifest, first_state, read_state
+
+__all__ = ["find_job", "load_job", "set_up_job"]
+
+logger = logging.getLogger(__name__)
+
+
+def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[str, str]) -> JobRecord | None:
+    """Set a job up, or find it set up already.
+
+    Before: nothing. After: the job's record and state stand, and the job is open. Run again with the same
+    options: the same job, in whatever state it is; None if it is committed and cleaned up.
+
+    Args:
+        context: The job.
+        options: How it commits.
+        job_context: What the orchestrator wants to be remembered: DAG, run, partition.
+
+    Raises:
+        JobMismatch: The id is taken by a job with other options.
+        DestinationNotEmpty: Committer ``directory``, conflict mode ``fail``, and there is data.
+        InvalidDestination: The destination is an object.
+        StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
+
+    """
+    with naming(context, "setup"):
+        standing = find_job(context)
+        if standing is None:
+            if find_manifest(context) is not None:
+                return None
+            conditional = check_store(context, options)
+            _refuse_object(context)
+            _refuse_data(context, options)
+            record = JobRecord(
+                job_id=context.job_id,
+                destination=context.layout.destination.uri,
+                staging=context.layout.staging.uri,
+                options=options,
+                context=dict(job_context),
+                conditional_writes=conditional,
+                created=context.now_ms(),
+                nonce=context.new_id(),
+            )
+            standing = journal.create(
+                context.store, context.staging_bucket, context.layout.job, record, conditional=conditional
+            ).record
+        if standing.options != options or standing.destination != context.layout.destination.uri:
+            raise JobMismatch(f"{context.name} exists with other options; choose another job id")
+        if read_state(context) is None:
+            journal.create(
+                context.store,
+                context.staging_bucket,
+                context.layout.state,
+                first_state(context),
+                conditional=standing.conditional_writes,
+            )
+    logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
+    return standing
+
+
+def find_job(context: JobContext) -> JobRecord | None:
+    """Read a job's record; None if there is none.
+
+    Raises:
+        InvalidRecord: It is damaged or another job's.
+
+    """
+    stored = journal.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
+    if stored is None:
+        return None
+    record, where = stored.record, context.staging_uri(context.layout.job)
+    if record.job_id != context.job_id:
+        raise InvalidRecord(f"{where} is the record of job {record.job_id}, not of {context.job_id}")
+    return record
+
+
+def load_job(context: JobContext) -> JobRecord:
+    """Read a job's record.
+
+    Raises:
+        NoSuchJob: There is none.
+        InvalidRecord: It is damaged, or another job's or destination's.
+
+    """
+    record = find_job(context)
+    if record is None:
+        raise NoSuchJob(
+            f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"
+            f" a new job"
+        )
+    if record.destination != context.layout.destination.uri:
+        where = context.staging_uri(context.layout.job)
+        raise InvalidRecord(
+            f"{where} is of a job on {record.destination}, not {context.layout.destination.uri}"
+        )
+    return record
+
+
+def _refuse_object(context: JobContext) -> None:
+    destination = context.layout.destination
+    if not destination.prefix:
+        return
+    key = destination.prefix.rstrip("/")
+    try:
+        context.store.head(destination.bucket, key)
+    except NoSuchKey:
+        return
+    raise InvalidDestination(f"{join_uri(destination.bucket, key)} is an object; data goes into a directory")
+
+
+def _refuse_data(context: JobContext, options: JobOptions) -> None:
+    if options.conflict_mode != "fail" or not options.whole_destination:
+        return
+    for info in data_objects(context, None):
+        raise DestinationNotEmpty(
+            f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
+            " use replace or append, or another destination"
+        )

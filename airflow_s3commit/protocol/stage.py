@@ -1,0 +1,285 @@
+"""Sealing: writing down, once, exactly which task attempts of a stage, and which stages of a job, count."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.layout import partition_of
+from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.records import (
+    CommittedTask,
+    Counts,
+    SealedStage,
+    SealedTask,
+    SealRecord,
+    SealReference,
+    StageSealRecord,
+    StateRecord,
+)
+from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seal
+from airflow_s3commit.protocol.state import move, read_state, require_state
+
+__all__ = [
+    "find_stage_seal",
+    "seal_job",
+    "seal_stage",
+    "stage_attempts",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def seal_stage(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> SealReference:
+    """Write down which task attempts of a stage count; only what is named here can ever become visible.
+
+    Before: every named task attempt was committed. After: the stage's seal stands. Run again with the same
+    tasks: the same seal. Every pendingset is read once, so a damaged one is found here and not at commit.
+
+    Raises:
+        DuplicateOutput: A task comes twice, or a key is written twice.
+        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
+        JobClosed: The job is not open, or the stage attempt was sealed with other tasks.
+
+    """
+    with naming(context, f"seal of stage {stage}-{stage_attempt}"):
+        sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
+        key = context.layout.stage_seal(stage, stage_attempt)
+        stored = journal.find(context.store, context.staging_bucket, key, StageSealRecord)
+        if stored is None:
+            stored = _write_stage_seal(context, stage, stage_attempt, sealed)
+        if stored.record.tasks != sealed or stored.record.job_id != context.job_id:
+            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+    logger.info(
+        "%s: sealed stage %s-%s, %d tasks, %d files", context.name, stage, stage_attempt, len(sealed),
+        stored.record.counts.files,
+    )  # fmt: skip
+    return _stage_reference(context, stored)
+
+
+def seal_job(context: JobContext, stages: Sequence[tuple[str, str]] | None = None) -> SealReference:
+    """Write down which stage attempts count, and close the job to further output.
+
+    Before: the job is open and its stages are sealed. After: the job is ``sealed``. Run again with the same
+    stages: the same seal.
+
+    Args:
+        context: The job.
+        stages: Pairs of stage and stage attempt; None takes every sealed one.
+
+    Raises:
+        DuplicateOutput: Two sealed attempts of one stage, or two stages that write one key.
+        JobClosed: The job is not open, or was sealed with other stages.
+        InvalidRecord: A seal is missing, damaged, or another job's.
+
+    """
+    with naming(context, "seal"):
+        current = require_state(context, "open", "sealed", "committing")
+        chosen = sorted(stages) if stages is not None else _sealed_attempts(context)
+        record = _seal_record(context, chosen)
+        stored = journal.create(
+            context.store,
+            context.staging_bucket,
+            context.layout.seal,
+            record,
+            conditional=context.conditional,
+        )
+        if stored.record.stages != record.stages:
+            raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
+        _close(context, current, stored.etag)
+    logger.info(
+        "%s: sealed, %d files in %d partitions", context.name, record.counts.files, len(record.partitions)
+    )
+    return SealReference(
+        location=context.staging_uri(context.layout.seal),
+        etag=stored.etag,
+        tasks=sum(stage.tasks for stage in record.stages),
+        counts=record.counts,
+        partitions=record.partitions,
+    )
+
+
+def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> SealReference | None:
+    """Return the seal of a stage attempt, or None if it has not sealed."""
+    key = context.layout.stage_seal(stage, stage_attempt)
+    stored = journal.find(context.store, context.staging_bucket, key, StageSealRecord)
+    return _stage_reference(context, stored) if stored is not None else None
+
+
+def stage_attempts(context: JobContext) -> Iterator[tuple[str, str, bool]]:
+    """Yield every stage attempt that left anything in the staging: stage, attempt, and whether it sealed."""
+    prefix, sealed = context.layout.stages, set()
+    seen: dict[str, None] = {}
+    for info in context.store.list_objects(context.staging_bucket, prefix):
+        name, _, rest = info.key[len(prefix) :].partition("/")
+        seen[name] = None
+        if rest == "sealed.json":
+            sealed.add(name)
+    for name in seen:
+        stage, _, attempt = name.rpartition("-")
+        yield stage, attempt, name in sealed
+
+
+def _write_stage_seal(
+    context: JobContext, stage: str, stage_attempt: str, sealed: list[SealedTask]
+) -> Stored[StageSealRecord]:
+    require_state(context, "open")
+    partitions = _count_partitions(context, stage, stage_attempt, sealed)
+    record = StageSealRecord(
+        job_id=context.job_id,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=sealed,
+        counts=Counts.total(partitions.values()),
+        partitions=partitions,
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+    key = context.layout.stage_seal(stage, stage_attempt)
+    return journal.create(context.store, context.staging_bucket, key, record, conditional=context.conditional)
+
+
+def _sealed_tasks(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> list[SealedTask]:
+    by_task: dict[str, CommittedTask] = {}
+    for task in tasks:
+        if (task.stage, task.stage_attempt) != (stage, stage_attempt):
+            raise InvalidRecord(f"task {task.task} was committed in stage {task.stage}-{task.stage_attempt}")
+        expected = context.staging_uri(
+            context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
+        )
+        if task.location != expected:
+            raise InvalidRecord(
+                f"the pendingset of task {task.task} is at {task.location}, not at {expected}"
+            )
+        if by_task.setdefault(task.task, task) != task:
+            raise DuplicateOutput(
+                f"task {task.task} of stage {stage}-{stage_attempt} comes twice: attempts"
+                f" {by_task[task.task].attempt} and {task.attempt}"
+            )
+    return [
+        SealedTask(
+            task=task.task,
+            attempt=task.attempt,
+            etag=task.etag,
+            counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+        )
+        for _, task in sorted(by_task.items())
+    ]
+
+
+def _count_partitions(
+    context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
+) -> dict[str, Counts]:
+    draft = StageSealRecord(
+        job_id=context.job_id, stage=stage, stage_attempt=stage_attempt, tasks=tasks, counts=Counts(),
+        partitions={}, created=0, nonce="draft",
+    )  # fmt: skip
+    partitions: dict[str, Counts] = {}
+    keys = _Keys()
+    for _, task, pendingset in each_pendingset(context, [draft]):
+        added = Counts()
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+            relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+            name, counts = partition_of(relative), _counts(upload)
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+            added = added.plus(counts)
+        if added != task.counts:
+            raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
+    return dict(sorted(partitions.items()))
+
+
+def _counts(upload: PendingUpload) -> Counts:
+    rows = upload.s3commit.rows if upload.s3commit is not None else None
+    return Counts(files=1, bytes=upload.length, rows=rows)
+
+
+class _Keys:
+    """The keys seen so far, as 16-byte digests: a million of them in some 100 MiB."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def add(self, key: str, task: SealedTask) -> None:
+        digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+        if digest in self._seen:
+            raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
+        self._seen.add(digest)
+
+
+def _seal_record(context: JobContext, chosen: Sequence[tuple[str, str]]) -> SealRecord:
+    names = [stage for stage, _ in chosen]
+    doubled = {stage for stage in names if names.count(stage) > 1}
+    if doubled:
+        raise DuplicateOutput(
+            f"{context.name}: several sealed attempts of stage {min(doubled)}; say which one counts"
+        )
+    loaded = [load_stage_seal(context, stage, attempt, None) for stage, attempt in chosen]
+    if len(loaded) > 1:
+        _refuse_shared_keys(context, [stored.record for stored in loaded])
+    partitions: dict[str, Counts] = {}
+    for stored in loaded:
+        for name, counts in stored.record.partitions.items():
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+    return SealRecord(
+        job_id=context.job_id,
+        stages=[
+            SealedStage(
+                stage=stored.record.stage,
+                stage_attempt=stored.record.stage_attempt,
+                etag=stored.etag,
+                tasks=len(stored.record.tasks),
+                counts=stored.record.counts,
+            )
+            for stored in loaded
+        ],
+        counts=Counts.total(stored.record.counts for stored in loaded),
+        partitions=dict(sorted(partitions.items())),
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
+    keys = _Keys()
+    for _, task, pendingset in each_pendingset(context, stages):
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+
+
+def _sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
+    return sorted((stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed)
+
+
+def _close(context: JobContext, current: Stored[StateRecord], seal_etag: str) -> None:
+    """Move the job to ``sealed``, unless somebody has moved it there, or further, already."""
+    if current.record.state == "open" and move(context, current, "sealed", seal_etag=seal_etag) is not None:
+        return
+    standing = read_state(context)
+    if standing is None or standing.record.state not in ("sealed", "committing", "committed"):
+        state = standing.record.state if standing is not None else "gone"
+        raise JobClosed(f"{context.name} is {state}: somebody aborted it while it was sealed")
+    if standing.record.seal_etag != seal_etag:
+        raise InvalidRecord(
+            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
+        )
+
+
+def _stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
+    record = stored.record
+    return SealReference(
+        location=context.staging_uri(context.layout.stage_seal(record.stage, record.stage_attempt)),
+        etag=stored.etag,
+        tasks=len(record.tasks),
+        counts=record.counts,
+        partitions=record.partitions,
+    )

@@ -1,0 +1,228 @@
+"""One writer inside a stage attempt: it uploads files, and commits them as one pendingset or aborts them.
+
+A task attempt never makes anything visible. Its `TaskAttempt.commit` only writes down what it uploaded; the
+attempt counts when whoever seals the stage says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from airflow_s3commit.exceptions import DuplicateOutput, JobClosed, S3CommitError
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.destination import check_relative_path
+from airflow_s3commit.protocol.layout import unique_name
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.records import CommittedTask, JobOptions
+from airflow_s3commit.protocol.state import require_state
+from airflow_s3commit.protocol.tracking import Tracker
+from airflow_s3commit.protocol.upload import OutputFile, PartSender
+from airflow_s3commit.store.base import MIN_PART_BYTES
+
+__all__ = ["TaskAttempt"]
+
+logger = logging.getLogger(__name__)
+
+
+class TaskAttempt:
+    """One attempt of one task; use it in a ``with`` block, which aborts it unless it was committed.
+
+    Args:
+        context: The job.
+        options: The job's options.
+        extra: Which stage attempt, task and attempt this is, and a nonce.
+        part_bytes: Size of the first parts of a file, in bytes.
+        buffered_bytes: Bytes of parts that may be on their way before a writer waits.
+        threads: Parts uploaded at once; 0 uploads in the writer's own thread.
+        min_part_bytes: The store's least size of a part.
+
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        options: JobOptions,
+        extra: TaskExtra,
+        *,
+        part_bytes: int,
+        buffered_bytes: int,
+        threads: int,
+        min_part_bytes: int = MIN_PART_BYTES,
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._extra = extra
+        self._part_bytes = part_bytes
+        self._min_part_bytes = min_part_bytes
+        self._sender = PartSender(threads, buffered_bytes)
+        self._tracker = Tracker(context, options, extra)
+        self._files: dict[str, OutputFile] = {}
+        self._checked = False
+        self._ended: str | None = None
+        self._committed: CommittedTask | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The attempt, for messages."""
+        extra = self._extra
+        return f"task {extra.task} attempt {extra.attempt} of stage {extra.stage}-{extra.stage_attempt}"
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self._context.job_id
+
+    def open(self, relative_path: str, *, content_type: str = "application/octet-stream") -> OutputFile:
+        """Start a file at a path below the destination; its directory is its partition.
+
+        With unique file names the job id is put before the first dot of its last element. The first file
+        of an attempt asks whether the job still takes output.
+
+        Raises:
+            InvalidRecord: The path could leave the destination or is hidden from readers.
+            DuplicateOutput: This attempt has that file already.
+            JobClosed: The job, or this attempt, takes no more output.
+
+        """
+        check_relative_path(relative_path)
+        self._require_running()
+        self._require_open_job()
+        if self._options.unique_filenames:
+            relative_path = unique_name(relative_path, self._context.job_id)
+        key = self._context.layout.destination.key(relative_path)
+        self._context.layout.destination.check_data_key(self._context.bucket, key)
+        with self._lock:
+            if key in self._files:
+                raise DuplicateOutput(f"{self.name} opens {key} twice")
+            self._files[key] = file = self._start(key, content_type)
+        return file
+
+    def commit(self) -> CommittedTask:
+        """Write the pendingset of all files, and return where it is.
+
+        Before: every file is closed. After: the pendingset stands, and the job was still open when it did.
+        Run again: the same pendingset, the same answer. A task without output commits an empty one.
+
+        Raises:
+            JobClosed: A file is still open; or the job ended meanwhile, in which case nothing of this
+                attempt stays pending.
+
+        """
+        if self._committed is not None:
+            return self._committed
+        self._require_running()
+        still_open = [file.key for file in self._files.values() if file.pending is None]
+        if still_open:
+            raise JobClosed(f"{self.name} has files that were not closed, among them {still_open[0]}")
+        with naming(self._context, f"commit of {self.name}"):
+            self._require_open_job()
+            committed = self._write_pendingset()
+            self._require_job_still_open()
+        self._committed, self._ended = committed, "committed"
+        self._sender.close()
+        logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
+        return committed
+
+    def abort(self) -> None:
+        """Discard every upload of this attempt, and its pendingset if it wrote one. Repeatable.
+
+        Raises:
+            S3CommitError: Some could not be discarded; the job's own abort will find them.
+
+        """
+        if self._ended == "aborted":
+            return
+        self._ended = "aborted"
+        errors = []
+        for file in self._files.values():
+            try:
+                file.abort()
+            except S3CommitError as error:
+                errors.append(error)
+        self._sender.close()
+        self._context.store.delete(self._context.staging_bucket, self._pendingset_key)
+        logger.info("%s: aborted %d uploads", self.name, len(self._files))
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> TaskAttempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._ended is not None:
+            return
+        try:
+            self.abort()
+        except S3CommitError:
+            if kind is None:
+                raise
+            logger.warning("%s: could not abort all uploads; the job's abort will", self.name, exc_info=True)
+
+    @property
+    def _pendingset_key(self) -> str:
+        extra = self._extra
+        return self._context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+
+    def _start(self, key: str, content_type: str) -> OutputFile:
+        number = len(self._files)
+        self._tracker.intend(number, key)
+        return OutputFile(
+            self._context,
+            key,
+            self._sender,
+            part_bytes=self._part_bytes,
+            content_type=content_type,
+            min_part_bytes=self._min_part_bytes,
+            on_change=lambda pending: self._tracker.track(number, pending),
+        )
+
+    def _require_running(self) -> None:
+        if self._ended is not None:
+            raise JobClosed(f"{self.name} is {self._ended}")
+
+    def _require_open_job(self) -> None:
+        if not self._checked:
+            require_state(self._context, "open")
+            self._checked = True
+
+    def _require_job_still_open(self) -> None:
+        # An abort moves the state first and lists uploads afterwards; this looks at the state after writing.
+        # So of an abort and a task commit at the same time, at least one sees the other.
+        try:
+            require_state(self._context, "open")
+        except S3CommitError:
+            self.abort()
+            raise
+
+    def _write_pendingset(self) -> CommittedTask:
+        pending = [file.pending for file in self._files.values() if file.pending is not None]
+        record = PendingSet(jobId=self._context.job_id, commits=pending, s3commit=self._extra)
+        stored = journal.create(
+            self._context.store,
+            self._context.staging_bucket,
+            self._pendingset_key,
+            record,
+            conditional=self._context.conditional,
+        )
+        if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
+            raise DuplicateOutput(f"{self.name} of {self._context.name} was committed by another process")
+        return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored.etag, pending)
+
+
+def _committed(extra: TaskExtra, location: str, etag: str, pending: list[PendingUpload]) -> CommittedTask:
+    rows = [upload.s3commit.rows if upload.s3commit else None for upload in pending]
+    known = [count for count in rows if count is not None]
+    return CommittedTask(
+        stage=extra.stage,
+        stage_attempt=extra.stage_attempt,
+        task=extra.task,
+        attempt=extra.attempt,
+        location=location,
+        etag=etag,
+        files=len(pending),
+        bytes=sum(upload.length for upload in pending),
+        rows=sum(known) if len(known) == len(rows) else None,
+    )

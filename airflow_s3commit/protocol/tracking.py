@@ -1,0 +1,169 @@
+"""Knowing every pending upload of a job, whatever died.
+
+Three things remember an upload. Its key, when it has the job id in it: a listing of the destination finds
+it. The pendingset of its task attempt. And, where the options ask for it or file names are fixed, a record
+of its own beside the pendingset, ``<number>.pending``: written when the upload was started, and again when
+it is whole.
+
+With fixed names the key says nothing, and a process may die between the store's answer with the upload's id
+and the record of it. So another record, ``<number>-<digest of the key>.intent``, is written before the
+upload is started. An intent without its record is resolved by listing that very key: the uploads on it that began
+after the intent, unless another job intends the same key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Container, Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    holds_job_id,
+)
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.records import JobOptions, decode, encode
+from airflow_s3commit.protocol.uploads import PendingId
+from airflow_s3commit.store.base import ObjectInfo
+
+__all__ = ["Tracker", "tracked_uploads", "untracked_uploads"]
+
+logger = logging.getLogger(__name__)
+
+_INTENT_SUFFIX = ".intent"
+
+#: Stores tell times in whole seconds: an upload may seem to begin a second before its intent.
+_STORE_CLOCK_SECONDS = 1.0
+
+
+class Tracker:
+    """Keeps the records of one task attempt's uploads, where its job wants them kept.
+
+    Args:
+        context: The job.
+        options: The job's options.
+        extra: Which task attempt.
+
+    """
+
+    def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
+        self._context = context
+        self._extra = extra
+        self._intends = not options.unique_filenames
+        self._tracks = self._intends or options.track_pending == "s3"
+
+    def intend(self, number: int, key: str) -> None:
+        """Write down that an upload of this key is about to be started."""
+        if self._intends:
+            intent = self._key(number).removesuffix(PENDING_SUFFIX) + f"-{_digest(key)}{_INTENT_SUFFIX}"
+            self._context.store.put(
+                self._context.staging_bucket, intent, key.encode(), content_type="text/plain"
+            )
+
+    def track(self, number: int, pending: PendingUpload) -> None:
+        """Write down an upload: when it was started, and when it is whole."""
+        if self._tracks:
+            self._context.store.put(self._context.staging_bucket, self._key(number), encode(pending))
+
+    def _key(self, number: int) -> str:
+        extra = self._extra
+        return self._context.layout.pending(
+            extra.stage, extra.stage_attempt, extra.task, extra.attempt, number
+        )
+
+
+def tracked_uploads(
+    context: JobContext, prefix: str | None = None, *, skip: Container[str] = ()
+) -> Iterator[PendingUpload | None]:
+    """Yield every upload that a pendingset or a record of its own names; None for one that cannot be read.
+
+    Args:
+        context: The job.
+        prefix: Where to look; by default in all stages.
+        skip: Keys of pendingsets to leave out, with the records of their task attempts.
+
+    """
+    for info in context.store.list_objects(context.staging_bucket, prefix or context.layout.stages):
+        if info.key.endswith(PENDINGSET_SUFFIX) and info.key not in skip:
+            yield from _read(context, info.key, PendingSet)
+        elif info.key.endswith(PENDING_SUFFIX) and _pendingset_of(info.key) not in skip:
+            yield from _read(context, info.key, PendingUpload)
+
+
+def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
+    """Yield the job's pending uploads that a listing of the destination or an open intent leads to."""
+    destination = context.layout.destination
+    for upload in context.store.list_uploads(destination.bucket, destination.prefix):
+        if holds_job_id(upload.key, context.job_id):
+            yield PendingId(destination.bucket, upload.key, upload.upload_id)
+    yield from _intended_uploads(context)
+
+
+def _read(
+    context: JobContext, key: str, kind: type[PendingSet] | type[PendingUpload]
+) -> Iterator[PendingUpload | None]:
+    try:
+        body = context.store.get(context.staging_bucket, key).body
+        record = decode(kind, body, context.staging_uri(key))
+        uploads = record.commits if isinstance(record, PendingSet) else [record]
+        for upload in uploads:
+            context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+    except NoSuchKey:
+        return
+    except InvalidRecord:
+        logger.warning("%s: a record of pending uploads cannot be read", context.name, exc_info=True)
+        yield None
+    else:
+        yield from uploads
+
+
+def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
+    open_intents = list(_open_intents(context))
+    if not open_intents:
+        return
+    claimed = _claims_of_others(context)
+    for intent in open_intents:
+        try:
+            key = context.store.get(context.staging_bucket, intent.key).body.decode()
+        except NoSuchKey:
+            continue
+        if _digest(key) in claimed:
+            logger.warning("%s: %s is intended by another job too; left for a sweep", context.name, key)
+            continue
+        for upload in context.store.list_uploads(context.bucket, key):
+            if upload.key == key and upload.initiated >= intent.modified - _STORE_CLOCK_SECONDS:
+                yield PendingId(context.bucket, key, upload.upload_id)
+
+
+def _open_intents(context: JobContext) -> Iterator[ObjectInfo]:
+    """Yield the intents whose upload's id was never written down."""
+    intents: dict[str, ObjectInfo] = {}
+    for info in context.store.list_objects(context.staging_bucket, context.layout.stages):
+        if info.key.endswith(_INTENT_SUFFIX):
+            intents[info.key.rpartition("-")[0]] = info
+        elif info.key.endswith(PENDING_SUFFIX):
+            intents.pop(info.key.removesuffix(PENDING_SUFFIX), None)
+    yield from intents.values()
+
+
+def _claims_of_others(context: JobContext) -> set[str]:
+    """Return the digests of the keys that other jobs in the same staging root intend to write."""
+    own = context.layout.staging.prefix
+    root = own.removesuffix(f"{MAGIC_PREFIX}{context.job_id}/")
+    return {
+        info.key.rpartition("-")[2].removesuffix(_INTENT_SUFFIX)
+        for info in context.store.list_objects(context.staging_bucket, root + MAGIC_PREFIX)
+        if info.key.endswith(_INTENT_SUFFIX) and not info.key.startswith(own)
+    }
+
+
+def _pendingset_of(pending_key: str) -> str:
+    return pending_key.rpartition("/")[0] + PENDINGSET_SUFFIX
+
+
+def _digest(key: str) -> str:
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()

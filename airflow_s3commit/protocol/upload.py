@@ -1,0 +1,267 @@
+"""A file written as a multipart upload that nobody completes.
+
+Parts go up from background threads while the writer goes on; memory is bounded by what may wait unsent.
+Part sizes grow with the part number, so that 10,000 parts hold almost 2 TiB when the first ones have 32 MiB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
+
+__all__ = ["JOB_METADATA", "UPLOAD_METADATA", "OutputFile", "PartSender"]
+
+#: User metadata of every object, by which a HEAD tells whose it is.
+JOB_METADATA = "s3commit-job"
+UPLOAD_METADATA = "s3commit-upload"
+
+#: Part sizes double each time so many parts have been sent.
+_PARTS_PER_SIZE = 2_000
+
+
+class PartSender:
+    """Sends parts from a few threads, and makes writers wait while too many bytes are on their way.
+
+    Args:
+        threads: How many parts go up at once; 0 sends each part in the writer's own thread.
+        buffered_bytes: Bytes that may be on their way before a writer has to wait.
+
+    """
+
+    def __init__(self, threads: int, buffered_bytes: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-part") if threads else None
+        self._room = threading.Condition()
+        self._limit = buffered_bytes
+        self._waiting = 0
+
+    def send(self, upload_part: Callable[[], str], size: int) -> Future[str]:
+        """Send one part as soon as there is room for its ``size`` bytes, and return its ETag to come."""
+        if self._pool is None:
+            future: Future[str] = Future()
+            try:
+                future.set_result(upload_part())
+            except S3CommitError as error:
+                future.set_exception(error)
+            return future
+        with self._room:
+            self._room.wait_for(lambda: self._waiting == 0 or self._waiting + size <= self._limit)
+            self._waiting += size
+        future = self._pool.submit(upload_part)
+        future.add_done_callback(lambda _: self._release(size))
+        return future
+
+    def close(self) -> None:
+        """Wait for what is on its way and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _release(self, size: int) -> None:
+        with self._room:
+            self._waiting -= size
+            self._room.notify_all()
+
+
+class OutputFile:
+    """A binary file, open for writing, that becomes a pending upload when it is closed.
+
+    It has what writers of Parquet, ORC and text ask of a file. Leaving a ``with`` block by an exception
+    aborts the upload; leaving it otherwise closes the file.
+
+    Args:
+        context: The job.
+        key: The final key.
+        sender: Sends the parts.
+        part_bytes: Size of the first parts, at least 5 MiB (S3's least).
+        content_type: Media type of the object.
+        min_part_bytes: The store's least size of a part.
+        on_change: Told of the upload when it was started, and again when it is whole.
+
+    Attributes:
+        key: The final key.
+        pending: The finished upload, once closed.
+
+    Raises:
+        DidNotHappen: The upload could not be started.
+
+    """
+
+    mode = "wb"
+
+    def __init__(
+        self,
+        context: JobContext,
+        key: str,
+        sender: PartSender,
+        *,
+        part_bytes: int,
+        content_type: str = "application/octet-stream",
+        min_part_bytes: int = MIN_PART_BYTES,
+        on_change: Callable[[PendingUpload], None] = lambda _: None,
+    ) -> None:
+        self._context = context
+        self._sender = sender
+        self._part_bytes = max(part_bytes, min_part_bytes)
+        self._on_change = on_change
+        self._parts: list[Future[str]] = []
+        self._buffer = bytearray()
+        self._length = 0
+        self._state = "open"
+        self.key = key
+        self.upload = context.new_id()
+        self.pending: PendingUpload | None = None
+        self.upload_id = context.store.create_upload(
+            context.bucket,
+            key,
+            metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
+            content_type=content_type,
+        )
+        on_change(self._record([], None, None))
+
+    @property
+    def uri(self) -> str:
+        """URI of the final object."""
+        return join_uri(self._context.bucket, self.key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed or aborted."""
+        return self._state != "open"
+
+    @property
+    def buffered(self) -> int:
+        """Bytes written and not yet handed over as a part."""
+        return len(self._buffer)
+
+    def writable(self) -> bool:
+        """Return True: it is a file for writing."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False: what is pending cannot be read."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return False: parts go up in order."""
+        return False
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._length
+
+    def flush(self) -> None:
+        """Do nothing: parts are sent when they are full."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes, and return how many.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+
+        """
+        if self._state != "open":
+            raise JobClosed(f"{self.uri} is {self._state}")
+        view = memoryview(data).cast("B")
+        self._buffer += view
+        self._length += len(view)
+        while len(self._buffer) >= self._next_part_bytes():
+            self._send(self._next_part_bytes())
+        return len(view)
+
+    def send_buffered(self) -> None:
+        """Send what is buffered now as a part, if it is as large as a part must be."""
+        if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
+            self._send(len(self._buffer))
+
+    def close(self, rows: int | None = None, statistics: Mapping[str, Any] | None = None) -> None:
+        """Send the last part and wait for all of them; the upload is then whole and pending.
+
+        Closing again does nothing.
+
+        Args:
+            rows: Rows in the file, for the manifest.
+            statistics: Column statistics, for the manifest.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+
+        """
+        if self._state != "open":
+            return
+        if self._buffer or not self._parts:
+            self._send(len(self._buffer))
+        try:
+            etags = [part.result() for part in self._parts]
+        except S3CommitError:
+            self.abort()
+            raise
+        self._state = "closed"
+        self.pending = self._record(etags, rows, statistics)
+        self._on_change(self.pending)
+
+    def abort(self) -> None:
+        """Discard the upload, whether the file is open or closed. Again: nothing more happens."""
+        if self._state == "aborted":
+            return
+        self._state = "aborted"
+        self._buffer = bytearray()
+        for part in self._parts:
+            part.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        self._context.store.abort_upload(self._context.bucket, self.key, self.upload_id)
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _next_part_bytes(self) -> int:
+        return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
+
+    def _send(self, size: int) -> None:
+        number = len(self._parts) + 1
+        if number > MAX_PARTS:
+            raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
+        for part in self._parts[-8:]:
+            if part.done():
+                part.result()
+        body = bytes(self._buffer) if size == len(self._buffer) else bytes(self._buffer[:size])
+        del self._buffer[:size]
+        store, bucket, key, upload_id = self._context.store, self._context.bucket, self.key, self.upload_id
+        self._parts.append(
+            self._sender.send(lambda: store.upload_part(bucket, key, upload_id, number, body), size)
+        )
+
+    def _record(
+        self, etags: list[str], rows: int | None, statistics: Mapping[str, Any] | None
+    ) -> PendingUpload:
+        now = self._context.now_ms()
+        return PendingUpload(
+            uri=self.uri,
+            uploadId=self.upload_id,
+            bucket=self._context.bucket,
+            destinationKey=self.key,
+            created=now,
+            saved=now,
+            jobId=self._context.job_id,
+            etags=etags,
+            length=self._length,
+            partCount=len(etags),
+            s3commit=UploadExtra(
+                upload=self.upload, rows=rows, statistics=dict(statistics) if statistics else None
+            ),
+        )

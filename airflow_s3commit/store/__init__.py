@@ -1,0 +1,3 @@
+"""The seam to S3: the only home of boto3."""
+
+from __future__ import annotations

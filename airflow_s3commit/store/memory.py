@@ -1,0 +1,284 @@
+"""An S3 in memory, with the behaviour the protocol stands on: for tests, examples and dry runs.
+
+It keeps S3's rules that matter to a committer: strong consistency, part and ETag arithmetic
+(``md5(concat(md5(part)))-n``), conditional writes, uploads that stay invisible until they are completed,
+and the ways in which real stores differ when a finished upload is completed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal, TypeVar
+
+from airflow_s3commit.exceptions import (
+    NoSuchBucket,
+    NoSuchKey,
+    NoSuchUpload,
+    PreconditionFailed,
+    StoreRejected,
+)
+from airflow_s3commit.store.base import (
+    MAX_PARTS,
+    MIN_PART_BYTES,
+    Call,
+    DeleteFailure,
+    Doomed,
+    Fetched,
+    ObjectInfo,
+    Outcome,
+    Part,
+    Upload,
+    Written,
+)
+from airflow_s3commit.store.calls import one_by_one
+
+__all__ = ["MemoryStore"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Stored:
+    info: ObjectInfo
+    body: bytes
+    upload_id: str | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    key: str
+    metadata: dict[str, str]
+    initiated: float
+    parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    objects: dict[str, _Stored] = field(default_factory=dict)
+    uploads: dict[str, _Pending] = field(default_factory=dict)
+    completed: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryStore:
+    """An `ObjectStore` in this process's memory; safe to use from several threads.
+
+    Args:
+        buckets: The buckets that exist.
+        now: The store's clock, in seconds since the epoch; by default it counts calls, so that times differ.
+        min_part_bytes: The least size of a part that is not the last.
+        repeat_complete: What a second completion of a finished upload gets while its object is still there:
+            ``"ok"`` (AWS for a while, SeaweedFS, Ceph) or ``"gone"`` (MinIO).
+        conditions: False makes a store that ignores conditions, as some do.
+        stale_upload_days: What `stale_upload_days` answers.
+
+    """
+
+    def __init__(
+        self,
+        buckets: Iterable[str] = ("lake",),
+        *,
+        now: Callable[[], float] | None = None,
+        min_part_bytes: int = MIN_PART_BYTES,
+        repeat_complete: Literal["ok", "gone"] = "ok",
+        conditions: bool = True,
+        stale_upload_days: int | None = None,
+    ) -> None:
+        ticks = count(1_700_000_000)
+        self._buckets = {name: _Bucket() for name in buckets}
+        self._now = now or (lambda: float(next(ticks)))
+        self._min_part_bytes = min_part_bytes
+        self._repeat_complete = repeat_complete
+        self._conditions = conditions
+        self._stale_upload_days = stale_upload_days
+        self._lock = threading.RLock()
+        self._upload_ids = count(1)
+
+    def check_bucket(self, bucket: str) -> None:
+        """See `ObjectStore.check_bucket`."""
+        self._bucket(bucket)
+
+    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:  # noqa: ARG002 - the seam's shape
+        """See `ObjectStore.stale_upload_days`."""
+        self._bucket(bucket)
+        return self._stale_upload_days
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        return self._object(bucket, key).info
+
+    def get(self, bucket: str, key: str) -> Fetched:
+        """See `ObjectStore.get`."""
+        with self._lock:
+            stored = self._object(bucket, key)
+            return Fetched(stored.info, stored.body, self._now())
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        content_type: str = "application/json",  # noqa: ARG002 - the seam's shape
+    ) -> Written:
+        """See `ObjectStore.put`."""
+        with self._lock:
+            objects = self._bucket(bucket).objects
+            current = objects.get(key)
+            if self._conditions and if_none_match and current is not None:
+                raise PreconditionFailed(f"s3://{bucket}/{key} exists")
+            if self._conditions and if_match is not None:
+                self._match(bucket, key, current, if_match)
+            now = self._now()
+            etag = _md5(bytes(body)).hexdigest()
+            objects[key] = _Stored(ObjectInfo(key, len(body), etag, now), bytes(body))
+            return Written(etag, now)
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """See `ObjectStore.delete`."""
+        with self._lock:
+            objects = self._bucket(bucket).objects
+            if key not in objects:
+                return
+            if self._conditions and if_match is not None:
+                self._match(bucket, key, objects[key], if_match)
+            del objects[key]
+
+    def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
+        """See `ObjectStore.delete_many`."""
+        failures = []
+        for target in doomed:
+            try:
+                self.delete(bucket, target.key, if_match=target.etag)
+            except PreconditionFailed as error:
+                failures.append(DeleteFailure(target.key, "PreconditionFailed", str(error)))
+        return failures
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list_objects`."""
+        with self._lock:
+            objects = self._bucket(bucket).objects
+            keys = sorted(key for key in objects if key.startswith(prefix))
+            found = [objects[key].info for key in keys if start_after is None or key > start_after]
+        for info in found:
+            if recursive or "/" not in info.key[len(prefix) :]:
+                yield ObjectInfo(info.key, info.size, info.etag, info.modified)
+
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,  # noqa: ARG002 - the seam's shape
+    ) -> str:
+        """See `ObjectStore.create_upload`."""
+        with self._lock:
+            upload_id = f"upload-{next(self._upload_ids):06d}"
+            lowered = {name.lower(): value for name, value in metadata.items()}
+            self._bucket(bucket).uploads[upload_id] = _Pending(key, lowered, self._now())
+            return upload_id
+
+    def upload_part(
+        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
+    ) -> str:
+        """See `ObjectStore.upload_part`."""
+        with self._lock:
+            pending = self._pending(bucket, key, upload_id)
+            if not 1 <= number <= MAX_PARTS:
+                raise StoreRejected(f"part number {number} of s3://{bucket}/{key}", code="InvalidArgument")
+            content = bytes(body)
+            etag = _md5(content).hexdigest()
+            pending.parts[number] = (etag, content)
+            return etag
+
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
+        """See `ObjectStore.complete_upload`."""
+        with self._lock:
+            home = self._bucket(bucket)
+            stored = home.objects.get(key)
+            if stored is not None and stored.upload_id == upload_id and self._repeat_complete == "ok":
+                return stored.info.etag
+            pending = self._pending(bucket, key, upload_id)
+            body, etag = self._assemble(bucket, pending, etags)
+            info = ObjectInfo(key, len(body), etag, self._now(), pending.metadata)
+            home.objects[key] = _Stored(info, body, upload_id)
+            del home.uploads[upload_id]
+            return etag
+
+    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        with self._lock:
+            uploads = self._bucket(bucket).uploads
+            if upload_id in uploads and uploads[upload_id].key == key:
+                del uploads[upload_id]
+
+    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+        """See `ObjectStore.list_uploads`."""
+        with self._lock:
+            found = [
+                Upload(pending.key, upload_id, pending.initiated)
+                for upload_id, pending in self._bucket(bucket).uploads.items()
+                if pending.key.startswith(prefix)
+            ]
+        yield from sorted(found, key=lambda upload: (upload.key, upload.initiated))
+
+    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
+        """See `ObjectStore.list_parts`."""
+        with self._lock:
+            parts = sorted(self._pending(bucket, key, upload_id).parts.items())
+        for number, (etag, content) in parts:
+            yield Part(number, etag, len(content))
+
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+        """See `ObjectStore.perform`."""
+        return one_by_one(self, calls)
+
+    def _bucket(self, bucket: str) -> _Bucket:
+        try:
+            return self._buckets[bucket]
+        except KeyError:
+            raise NoSuchBucket(f"bucket {bucket} does not exist") from None
+
+    def _object(self, bucket: str, key: str) -> _Stored:
+        try:
+            return self._bucket(bucket).objects[key]
+        except KeyError:
+            raise NoSuchKey(f"s3://{bucket}/{key} does not exist") from None
+
+    def _pending(self, bucket: str, key: str, upload_id: str) -> _Pending:
+        pending = self._bucket(bucket).uploads.get(upload_id)
+        if pending is None or pending.key != key:
+            raise NoSuchUpload(f"upload {upload_id} of s3://{bucket}/{key} is not known")
+        return pending
+
+    def _assemble(self, bucket: str, pending: _Pending, etags: Sequence[str]) -> tuple[bytes, str]:
+        where = f"s3://{bucket}/{pending.key}"
+        if not etags:
+            raise StoreRejected(f"no parts named for {where}", code="MalformedXML")
+        chosen = [pending.parts.get(number) for number in range(1, len(etags) + 1)]
+        content: list[bytes] = []
+        for number, (part, etag) in enumerate(zip(chosen, etags, strict=True), start=1):
+            if part is None or part[0] != etag.strip('"'):
+                raise StoreRejected(f"part {number} of {where} is not the one named", code="InvalidPart")
+            content.append(part[1])
+        if any(len(part) < self._min_part_bytes for part in content[:-1]):
+            raise StoreRejected(f"a part of {where} is too small", code="EntityTooSmall")
+        digest = _md5(b"".join(_md5(part).digest() for part in content))
+        return b"".join(content), f"{digest.hexdigest()}-{len(content)}"
+
+    @staticmethod
+    def _match(bucket: str, key: str, current: _Stored | None, if_match: str) -> None:
+        if current is None or current.info.etag != if_match.strip('"'):
+            raise PreconditionFailed(f"s3://{bucket}/{key} has not the ETag {if_match}")
+
+
+def _md5(content: bytes) -> hashlib._Hash:
+    return hashlib.md5(content, usedforsecurity=False)

@@ -1,0 +1,353 @@
+"""S3 and its kin through boto3: one honest attempt a request, and our own retries around it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    NoSuchKey,
+    NoSuchUpload,
+    PreconditionFailed,
+    StoreRejected,
+)
+from airflow_s3commit.store.answers import answered_at, described, etag_of, quoted
+from airflow_s3commit.store.base import (
+    Call,
+    DeleteFailure,
+    Doomed,
+    Fetched,
+    ObjectInfo,
+    Outcome,
+    Part,
+    Upload,
+    Written,
+)
+from airflow_s3commit.store.calls import with_threads
+from airflow_s3commit.store.connection import S3Config, client_config, new_client
+from airflow_s3commit.store.errors import CLIENT_ERRORS, Request, translate
+from airflow_s3commit.store.lifecycle import abort_days
+from airflow_s3commit.store.listing import ENDLESS, OBJECTS, PARTS, UPLOADS, Listing, Page, pages
+from airflow_s3commit.store.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from mypy_boto3_s3.client import S3Client
+
+__all__ = ["MAX_DELETES", "S3Config", "S3Store", "client_config"]
+
+#: A bulk delete names at most this many objects (S3's limit).
+MAX_DELETES = 1000
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class S3Store:
+    """An `ObjectStore` behind a boto3 client; safe to use from several threads.
+
+    Every request is sent again by ``retry``; the client's own retries, if it has any, happen within one of
+    our attempts and count as one.
+
+    Args:
+        client: A boto3 S3 client, best made with `client_config`; ``S3Hook(...).conn`` will do.
+        retry: How often and how long a request is sent again.
+        threads: How many calls `perform` makes at once; no more than the client keeps connections open.
+
+    """
+
+    def __init__(self, client: S3Client, *, retry: RetryPolicy = RetryPolicy(), threads: int = 32) -> None:  # noqa: B008 - immutable
+        self._client = client
+        self._retry = retry
+        # The types of botocore's configuration don't name what the caller may have set in it.
+        config: Any = client.meta.config
+        self._threads = min(threads, config.max_pool_connections)
+        self._validates: bool = config.parameter_validation
+
+    @classmethod
+    def connect(
+        cls,
+        config: S3Config = S3Config(),  # noqa: B008 - immutable
+        *,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
+        threads: int = 32,
+    ) -> Self:
+        """Return a store on a client of its own; nothing is sent yet.
+
+        Raises:
+            AccessDenied: The profile does not exist, or the credentials are incomplete.
+            StoreRejected: Another part of the configuration is not usable.
+            ValueError: The endpoint is not a URL.
+
+        """
+        return cls(new_client(config), retry=retry, threads=threads)
+
+    def check_bucket(self, bucket: str) -> None:
+        """See `ObjectStore.check_bucket`."""
+        self._send(Request("HeadBucket", bucket), lambda: self._client.head_bucket(Bucket=bucket))
+
+    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
+        """See `ObjectStore.stale_upload_days`."""
+        request = Request("GetBucketLifecycleConfiguration", bucket)
+        try:
+            answer = self._send(
+                request, lambda: self._client.get_bucket_lifecycle_configuration(Bucket=bucket)
+            )
+        except (AccessDenied, StoreRejected):
+            return None
+        return abort_days(answer.get("Rules", ()), prefix)
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        request = Request("HeadObject", bucket, key)
+        return self._send(
+            request, lambda: described(request, self._client.head_object(Bucket=bucket, Key=key))
+        )
+
+    def get(self, bucket: str, key: str) -> Fetched:
+        """See `ObjectStore.get`."""
+        request = Request("GetObject", bucket, key)
+
+        def attempt() -> Fetched:
+            answer = self._client.get_object(Bucket=bucket, Key=key)
+            with answer["Body"] as body:
+                return Fetched(described(request, answer), body.read(), self._date(answer))
+
+        return self._send(request, attempt)
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        content_type: str = "application/json",
+    ) -> Written:
+        """See `ObjectStore.put`."""
+        request = Request("PutObject", bucket, key)
+        conditions: dict[str, Any] = {}
+        if if_none_match:
+            conditions["IfNoneMatch"] = "*"
+        if if_match is not None:
+            conditions["IfMatch"] = quoted(if_match)
+
+        def attempt() -> Written:
+            answer = self._client.put_object(
+                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **conditions
+            )
+            return Written(etag_of(request, answer), self._date(answer))
+
+        try:
+            return self._send(request, attempt)
+        except NoSuchKey as error:
+            if if_match is None:
+                raise
+            # That an object which is not there has not the ETag asked for, AWS calls "not found".
+            raise PreconditionFailed(str(error)) from error
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """See `ObjectStore.delete`."""
+        conditions: dict[str, Any] = {} if if_match is None else {"IfMatch": quoted(if_match)}
+        try:
+            self._send(
+                Request("DeleteObject", bucket, key),
+                lambda: self._client.delete_object(Bucket=bucket, Key=key, **conditions),
+            )
+        except NoSuchKey:
+            return
+        except PreconditionFailed:
+            # Some stores say this of an object that is not there, as after a lost answer to our own delete.
+            if not self._is_absent(bucket, key):
+                raise
+
+    def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
+        """See `ObjectStore.delete_many`.
+
+        Raises:
+            ValueError: More than `MAX_DELETES` objects.
+
+        """
+        if len(doomed) > MAX_DELETES:
+            raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(doomed)}")
+        if not doomed:
+            return []
+        request = Request("DeleteObjects", bucket)
+        for target in doomed:
+            Request("DeleteObject", bucket, target.key)
+        targets: list[Any] = [
+            {"Key": target.key} if target.etag is None else {"Key": target.key, "ETag": quoted(target.etag)}
+            for target in doomed
+        ]
+
+        def attempt() -> list[DeleteFailure]:
+            # Not quiet: a quiet answer that says nothing cannot be told from one that was cut off.
+            answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": targets})
+            errors = answer.get("Errors", [])
+            if not errors and not answer.get("Deleted"):
+                raise request.unanswered("the answer names no object")
+            return [
+                DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
+                for error in errors
+                if error.get("Code") != "NoSuchKey"
+            ]
+
+        return self._send(request, attempt)
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list_objects`.
+
+        Raises:
+            StoreRejected: The store breaks the listing off.
+
+        """
+        options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
+        if start_after is not None:
+            options["StartAfter"] = start_after
+        request = Request("ListObjectsV2", bucket)
+        for page in self._pages(
+            request,
+            OBJECTS,
+            lambda at: self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **options, **at),
+        ):
+            for entry in page.get("Contents", ()):
+                yield ObjectInfo(
+                    entry["Key"], entry["Size"], entry["ETag"].strip('"'), entry["LastModified"].timestamp()
+                )
+
+    def create_upload(self, bucket: str, key: str, *, metadata: Mapping[str, str], content_type: str) -> str:
+        """See `ObjectStore.create_upload`.
+
+        An answer that was lost leaves an upload of which nobody knows the id; a listing finds it.
+        """
+        request = Request("CreateMultipartUpload", bucket, key)
+
+        def attempt() -> str:
+            answer = self._client.create_multipart_upload(
+                Bucket=bucket, Key=key, Metadata=metadata, ContentType=content_type
+            )
+            if not answer.get("UploadId"):
+                raise request.unanswered("the answer names no upload")
+            return answer["UploadId"]
+
+        return self._send(request, attempt)
+
+    def upload_part(
+        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
+    ) -> str:
+        """See `ObjectStore.upload_part`."""
+        request = Request("UploadPart", bucket, key, upload_id)
+        content: Any = body
+        if isinstance(body, memoryview):
+            # Lengths are counted in bytes from here on; a client that checks parameters wants no views.
+            content = bytes(body) if self._validates else body.cast("B")
+
+        def attempt() -> str:
+            answer = self._client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content
+            )
+            return etag_of(request, answer)
+
+        return self._send(request, attempt)
+
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
+        """See `ObjectStore.complete_upload`."""
+        request = Request("CompleteMultipartUpload", bucket, key, upload_id)
+        parts: list[Any] = [{"PartNumber": n, "ETag": quoted(etag)} for n, etag in enumerate(etags, start=1)]
+
+        def attempt() -> str:
+            answer = self._client.complete_multipart_upload(
+                Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
+            return etag_of(request, answer)
+
+        return self._send(request, attempt)
+
+    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        try:
+            self._send(
+                Request("AbortMultipartUpload", bucket, key, upload_id),
+                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
+            )
+        except NoSuchUpload:
+            return
+
+    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+        """See `ObjectStore.list_uploads`.
+
+        Stores are known that list all of a bucket, or go round in circles: what does not begin with
+        ``prefix`` is left out, and a listing that doesn't go on is ended with a warning.
+        """
+        request = Request("ListMultipartUploads", bucket)
+        try:
+            for page in self._pages(
+                request,
+                UPLOADS,
+                lambda at: self._client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at),
+            ):
+                for entry in page.get("Uploads", ()):
+                    if entry["Key"].startswith(prefix):
+                        yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
+        except StoreRejected as error:
+            if error.code != ENDLESS:
+                raise
+            log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
+
+    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
+        """See `ObjectStore.list_parts`.
+
+        Raises:
+            StoreRejected: The store breaks the listing off.
+
+        """
+        request = Request("ListParts", bucket, key, upload_id)
+        for page in self._pages(
+            request,
+            PARTS,
+            lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
+        ):
+            for entry in page.get("Parts", ()):
+                yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
+
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+        """See `ObjectStore.perform`."""
+        return with_threads(self, calls, self._threads)
+
+    def _send(self, request: Request, attempt: Callable[[], T]) -> T:
+        def honest() -> T:
+            try:
+                return attempt()
+            except CLIENT_ERRORS as error:
+                raise translate(error, request) from error
+
+        return self._retry.run(honest)
+
+    def _pages(
+        self, request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Any]
+    ) -> Iterator[Page]:
+        def page(markers: dict[str, Any]) -> Page:
+            answer: Page = fetch(markers)
+            if "IsTruncated" not in answer:
+                raise request.unanswered("the answer is no listing")
+            return answer
+
+        return pages(request, listing, lambda markers: self._send(request, lambda: page(markers)))
+
+    def _is_absent(self, bucket: str, key: str) -> bool:
+        try:
+            self.head(bucket, key)
+        except NoSuchKey:
+            return True
+        return False
+
+    def _date(self, answer: Mapping[str, Any]) -> float:
+        # An answer without a date counts as made when it arrived (RFC 9110, section 6.6.1).
+        date = answered_at(answer)
+        return self._retry.clock.time() if date is None else date

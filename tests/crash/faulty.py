@@ -1,0 +1,96 @@
+"""A store that stops its caller at the n-th call: before it, after it, or with its answer lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeAlias
+
+from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.store.base import Call, Outcome
+from airflow_s3commit.store.calls import one_by_one
+
+#: ``before`` and ``after``: the process dies there. ``lost``: the call is made and its answer lost.
+#: ``refused``: the call is turned away. After the last two the process lives on.
+Fault: TypeAlias = Literal["before", "after", "lost", "refused"]
+FAULTS: tuple[Fault, ...] = ("before", "after", "lost", "refused")
+
+_PAGED = ("list_objects", "list_uploads", "list_parts")
+
+
+class Crash(BaseException):
+    """The process is dead: no handler of errors sees this, and no call goes through any more."""
+
+
+class FaultyStore:
+    """Passes calls on to a real store until the n-th, where the fault happens once.
+
+    Args:
+        inner: The store.
+        at: Which call, from 1; 0 for none.
+        fault: What happens there.
+        observe: Called after every call that went through.
+        gate: Called before every call, with its name.
+
+    Attributes:
+        calls: How many calls were made.
+        hit: Whether the fault happened.
+
+    """
+
+    def __init__(
+        self,
+        inner: Any,
+        *,
+        at: int = 0,
+        fault: Fault = "before",
+        observe: Callable[[], None] = lambda: None,
+        gate: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._inner = inner
+        self._at = at
+        self._fault = fault
+        self._observe = observe
+        self._gate = gate
+        self._dead = False
+        self.calls = 0
+        self.hit = False
+
+    def __getattr__(self, verb: str) -> Any:
+        attribute = getattr(self._inner, verb)
+        if not callable(attribute):
+            return attribute
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(verb, lambda: attribute(*args, **kwargs))
+
+        return call
+
+    def perform(self, calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Outcome]]:
+        """Make the calls one by one, each of which may be the n-th."""
+        return one_by_one(self, calls)  # type: ignore[arg-type]
+
+    def _call(self, verb: str, make: Callable[[], Any]) -> Any:
+        if self._dead:
+            raise Crash
+        self._gate(verb)
+        self.calls += 1
+        if self.calls != self._at:
+            return self._made(verb, make)
+        self.hit = True
+        if self._fault == "refused":
+            raise Unavailable(f"{verb} was turned away")
+        if self._fault == "before":
+            self._dead = True
+            raise Crash
+        self._made(verb, make)
+        if self._fault == "after":
+            self._dead = True
+            raise Crash
+        raise OutcomeUnknown(f"the answer of {verb} was lost")
+
+    def _made(self, verb: str, make: Callable[[], Any]) -> Any:
+        made = make()
+        if verb in _PAGED:
+            made = iter(list(made))
+        self._observe()
+        return made

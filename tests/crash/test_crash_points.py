@@ -1,0 +1,88 @@
+"""Every call of every step, stopped before it, after it, with its answer lost or refused; then going on."""
+
+from __future__ import annotations
+
+from itertools import count, product
+
+import pytest
+
+from airflow_s3commit.exceptions import AlreadyCommitted, NotReversible
+from tests.crash.faulty import FAULTS, Fault
+from tests.crash.world import STEPS, Case, World, run_with_fault
+
+CASES = [
+    Case(committer, mode, order, unique, repeat)
+    for committer, mode, order, unique, repeat in product(
+        ("directory", "partitioned", "magic"),
+        ("fail", "append", "replace"),
+        ("publish-then-delete", "delete-then-publish"),
+        (True, False),
+        ("ok", "gone"),
+    )
+    if mode == "replace" or order == "publish-then-delete"
+]
+
+
+def _points(case: Case, step: str) -> int:
+    """Count the calls of a step without a fault."""
+    world = World(case)
+    world.advance_to(step)
+    for at in count(1):
+        trial = World(case)
+        trial.advance_to(step)
+        if not run_with_fault(trial, getattr(trial, step), at, "before", watch=False).hit:
+            return at - 1
+    raise AssertionError
+
+
+def _stopped(case: Case, step: str, at: int, fault: Fault) -> World:
+    world = World(case)
+    world.advance_to(step)
+    run_with_fault(world, getattr(world, step), at, fault)
+    return world
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_same_step_again_ends_committed(case: Case, step: str) -> None:
+    """Wherever a step stops, taking it again and going on commits exactly the sealed output."""
+    for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
+        world = _stopped(case, step, at, fault)
+        world.finish_from(step)
+        world.check_committed()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("step", STEPS)
+def test_an_abort_after_any_stop_leaves_no_trace(case: Case, step: str) -> None:
+    """Wherever a step stops, an abort puts everything back, unless the job had passed its last way back."""
+    for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
+        world = _stopped(case, step, at, fault)
+        try:
+            world.abort(world.store)
+        except AlreadyCommitted:
+            world.commit(world.store)
+            world.check_committed()
+        except NotReversible:
+            assert not case.unique or case.order == "delete-then-publish"
+            world.commit(world.store)
+            world.check_committed()
+        else:
+            world.check_untouched()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.repeat_complete == "gone"], ids=str)
+def test_a_stopped_abort_is_taken_up_again(case: Case) -> None:
+    """An abort of a half-published job, stopped anywhere and run again, puts everything back."""
+    publishing = _points(case, "commit")
+    for at in range(1, publishing + 1):
+        world = _stopped(case, "commit", at, "after")
+        state = world.job().state()
+        if state is None or state.state != "committing" or not state.reversible:
+            continue
+        for stop, fault in product(count(1), FAULTS):
+            again = _stopped(case, "commit", at, "after")
+            if not run_with_fault(again, again.abort, stop, fault).hit:
+                break
+            again.abort(again.store)
+            again.check_untouched()

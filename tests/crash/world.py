@@ -1,0 +1,259 @@
+"""A small dataset, a job that refreshes it, and an independent idea of what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import (
+    CommittedTask,
+    Committer,
+    ConflictMode,
+    JobOptions,
+    JobReference,
+    ReplaceOrder,
+)
+from airflow_s3commit.store.memory import MemoryStore
+from tests.crash.faulty import Crash, Fault, FaultyStore
+from tests.fakes import ManualClock
+
+BUCKET = "lake"
+ROOT = "flights/"
+OURS = "11111111-aaaa-4bbb-8ccc-000000000001"
+THEIRS = "22222222-aaaa-4bbb-8ccc-000000000002"
+
+#: The tasks of the job: what each writes, by path below the destination.
+TASKS: dict[str, dict[str, bytes]] = {
+    "00000": {"dt=1/part-0.parquet": b"new 1/0", "dt=2/part-0.parquet": b"new 2/0"},
+    "00001": {"dt=1/part-1.parquet": b"new 1/1"},
+    "00002": {},
+}
+
+#: What stands before, by path. dt=3 is touched by nobody; the last three are no data of the dataset.
+OLD: dict[str, bytes] = {
+    "dt=1/part-0.parquet": b"old 1/0",
+    "dt=1/part-9.parquet": b"old 1/9",
+    "dt=2/part-9.parquet": b"old 2/9",
+    "dt=3/part-0.parquet": b"old 3/0",
+    "dt=1/deeper/part-0.parquet": b"old deeper",
+}
+BESIDE: dict[str, bytes] = {
+    "dt=1/_hidden": b"hidden",
+    ".checkpoint/state": b"hidden too",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the job commits."""
+
+    committer: Committer = "partitioned"
+    mode: ConflictMode = "replace"
+    order: ReplaceOrder = "publish-then-delete"
+    unique: bool = True
+    repeat_complete: Any = "ok"
+
+    @property
+    def options(self) -> JobOptions:
+        return JobOptions(
+            committer=self.committer,
+            conflict_mode=self.mode,
+            replace_order=self.order,
+            unique_filenames=self.unique,
+        )
+
+    def __str__(self) -> str:
+        names = "unique" if self.unique else "fixed"
+        return f"{self.committer}-{self.mode}-{self.order.split('-')[0]}-{names}-{self.repeat_complete}"
+
+
+@dataclass
+class World:
+    """The store with the dataset, and the job's progress as its orchestrator knows it."""
+
+    case: Case
+    store: MemoryStore = field(init=False)
+    tasks: list[CommittedTask] = field(default_factory=list)
+    before: dict[str, bytes] = field(default_factory=dict)
+    foreign_upload: str = ""
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore((BUCKET,), repeat_complete=self.case.repeat_complete, min_part_bytes=1)
+        self.ids = count()
+        self.clock = ManualClock()
+        self.reference = JobReference(
+            job_id=OURS,
+            destination=f"s3://{BUCKET}/{ROOT}",
+            staging=f"s3://{BUCKET}/{ROOT}__magic_job-{OURS}/",
+        )
+        old = {} if self.case.mode == "fail" else {**OLD, "_SUCCESS": b'{"an":"older marker"}'}
+        for path, body in {**old, **BESIDE}.items():
+            self.store.put(BUCKET, ROOT + path, body)
+        self.store.put(BUCKET, "flights10/dt=1/part-0.parquet", b"a neighbour")
+        other = f"{ROOT}dt=1/part-0-{THEIRS}.parquet"
+        self.foreign_upload = self.store.create_upload(BUCKET, other, metadata={}, content_type="x")
+        self.before = self.visible()
+
+    def job(self, store: Any = None) -> Job:
+        """Return the job as a fresh process sees it."""
+        job = Job.at(store or self.store, self.reference, clock=self.clock, new_id=self._new_id)
+        job._context = _inline(job._context)
+        return job
+
+    def visible(self) -> dict[str, bytes]:
+        """Return everything in the bucket that is no record of the protocol."""
+        return {
+            info.key: self.store.get(BUCKET, info.key).body
+            for info in self.store.list_objects(BUCKET, "")
+            if "__magic_job-" not in info.key and "/_s3commit/" not in info.key
+        }
+
+    def pending(self) -> list[str]:
+        """Return the ids of the job's pending uploads."""
+        return [
+            u.upload_id for u in self.store.list_uploads(BUCKET, "") if u.upload_id != self.foreign_upload
+        ]
+
+    def records(self) -> list[str]:
+        """Return the keys of the job's staging."""
+        return [i.key for i in self.store.list_objects(BUCKET, f"{ROOT}__magic_job-{OURS}/")]
+
+    # The steps, each as a process of its own would take it.
+
+    def setup(self, store: Any) -> None:
+        Job.setup(
+            store, self.reference.destination, options=self.case.options, job_id=OURS,
+            clock=self.clock, new_id=self._new_id,
+        )  # fmt: skip
+
+    def run_tasks(self, store: Any) -> None:
+        """Run every task; one has a second attempt that finishes too and does not count."""
+        self.rounds += 1
+        self.tasks = [self.run_task(store, task, f"{self.rounds}") for task in TASKS]
+        self.run_task(store, "00001", f"twin{self.rounds}")
+
+    def run_task(self, store: Any, task: str, attempt: str) -> CommittedTask:
+        job = self.job(store)
+        with job.task_attempt("spark", "1", task, attempt, threads=0, min_part_bytes=1) as writer:
+            for path, body in TASKS[task].items():
+                with writer.open(path) as file:
+                    file.write(body)
+            return writer.commit()
+
+    def seal(self, store: Any) -> None:
+        job = self.job(store)
+        job.seal_stage("spark", "1", self.tasks)
+        job.seal()
+
+    def plan(self, store: Any) -> None:
+        self.job(store).plan()
+
+    def commit(self, store: Any) -> None:
+        self.job(store).commit()
+
+    def abort(self, store: Any) -> None:
+        self.job(store).abort()
+
+    def advance_to(self, step: str) -> None:
+        """Take every step before this one, without faults."""
+        for name in STEPS[: STEPS.index(step)]:
+            getattr(self, name)(self.store)
+
+    def finish_from(self, step: str) -> None:
+        """Take this step and every later one, without faults, as a retrying orchestrator would."""
+        for name in STEPS[STEPS.index(step) :]:
+            getattr(self, name)(self.store)
+
+    # What must come out.
+
+    def expected(self) -> dict[str, bytes]:
+        """Say what must be visible after the commit, by the rules as a reader of the docs knows them."""
+        case = self.case
+        after = dict(self.before)
+        touched = {path.rpartition("/")[0] for files in TASKS.values() for path in files}
+        if case.mode == "replace":
+            for path in OLD:
+                if case.committer == "directory" or path.rpartition("/")[0] in touched:
+                    del after[ROOT + path]
+        for files in TASKS.values():
+            for path, body in files.items():
+                stem, dot, ending = path.partition(".")
+                after[ROOT + (f"{stem}-{OURS}{dot}{ending}" if case.unique else path)] = body
+        after.pop(f"{ROOT}_SUCCESS", None)
+        return after
+
+    def check_committed(self) -> None:
+        """Complete, exclusive, nothing pending, nothing left of the staging, marker and manifest written."""
+        visible = self.visible()
+        marker = visible.pop(f"{ROOT}_SUCCESS", None)
+        assert visible == self.expected()
+        assert marker is not None
+        assert OURS.encode() in marker
+        manifest = self.job().manifest()
+        assert manifest is not None
+        assert manifest.counts.files == 3
+        self._check_nothing_left()
+
+    def check_untouched(self) -> None:
+        """As if the job had never been: byte for byte, marker included."""
+        assert self.visible() == self.before
+        assert self.job().manifest() is None
+        self._check_nothing_left()
+
+    def check_no_loss(self) -> None:
+        """At no moment is neither the old nor the new data there (promise 8)."""
+        if self.case.mode != "replace" or self.case.order != "publish-then-delete":
+            return
+        visible, after = self.visible(), self.expected()
+        old_whole = all(
+            key in visible for key in self.before if key.startswith(ROOT) and not key.endswith("_SUCCESS")
+        )
+        new_whole = all(visible.get(key) == body for key, body in after.items())
+        assert old_whole or new_whole
+
+    def _check_nothing_left(self) -> None:
+        assert self.pending() == []
+        assert self.records() == []
+        assert [u.upload_id for u in self.store.list_uploads(BUCKET, "")] == [self.foreign_upload]
+        assert not list(self.store.list_objects(BUCKET, f"{ROOT}_s3commit/lock.json"))
+
+    def _new_id(self) -> str:
+        return f"id-{next(self.ids):06d}"
+
+
+STEPS = ["setup", "run_tasks", "seal", "plan", "commit"]
+
+
+def _inline(context: JobContext) -> JobContext:
+    return replace(context, threads=0, owner="test")
+
+
+@dataclass
+class Run:
+    """What became of one step under a fault."""
+
+    hit: bool
+    error: S3CommitError | None
+    crashed: bool
+
+
+def run_with_fault(
+    world: World, step: Callable[[Any], Any], at: int, fault: Fault, *, watch: bool = True
+) -> Run:
+    """Take a step through a store that has a fault at its n-th call."""
+    store = FaultyStore(
+        world.store, at=at, fault=fault, observe=world.check_no_loss if watch else lambda: None
+    )
+    try:
+        step(store)
+    except Crash:
+        return Run(store.hit, None, crashed=True)
+    except S3CommitError as error:
+        return Run(store.hit, error, crashed=False)
+    return Run(store.hit, None, crashed=False)
