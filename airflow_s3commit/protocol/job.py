@@ -17,7 +17,13 @@ from airflow_s3commit.protocol.context import JobContext, new_uuid
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.pendingset import TaskExtra
-from airflow_s3commit.protocol.publish import Progress, commit_job
+from airflow_s3commit.protocol.publish import (
+    Progress,
+    begin_shards,
+    commit_job,
+    complete_shard,
+    finish_shards,
+)
 from airflow_s3commit.protocol.records import (
     AbortReport,
     CommittedTask,
@@ -224,6 +230,18 @@ class Job:
     ) -> ManifestRecord:
         """See `airflow_s3commit.protocol.publish.commit_job`."""
         return commit_job(self._live_or_ended(), seal_etag=seal_etag, plan_etag=plan_etag, progress=progress)
+
+    def begin(self, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None) -> list[int]:
+        """See `airflow_s3commit.protocol.publish.begin_shards`."""
+        return begin_shards(self._live_or_ended(), shards, seal_etag=seal_etag, plan_etag=plan_etag)
+
+    def complete(self, shard: int, *, progress: Callable[[Progress], None] | None = None) -> None:
+        """See `airflow_s3commit.protocol.publish.complete_shard`."""
+        complete_shard(self._live_or_ended(), shard, progress=progress)
+
+    def finish(self) -> ManifestRecord:
+        """See `airflow_s3commit.protocol.publish.finish_shards`."""
+        return finish_shards(self._live_or_ended())
 
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
         """See `airflow_s3commit.protocol.abort.abort_job`."""

@@ -167,6 +167,10 @@ class Layout:
         """Return the key of one part of a plan's list of objects, in the staging bucket."""
         return self.staging.key(f"plan/{plan_id}/{number}.jsonl")
 
+    def shard(self, number: int) -> str:
+        """Return the key of the record of a complete shard, in the staging bucket."""
+        return self.staging.key(f"shards/{number}.json")
+
     @property
     def success(self) -> str:
         """Key of the destination's ``_SUCCESS``."""

@@ -5,106 +5,55 @@
 3. *finish*: write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 Whoever runs this for a job that somebody else has moved on reads the state again and goes on from there.
+A commit may be cut into shards, so that several workers complete uploads: `begin_shards`, `complete_shard`
+for each of them, anywhere and as often as need be, then `finish_shards`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import (
-    DestinationChanged,
-    DestinationNotEmpty,
     InvalidRecord,
     JobClosed,
     JobFailed,
-    NoSuchKey,
     NotReversible,
     PreconditionFailed,
     S3CommitError,
 )
+from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.abort import abort_job
-from airflow_s3commit.protocol.cleanup import clean_staging
-from airflow_s3commit.protocol.conflicts import (
-    check_unchanged,
-    find_plan,
-    make_plan,
-    planned_objects,
-    verify_plan,
-)
+from airflow_s3commit.protocol.begin import begin
+from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, RolledBack
 from airflow_s3commit.protocol.context import JobContext, naming
-from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.finish import finish
 from airflow_s3commit.protocol.journal import Stored
-from airflow_s3commit.protocol.lock import CommitLock, release_lock, take_lock
-from airflow_s3commit.protocol.manifest import write_manifest, write_success
+from airflow_s3commit.protocol.lock import take_lock
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import (
+    Counts,
     JobRecord,
     ManifestRecord,
     PlanRecord,
     SavedSuccess,
     SealRecord,
+    ShardRecord,
     StateRecord,
+    encode,
 )
-from airflow_s3commit.protocol.sealed import (
-    each_pendingset,
-    load_seal,
-    load_stage_seals,
-    pendingset_key,
-    verify_pendingsets,
-)
-from airflow_s3commit.protocol.setup import find_job, load_job
+from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.setup import load_job
 from airflow_s3commit.protocol.state import find_manifest, gone, move, read_state
-from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.uploads import (
-    PendingId,
-    abort_uploads,
-    complete_uploads,
-    delete_objects,
-)
-from airflow_s3commit.store.base import Doomed
-from airflow_s3commit.store.calls import in_batches
+from airflow_s3commit.protocol.uploads import complete_uploads
 
-__all__ = ["Progress", "commit_job", "settle"]
+__all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
 
 logger = logging.getLogger(__name__)
 
-_DELETE_BATCH = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the completion of uploads is."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    seconds: float
-
-
-class _Overtaken(Exception):
-    """Another process moved the job on."""
-
-
-class _RolledBack(Exception):
-    """The job failed and its destination was put back; carries the reason."""
-
-    def __init__(self, reason: S3CommitError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
-
-
-@dataclass
-class _Commit:
-    """One process's run of a job's commit."""
-
-    context: JobContext
-    seal_etag: str | None = None
-    plan_etag: str | None = None
-    progress: Callable[[Progress], None] = lambda _: None
-    lock: CommitLock | None = None
-    metrics: dict[str, int] = field(default_factory=dict)
+T = TypeVar("T")
 
 
 def commit_job(
@@ -138,23 +87,63 @@ def commit_job(
         OutcomeUnknown: An answer was lost; commit again.
 
     """
-    run = _Commit(context, seal_etag, plan_etag, progress or (lambda _: None))
+    run = CommitRun(context, seal_etag, plan_etag, progress or (lambda _: None))
     with naming(context, "commit"):
-        while True:
-            current = read_state(context)
-            try:
-                manifest = _take_next_step(run, current)
-            except _RolledBack as outcome:
-                raise outcome.reason from None
-            except _Overtaken:
-                logger.info("%s: another process moved this job on", context.name)
-            except S3CommitError:
-                # Whoever moves a job on also removes what this process may be reading: look again first.
-                if _same_state(current, read_state(context)):
-                    raise
-            else:
-                if manifest is not None:
-                    return manifest
+        return _drive(run, _commit_step)
+
+
+def begin_shards(
+    context: JobContext, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None
+) -> list[int]:
+    """Begin a sealed job's commit, cut into shards, and return their numbers; none if it is committed.
+
+    Before: the job is sealed. After: it is ``committing``. Run again: the shards it was cut into.
+
+    Args:
+        context: The job.
+        shards: How many; the tasks are dealt out to them in turn.
+        seal_etag: See `commit_job`.
+        plan_etag: See `commit_job`.
+
+    Raises:
+        S3CommitError: As `commit_job`.
+
+    """
+    run = CommitRun(context, seal_etag, plan_etag, shards=max(shards, 1))
+    with naming(context, "begin"):
+        return _drive(run, _begin_step)
+
+
+def complete_shard(
+    context: JobContext, shard: int, *, progress: Callable[[Progress], None] | None = None
+) -> None:
+    """Complete the uploads of one shard. Twice, anywhere, at the same time: the same.
+
+    Before: `begin_shards` returned this number. After: its objects are there, and a record says so.
+
+    Raises:
+        S3CommitError: As `commit_job`; where that rolls back, the whole job is rolled back.
+
+    """
+    run = CommitRun(context, progress=progress or (lambda _: None))
+    with naming(context, f"complete of shard {shard}"):
+        _drive(run, lambda run, current: _shard_step(run, current, shard))
+
+
+def finish_shards(context: JobContext) -> ManifestRecord:
+    """Finish a commit whose shards are all complete, and return the manifest. Repeatable.
+
+    Raises:
+        JobClosed: A shard is not complete.
+        S3CommitError: As `commit_job`.
+
+    """
+    state = read_state(context)
+    if state is not None and state.record.state == "committing":
+        missing = sorted(set(range(state.record.shards)) - _complete_shards(context, state.record))
+        if missing:
+            raise JobClosed(f"{context.name}: shards {missing} are not complete; complete them first")
+    return commit_job(context)
 
 
 def settle(context: JobContext) -> None:
@@ -179,166 +168,130 @@ def settle(context: JobContext) -> None:
         abort_job(context)
 
 
+_Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
+
+
+def _drive(run: CommitRun, step: _Step[T]) -> T:
+    """Take steps until one returns something, reading the job's state before each."""
+    context = run.context
+    while True:
+        current = read_state(context)
+        try:
+            result = step(run, current)
+        except RolledBack as outcome:
+            raise outcome.reason from None
+        except Overtaken:
+            logger.info("%s: another process moved this job on", context.name)
+        except S3CommitError:
+            # Whoever moves a job on also removes what this process may be reading: look again first.
+            if _same_state(current, read_state(context)):
+                raise
+        else:
+            if result is not None:
+                return result
+
+
 def _same_state(before: Stored[StateRecord] | None, now: Stored[StateRecord] | None) -> bool:
     return (before and before.etag) == (now and now.etag)
 
 
-def _take_next_step(run: _Commit, current: Stored[StateRecord] | None) -> ManifestRecord | None:
-    context = run.context
+def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> ManifestRecord | None:
     if current is None:
-        manifest = find_manifest(context)
-        if manifest is None:
-            raise gone(context)
-        return manifest
-    state = current.record.state
-    if state == "sealed":
-        _begin(run, current)
-        return None
-    if state == "committing":
-        _publish_or_roll_back(run, current)
-        return None
-    if state == "committed":
-        return _finish(run, current)
-    if state == "open":
-        raise JobClosed(f"{context.name} is not sealed; seal it first")
-    raise JobClosed(f"{context.name} is {state}: nothing of it will become visible")
+        return _manifest_of_ended(run.context)
+    match current.record.state:
+        case "sealed":
+            begin(run, current, settle)
+        case "committing":
+            with _rolling_back(run, current) as (job, seal, plan):
+                _prepare(run, current.record, job, plan)
+                _complete(run, seal, _tasks_left(run.context, current.record))
+                if move(run.context, current, "committed") is None:
+                    raise Overtaken
+                logger.info("%s: committed", run.context.name)
+        case "committed":
+            return finish(run, current)
+        case _:
+            raise _not_committing(run.context, current.record)
+    return None
 
 
-def _begin(run: _Commit, current: Stored[StateRecord]) -> None:
-    """Check everything, then move from ``sealed`` to ``committing``; nothing visible changes."""
-    context = run.context
-    job = load_job(context)
-    seal = load_seal(context, run.seal_etag or current.record.seal_etag)
-    if seal.etag != current.record.seal_etag:
-        raise InvalidRecord(
-            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
-        )
-    verify_pendingsets(context, load_stage_seals(context, seal.record))
-    plan = find_plan(context, run.plan_etag)
-    if job.options.needs_lock:
-        run.lock = take_lock(context, settle)
-        fresh = read_state(context)
-        if fresh is None or fresh.etag != current.etag:
-            raise _Overtaken
-    try:
-        if plan is None or plan.record.seal_etag != seal.etag:
-            plan = make_plan(context, job, seal)
-        else:
-            verify_plan(context, plan.record)
-            check_unchanged(context, job, seal.record, plan.record)
-    except (DestinationChanged, DestinationNotEmpty):
-        release_lock(context)
-        raise
-    begun = move(
-        context,
-        current,
-        "committing",
-        plan_etag=plan.etag,
-        begun=True,
-        reversible=_is_reversible(job, plan.record),
-        saved_success=_standing_success(context),
-    )
-    if begun is None:
-        raise _Overtaken
-    logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int] | None:
+    if current is None:
+        _manifest_of_ended(run.context)
+        return []
+    match current.record.state:
+        case "sealed":
+            begin(run, current, settle)
+        case "committing":
+            with _rolling_back(run, current) as (job, _, plan):
+                _prepare(run, current.record, job, plan)
+            return list(range(current.record.shards))
+        case "committed":
+            return []
+        case _:
+            raise _not_committing(run.context, current.record)
+    return None
 
 
-def _publish_or_roll_back(run: _Commit, current: Stored[StateRecord]) -> None:
-    context = run.context
-    job = load_job(context)
-    if run.lock is None and job.options.needs_lock:
-        run.lock = take_lock(context, settle)
-    try:
-        seal, plan = _pinned(run, current.record)
-        _publish(run, current, job, seal, plan)
-    except (JobFailed, InvalidRecord) as error:
-        _roll_back(context, current, error)
-        raise _RolledBack(error) from error
+def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int) -> bool:
+    if current is None:
+        return _manifest_of_ended(run.context) is not None
+    if current.record.state == "committed":
+        return True
+    if current.record.state != "committing":
+        raise _not_committing(run.context, current.record)
+    if not 0 <= shard < current.record.shards:
+        raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
+    with _rolling_back(run, current) as (_, seal, _plan):
+        counts = _complete(run, seal, lambda number: number % current.record.shards == shard)
+        _mark_complete(run.context, current.record, shard, counts)
+    return True
 
 
-def _publish(
-    run: _Commit, current: Stored[StateRecord], job: JobRecord, seal: SealRecord, plan: PlanRecord
-) -> None:
-    """Complete every upload and pass the point of no return."""
-    context = run.context
-    _remove_stale_success(context, current.record.saved_success)
-    if job.options.replace_order == "delete-then-publish":
-        _delete_planned(run, plan)
-    _complete(run, seal)
-    committed = move(context, current, "committed")
-    if committed is None:
-        raise _Overtaken
-    logger.info("%s: committed", context.name)
-
-
-def _complete(run: _Commit, seal: SealRecord) -> None:
-    context = run.context
-    began, files, size = context.clock.monotonic(), 0, 0
-    uploads = _sealed_uploads(context, seal)
-    for upload in complete_uploads(context, _while_leased(run, uploads)):
-        files, size = files + 1, size + upload.length
-        seconds = context.clock.monotonic() - began
-        run.progress(Progress(files, seal.counts.files, size, seconds))
-    run.metrics["complete_ms"] = int((context.clock.monotonic() - began) * 1000)
-
-
-def _finish(run: _Commit, current: Stored[StateRecord]) -> ManifestRecord:
-    """Do what is left after the point of no return; every line may be run by several processes."""
-    context = run.context
-    job = find_job(context)
-    if job is not None:
-        seal, plan = _pinned(run, current.record)
-        written = find_manifest(context) or write_manifest(context, job, seal, plan, run.metrics)
-        if job.options.replace_order == "publish-then-delete":
-            _delete_planned(run, plan)
-        _discard_the_rest(context, seal)
-        write_success(context, written, seal)
-        release_lock(context)
-    # Cleaning up removes the job's record first: where it is gone, all of the above has been done.
-    clean_staging(context)
+def _manifest_of_ended(context: JobContext) -> ManifestRecord:
     manifest = find_manifest(context)
     if manifest is None:
-        where = join_uri(context.bucket, context.layout.manifest)
-        raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
+        raise gone(context)
     return manifest
+
+
+def _not_committing(context: JobContext, state: StateRecord) -> JobClosed:
+    if state.state in ("open", "sealed"):
+        return JobClosed(f"{context.name} is {state.state}; seal it, and begin its commit, first")
+    return JobClosed(f"{context.name} is {state.state}: nothing of it will become visible")
+
+
+@contextmanager
+def _rolling_back(
+    run: CommitRun, current: Stored[StateRecord]
+) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
+    """Hold the lock while the block publishes, and roll the job back if the block finds it cannot be."""
+    context = run.context
+    try:
+        job = load_job(context)
+        if run.lock is None and job.options.needs_lock:
+            run.lock = take_lock(context, settle)
+        seal, plan = run.pinned(current.record)
+        yield job, seal, plan
+    except (JobFailed, InvalidRecord) as error:
+        _roll_back(context, current, error)
+        raise RolledBack(error) from error
 
 
 def _roll_back(context: JobContext, current: Stored[StateRecord], error: S3CommitError) -> None:
     if not current.record.reversible:
         raise NotReversible(
             f"{context.name} can neither be finished ({error}) nor undone: old data is overwritten or"
-            f" deleted."
-            " Put back what is missing and commit again, or give up with: s3commit abort --force"
+            " deleted. Put back what is missing and commit again, or give up with: s3commit abort --force"
         ) from error
     logger.warning("%s: rolling back: %s", context.name, error)
     abort_job(context, reason=str(error))
 
 
-def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
-    deletes_first = job.options.replace_order == "delete-then-publish" and plan.objects > 0
-    return not deletes_first and plan.overwritten == 0
-
-
-def _pinned(run: _Commit, state: StateRecord) -> tuple[SealRecord, PlanRecord]:
-    """Read the seal and plan that the state names; a caller's own expectation must agree."""
-    context = run.context
-    for told, pinned, what in (
-        (run.seal_etag, state.seal_etag, "seal"),
-        (run.plan_etag, state.plan_etag, "plan"),
-    ):
-        if told is not None and told.strip('"') != pinned:
-            raise JobClosed(f"{context.name} is being committed with another {what} than the one handed over")
-    plan = find_plan(context, state.plan_etag)
-    assert plan is not None
-    return load_seal(context, state.seal_etag).record, plan.record
-
-
-def _standing_success(context: JobContext) -> SavedSuccess | None:
-    try:
-        fetched = context.store.get(context.bucket, context.layout.success)
-    except NoSuchKey:
-        return None
-    return SavedSuccess(etag=fetched.info.etag, body=fetched.body)
+def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, plan: PlanRecord) -> None:
+    _remove_stale_success(run.context, state.saved_success)
+    if job.options.replace_order == "delete-then-publish":
+        run.delete_planned(plan)
 
 
 def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> None:
@@ -352,37 +305,49 @@ def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> No
         logger.info("%s: _SUCCESS was written anew by another job", context.name)
 
 
-def _sealed_uploads(context: JobContext, seal: SealRecord) -> Iterator[PendingUpload]:
-    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
-        yield from pendingset.commits
-
-
-def _while_leased(run: _Commit, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
-    """Pass uploads on for as long as the lock is this job's."""
-    for upload in uploads:
-        if run.lock is not None and not run.lock.renew_if_due():
-            raise _Overtaken
-        yield upload
-
-
-def _delete_planned(run: _Commit, plan: PlanRecord) -> None:
-    """Delete what the plan replaces, each object only as it was planned; what the job overwrote is gone."""
+def _complete(run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool]) -> Counts:
+    """Complete the uploads of the wanted tasks, numbered in the seals' order."""
     context = run.context
-    doomed = (item for item in planned_objects(context, plan) if not item.overwritten)
-    for batch in in_batches(doomed, _DELETE_BATCH):
-        if run.lock is not None and not run.lock.renew_if_due():
-            raise _Overtaken
-        delete_objects(context, [Doomed(item.key, item.etag) for item in batch])
+    began, done = context.clock.monotonic(), Counts(rows=None)
+    for upload in complete_uploads(context, _uploads_of(run, seal, wanted)):
+        done = done.plus(Counts(files=1, bytes=upload.length, rows=None))
+        seconds = context.clock.monotonic() - began
+        run.progress(Progress(done.files, seal.counts.files, done.bytes, seconds))
+    run.metrics["complete_ms"] = int((context.clock.monotonic() - began) * 1000)
+    return done
 
 
-def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:
-    """Abort what task attempts that do not count left pending."""
-    sealed = {
-        pendingset_key(context, stage, task)
-        for stage in load_stage_seals(context, seal)
-        for task in stage.tasks
-    }
-    late = (PendingId.of(upload) for upload in tracked_uploads(context, skip=sealed) if upload is not None)
-    discarded = abort_uploads(context, late) + abort_uploads(context, untracked_uploads(context))
-    if discarded:
-        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+def _uploads_of(run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool]) -> Iterator[PendingUpload]:
+    """Yield the uploads of the wanted tasks for as long as the lock is this job's."""
+    stages = load_stage_seals(run.context, seal)
+    for _, _, pendingset in each_pendingset(run.context, stages, wanted):
+        for upload in pendingset.commits:
+            run.keep_lease()
+            yield upload
+
+
+def _tasks_left(context: JobContext, state: StateRecord) -> Callable[[int], bool]:
+    """Return which tasks are not in a shard that is known to be complete."""
+    if state.shards == 1:
+        return lambda _: True
+    complete = _complete_shards(context, state)
+    return lambda number: number % state.shards not in complete
+
+
+def _complete_shards(context: JobContext, state: StateRecord) -> set[int]:
+    shards = set()
+    for shard in range(state.shards):
+        key = context.layout.shard(shard)
+        stored = journal.find(context.store, context.staging_bucket, key, ShardRecord)
+        if stored is not None and (stored.record.job_id, stored.record.seal_etag) == (
+            context.job_id,
+            state.seal_etag,
+        ):
+            shards.add(shard)
+    return shards
+
+
+def _mark_complete(context: JobContext, state: StateRecord, shard: int, counts: Counts) -> None:
+    assert state.seal_etag is not None
+    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=state.seal_etag, counts=counts)
+    context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))

@@ -37,6 +37,7 @@ __all__ = [
     "SealReference",
     "SealedStage",
     "SealedTask",
+    "ShardRecord",
     "StageSealRecord",
     "State",
     "StateRecord",
@@ -217,6 +218,7 @@ class StateRecord(_Versioned, frozen=True, kw_only=True):
         begun: Uploads may have been completed.
         reversible: What was done so far can be undone; false from the moment the commit may have
             overwritten or deleted old data.
+        shards: Into how many shards the commit is cut.
         saved_success: The ``_SUCCESS`` that stood when the commit began.
         reason: Why the job was aborted.
 
@@ -232,6 +234,7 @@ class StateRecord(_Versioned, frozen=True, kw_only=True):
     plan_etag: str | None = None
     begun: bool = False
     reversible: bool = True
+    shards: Annotated[int, Meta(ge=1)] = 1
     saved_success: SavedSuccess | None = None
     reason: str | None = None
 
@@ -415,6 +418,15 @@ class PlanReference(Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
         return msgspec.structs.asdict(self)
+
+
+class ShardRecord(_Versioned, frozen=True, kw_only=True):
+    """``shards/<number>.json``: all uploads of one shard of a commit are complete."""
+
+    job_id: _Text
+    shard: _Count
+    seal_etag: _Text
+    counts: Counts
 
 
 class FileEntry(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol import journal
@@ -58,19 +58,26 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
 
 
 def each_pendingset(
-    context: JobContext, stages: Iterable[StageSealRecord]
+    context: JobContext,
+    stages: Iterable[StageSealRecord],
+    wanted: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[tuple[StageSealRecord, SealedTask, PendingSet]]:
     """Yield every sealed pendingset in the seals' order, fetched ahead, and checked before it is yielded.
 
     Checked are its ETag against the seal, its job and task, and that each upload's key lies inside the
     destination.
 
+    Args:
+        context: The job.
+        stages: The seals.
+        wanted: Tells by a task's number, in the seals' order, whether it is wanted.
+
     Raises:
         InvalidRecord: One is missing, was changed, or names what it must not.
 
     """
-    wanted = ((stage, task) for stage in stages for task in stage.tasks)
-    for tasks in in_batches(wanted, _AHEAD):
+    numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
+    for tasks in in_batches((pair for number, pair in numbered if wanted(number)), _AHEAD):
         calls = [
             (number, Get(context.staging_bucket, pendingset_key(context, stage, task)))
             for number, (stage, task) in enumerate(tasks)

@@ -7,8 +7,8 @@ it is whole.
 
 With fixed names the key says nothing, and a process may die between the store's answer with the upload's id
 and the record of it. So another record, ``<number>-<digest of the key>.intent``, is written before the
-upload is started. An intent without its record is resolved by listing that very key: the uploads on it that began
-after the intent, unless another job intends the same key.
+upload is started. An intent without its record is resolved by listing that very key: the uploads on it that
+began after the intent, unless another job intends the same key.
 """
 
 from __future__ import annotations

@@ -40,8 +40,10 @@ def etag_of(request: Request, answer: Mapping[str, Any]) -> str:
         Unavailable: The same, of a request that only reads.
 
     """
-    etag = str(answer.get("ETag", "")).strip('"')
-    if not etag:
+    raw = str(answer.get("ETag", ""))
+    etag = raw.strip('"')
+    # One quote without the other is what headers look like that were cut off.
+    if not etag or raw.startswith('"') != raw.endswith('"'):
         raise request.unanswered("the answer has no ETag")
     return etag
 
@@ -55,9 +57,11 @@ def described(request: Request, answer: Mapping[str, Any]) -> ObjectInfo:
     """Return what the answer to a HEAD or a GET says of its object.
 
     Raises:
-        Unavailable: It says nothing: the answer has no ETag.
+        Unavailable: It says too little: headers are missing.
 
     """
+    if "ContentLength" not in answer or "LastModified" not in answer:
+        raise request.unanswered("the answer has no length or time")
     return ObjectInfo(
         request.key or "",
         answer["ContentLength"],

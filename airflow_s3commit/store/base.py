@@ -150,7 +150,7 @@ class Get:
 Call: TypeAlias = Complete | Abort | Head | Get
 
 #: What became of a call: the value its verb returns, or the error its verb raises.
-Outcome: TypeAlias = str | ObjectInfo | Fetched | None | S3CommitError
+Outcome: TypeAlias = str | ObjectInfo | Fetched | S3CommitError | None
 
 T = TypeVar("T")
 

@@ -29,7 +29,8 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:
             case Complete(bucket, key, upload_id, etags):
                 return store.complete_upload(bucket, key, upload_id, etags)
             case Abort(bucket, key, upload_id):
-                return store.abort_upload(bucket, key, upload_id)
+                store.abort_upload(bucket, key, upload_id)
+                return None
             case Head(bucket, key):
                 return store.head(bucket, key)
             case Get(bucket, key):

@@ -51,7 +51,9 @@ class RetryPolicy:
 
         """
         began = self.clock.monotonic()
-        bound, unknown = self.first_pause, None
+        bound = self.first_pause
+        unknown: OutcomeUnknown | None = None
+        last: OutcomeUnknown | Unavailable
         while True:
             try:
                 return attempt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_s3commit.exceptions import (
@@ -24,6 +25,7 @@ from airflow_s3commit.store.base import (
     Upload,
     Written,
 )
+from airflow_s3commit.store.body import BufferBody
 from airflow_s3commit.store.calls import with_threads
 from airflow_s3commit.store.connection import S3Config, client_config, new_client
 from airflow_s3commit.store.errors import CLIENT_ERRORS, Request, translate
@@ -62,10 +64,8 @@ class S3Store:
     def __init__(self, client: S3Client, *, retry: RetryPolicy = RetryPolicy(), threads: int = 32) -> None:  # noqa: B008 - immutable
         self._client = client
         self._retry = retry
-        # The types of botocore's configuration don't name what the caller may have set in it.
-        config: Any = client.meta.config
+        config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
-        self._validates: bool = config.parameter_validation
 
     @classmethod
     def connect(
@@ -113,7 +113,8 @@ class S3Store:
 
         def attempt() -> Fetched:
             answer = self._client.get_object(Bucket=bucket, Key=key)
-            with answer["Body"] as body:
+            # Its own context manager would give the raw stream, which does not notice a missing end.
+            with closing(answer["Body"]) as body:
                 return Fetched(described(request, answer), body.read(), self._date(answer))
 
         return self._send(request, attempt)
@@ -243,12 +244,9 @@ class S3Store:
     ) -> str:
         """See `ObjectStore.upload_part`."""
         request = Request("UploadPart", bucket, key, upload_id)
-        content: Any = body
-        if isinstance(body, memoryview):
-            # Lengths are counted in bytes from here on; a client that checks parameters wants no views.
-            content = bytes(body) if self._validates else body.cast("B")
 
         def attempt() -> str:
+            content: Any = BufferBody(body)
             answer = self._client.upload_part(
                 Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content
             )

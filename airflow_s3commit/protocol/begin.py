@@ -1,0 +1,90 @@
+"""The first part of a job's commit: checking everything, then moving from ``sealed`` to ``committing``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidRecord,
+    NoSuchKey,
+)
+from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken
+from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make_plan, verify_plan
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.lock import release_lock, take_lock
+from airflow_s3commit.protocol.records import JobRecord, PlanRecord, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.sealed import load_seal, load_stage_seals, verify_pendingsets
+from airflow_s3commit.protocol.setup import load_job
+from airflow_s3commit.protocol.state import move, read_state
+
+__all__ = ["begin"]
+
+logger = logging.getLogger(__name__)
+
+
+def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobContext], None]) -> None:
+    """Check everything, then move from ``sealed`` to ``committing``; nothing visible changes.
+
+    Args:
+        run: The commit.
+        current: The state as it was read.
+        settle: Brings the job of a lapsed lock to an end, or fences it off.
+
+    Raises:
+        Overtaken: Another process moved the job.
+        Refused: What was sealed or planned is not what is there.
+
+    """
+    context = run.context
+    job = load_job(context)
+    seal = load_seal(context, run.seal_etag or current.record.seal_etag)
+    if seal.etag != current.record.seal_etag:
+        raise InvalidRecord(
+            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
+        )
+    verify_pendingsets(context, load_stage_seals(context, seal.record))
+    plan = find_plan(context, run.plan_etag)
+    if job.options.needs_lock:
+        run.lock = take_lock(context, settle)
+        fresh = read_state(context)
+        if fresh is None or fresh.etag != current.etag:
+            raise Overtaken
+    try:
+        if plan is None or plan.record.seal_etag != seal.etag:
+            plan = make_plan(context, job, seal)
+        else:
+            verify_plan(context, plan.record)
+            check_unchanged(context, job, seal.record, plan.record)
+    except (DestinationChanged, DestinationNotEmpty):
+        release_lock(context)
+        raise
+    begun = move(
+        context,
+        current,
+        "committing",
+        plan_etag=plan.etag,
+        begun=True,
+        shards=run.shards,
+        reversible=_is_reversible(job, plan.record),
+        saved_success=_standing_success(context),
+    )
+    if begun is None:
+        raise Overtaken
+    logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+
+
+def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
+    deletes_first = job.options.replace_order == "delete-then-publish" and plan.objects > 0
+    return not deletes_first and plan.overwritten == 0
+
+
+def _standing_success(context: JobContext) -> SavedSuccess | None:
+    try:
+        fetched = context.store.get(context.bucket, context.layout.success)
+    except NoSuchKey:
+        return None
+    return SavedSuccess(etag=fetched.info.etag, body=fetched.body)

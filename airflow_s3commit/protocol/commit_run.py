@@ -1,0 +1,102 @@
+"""One process's run of a job's commit: what it was told, what it holds, and how it learns of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_s3commit.exceptions import JobClosed, S3CommitError
+from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.lock import CommitLock
+from airflow_s3commit.protocol.records import PlanRecord, SealRecord, StateRecord
+from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.uploads import delete_objects
+from airflow_s3commit.store.base import Doomed
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = ["CommitRun", "Overtaken", "Progress", "RolledBack"]
+
+_DELETE_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the completion of uploads is."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    seconds: float
+
+
+class Overtaken(Exception):
+    """Another process moved the job on; its state says what is left to do."""
+
+
+class RolledBack(Exception):
+    """The job failed and its destination was put back.
+
+    Args:
+        reason: Why it failed.
+
+    """
+
+    def __init__(self, reason: S3CommitError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@dataclass
+class CommitRun:
+    """What one process knows while it commits a job.
+
+    Attributes:
+        context: The job.
+        seal_etag: The seal that the caller was told of.
+        plan_etag: The plan that the caller was told of.
+        progress: Told of every completed upload.
+        shards: Into how many shards the commit is cut when it begins.
+        lock: The destination's lock, once taken.
+        metrics: Durations and counts, for the manifest.
+
+    """
+
+    context: JobContext
+    seal_etag: str | None = None
+    plan_etag: str | None = None
+    progress: Callable[[Progress], None] = lambda _: None
+    shards: int = 1
+    lock: CommitLock | None = None
+    metrics: dict[str, int] = field(default_factory=dict)
+
+    def keep_lease(self) -> None:
+        """Renew the lock when that is due.
+
+        Raises:
+            Overtaken: Another job took it, and settled this one before it did.
+
+        """
+        if self.lock is not None and not self.lock.renew_if_due():
+            raise Overtaken
+
+    def pinned(self, state: StateRecord) -> tuple[SealRecord, PlanRecord]:
+        """Read the seal and plan that the state names; a caller's own expectation must agree."""
+        for told, pinned, what in (
+            (self.seal_etag, state.seal_etag, "seal"),
+            (self.plan_etag, state.plan_etag, "plan"),
+        ):
+            if told is not None and told.strip('"') != pinned:
+                raise JobClosed(
+                    f"{self.context.name} is being committed with another {what} than the one handed over"
+                )
+        plan = find_plan(self.context, state.plan_etag)
+        assert plan is not None
+        return load_seal(self.context, state.seal_etag).record, plan.record
+
+    def delete_planned(self, plan: PlanRecord) -> None:
+        """Delete what the plan replaces, each object only as it was planned; not what the job overwrote."""
+        doomed = (item for item in planned_objects(self.context, plan) if not item.overwritten)
+        for batch in in_batches(doomed, _DELETE_BATCH):
+            self.keep_lease()
+            delete_objects(self.context, [Doomed(item.key, item.etag) for item in batch])

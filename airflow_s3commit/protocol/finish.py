@@ -1,0 +1,66 @@
+"""The last part of a job's commit, after the point of no return: nothing here can be undone or go wrong."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.cleanup import clean_staging
+from airflow_s3commit.protocol.commit_run import CommitRun
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.lock import release_lock
+from airflow_s3commit.protocol.manifest import write_manifest, write_success
+from airflow_s3commit.protocol.records import ManifestRecord, SealRecord, StateRecord
+from airflow_s3commit.protocol.sealed import load_stage_seals, pendingset_key
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.state import find_manifest
+from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.uploads import PendingId, abort_uploads
+
+__all__ = ["finish"]
+
+logger = logging.getLogger(__name__)
+
+
+def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
+    """Do what is left after the point of no return; every line may be run by several processes.
+
+    Before: the job is ``committed``. After: the manifest and ``_SUCCESS`` stand, what was replaced is gone,
+    nothing is pending, and the staging is gone.
+
+    Raises:
+        InvalidRecord: A record was changed after the commit, or the manifest removed.
+
+    """
+    context = run.context
+    job = find_job(context)
+    if job is not None:
+        seal, plan = run.pinned(current.record)
+        written = find_manifest(context) or write_manifest(context, job, seal, plan, run.metrics)
+        if job.options.replace_order == "publish-then-delete":
+            run.delete_planned(plan)
+        _discard_the_rest(context, seal)
+        write_success(context, written, seal)
+        release_lock(context)
+    # Cleaning up removes the job's record first: where it is gone, all of the above has been done.
+    clean_staging(context)
+    manifest = find_manifest(context)
+    if manifest is None:
+        where = join_uri(context.bucket, context.layout.manifest)
+        raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
+    return manifest
+
+
+def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:
+    """Abort what task attempts that do not count left pending."""
+    sealed = {
+        pendingset_key(context, stage, task)
+        for stage in load_stage_seals(context, seal)
+        for task in stage.tasks
+    }
+    late = (PendingId.of(upload) for upload in tracked_uploads(context, skip=sealed) if upload is not None)
+    discarded = abort_uploads(context, late) + abort_uploads(context, untracked_uploads(context))
+    if discarded:
+        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)

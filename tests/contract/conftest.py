@@ -1,0 +1,109 @@
+"""The stores that the contract is checked on."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from airflow_s3commit.store.connection import new_client
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3 import S3Config, S3Store
+from tests.conftest import BUCKET
+from tests.contract.deviations import DEVIATIONS, Behaviour
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.store.base import ObjectStore
+
+#: Every listing is asked for pages of two, so that a handful of entries crosses several.
+PAGE_LIMITS = {"ListObjectsV2": "MaxKeys", "ListMultipartUploads": "MaxUploads", "ListParts": "MaxParts"}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A store under test, with a place in it that no other test uses."""
+
+    name: str
+    store: ObjectStore
+    bucket: str
+    prefix: str
+
+    def deviates(self, behaviour: Behaviour) -> bool:
+        """Say whether this store is known not to keep a part of the contract."""
+        return (self.name, behaviour) in DEVIATIONS
+
+    def key(self, name: str) -> str:
+        """Return a key in this test's place."""
+        return self.prefix + name
+
+    def upload(self, name: str, *bodies: bytes) -> tuple[str, list[str]]:
+        """Begin an upload and send its parts; return its id and their ETags."""
+        key = self.key(name)
+        upload_id = self.store.create_upload(
+            self.bucket, key, metadata={"s3commit-job": "j-1"}, content_type="application/octet-stream"
+        )
+        return upload_id, [
+            self.store.upload_part(self.bucket, key, upload_id, number, body)
+            for number, body in enumerate(bodies, start=1)
+        ]
+
+    def put(self, name: str, body: bytes = b"x") -> str:
+        """Write an object and return its ETag."""
+        return self.store.put(self.bucket, self.key(name), body).etag
+
+    def names(self, *, recursive: bool = True) -> list[str]:
+        """Return the names, sorted, of the objects in this test's place."""
+        listed = self.store.list_objects(self.bucket, self.prefix, recursive=recursive)
+        return sorted(info.key.removeprefix(self.prefix) for info in listed)
+
+
+@pytest.fixture(scope="session")
+def moto_store() -> Iterator[S3Store]:
+    """Run moto's server in this process, and return a store on it."""
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        config = S3Config(f"http://{host}:{port}", "us-east-1", access_key="any", secret_key="any")
+        new_client(config).create_bucket(Bucket=BUCKET)
+        # Its failures are for ever: to wait for it to get better would only take time.
+        yield _short_pages(config, RetryPolicy(deadline=0.0))
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def short_paged_seaweed_store(seaweed: SeaweedServer) -> S3Store:
+    """Return a store on the session's SeaweedFS."""
+    return _short_pages(seaweed.config, RetryPolicy(deadline=20.0))
+
+
+@pytest.fixture(params=["memory", "moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)])
+def subject(request: pytest.FixtureRequest, bucket: str, prefix: str) -> Subject:
+    """Return each store in turn."""
+    name: str = request.param
+    if name == "memory":
+        return Subject(name, MemoryStore((bucket,)), bucket, prefix)
+    fixture = {"moto": "moto_store", "seaweedfs": "short_paged_seaweed_store"}[name]
+    return Subject(name, request.getfixturevalue(fixture), bucket, prefix)
+
+
+def _short_pages(config: S3Config, retry: RetryPolicy) -> S3Store:
+    client = new_client(config)
+    events: Any = client.meta.events  # its types forbid handlers to answer, which this event is for
+    for operation, limit in PAGE_LIMITS.items():
+        events.register(f"provide-client-params.s3.{operation}", partial(_limit, limit))
+    return S3Store(client, retry=retry)
+
+
+def _limit(limit: str, params: dict[str, Any], **_: object) -> dict[str, Any]:
+    return {**params, limit: 2}
