@@ -8,6 +8,7 @@ each object after its upload was aborted, so that nobody can complete it again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
@@ -23,6 +24,7 @@ from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import holds_job_id
 from airflow_s3commit.protocol.lock import release_lock
+from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.state import find_manifest, move, read_state
@@ -90,9 +92,18 @@ def _abort_unknown(context: JobContext) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    uploads = abort_uploads(context, untracked_uploads(context))
+    tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
+    uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
     return AbortReport(uploads=uploads, objects=0, state="absent")
+
+
+def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
+    """Yield every upload that a record in the staging names, those of Hadoop's magic committer included.
+
+    Cleaning up removes its pendingsets with ours: they share the directory.
+    """
+    return tracked_uploads(context, context.layout.staging.prefix)
 
 
 def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
@@ -110,7 +121,7 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
     uploads, objects, unreadable = 0, 0, False
     if current.record.state == "aborting":
         begun = current.record.begun
-        for batch in in_batches(tracked_uploads(context), _BATCH):
+        for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]
             unreadable = unreadable or len(readable) < len(batch)
             if begun:

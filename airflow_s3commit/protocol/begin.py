@@ -11,6 +11,7 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     NoSuchKey,
 )
+from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken
 from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make_plan, verify_plan
 from airflow_s3commit.protocol.context import JobContext
@@ -73,6 +74,7 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
         saved_success=_standing_success(context),
     )
     if begun is None:
+        clean_if_ended(context)
         raise Overtaken
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
 

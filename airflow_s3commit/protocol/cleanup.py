@@ -6,14 +6,29 @@ rest of this remains to be done. The state goes last.
 
 from __future__ import annotations
 
-from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.exceptions import NoSuchKey, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.records import StateRecord
+from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.store.base import Doomed
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["clean_staging"]
+__all__ = ["clean_if_ended", "clean_staging"]
 
 _DELETE_BATCH = 1_000
+
+
+def clean_if_ended(context: JobContext) -> bool:
+    """Remove what this process wrote into the staging of a job that ended meanwhile; tell whether it did.
+
+    A step that writes a record looks here afterwards, so that of it and a cleanup at the same time at least
+    one sees the other.
+    """
+    stored = read_state(context)
+    if stored is None or stored.record.state == "aborted" or _is_being_cleaned(context, stored.record):
+        clean_staging(context)
+        return True
+    return False
 
 
 def clean_staging(context: JobContext) -> None:
@@ -40,3 +55,13 @@ def clean_staging(context: JobContext) -> None:
                 code=first.code,
             )
     store.delete(bucket, layout.state)
+
+
+def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
+    if state.state != "committed":
+        return False
+    try:
+        context.store.head(context.staging_bucket, context.layout.job)
+    except NoSuchKey:
+        return True
+    return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from airflow_s3commit.exceptions import JobClosed, S3CommitError
 from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
 from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.lock import CommitLock
+from airflow_s3commit.protocol.lock import CommitLock, release_lock
 from airflow_s3commit.protocol.records import PlanRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.uploads import delete_objects
@@ -79,6 +79,12 @@ class CommitRun:
         """
         if self.lock is not None and not self.lock.renew_if_due():
             raise Overtaken
+
+    def drop_lock(self) -> None:
+        """Give up a lock that was taken for a job that turned out to have ended."""
+        if self.lock is not None:
+            release_lock(self.context)
+            self.lock = None
 
     def pinned(self, state: StateRecord) -> tuple[SealRecord, PlanRecord]:
         """Read the seal and plan that the state names; a caller's own expectation must agree."""

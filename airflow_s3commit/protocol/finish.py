@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.commit_run import CommitRun
 from airflow_s3commit.protocol.context import JobContext
@@ -14,7 +14,7 @@ from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.manifest import write_manifest, write_success
 from airflow_s3commit.protocol.records import ManifestRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.sealed import load_stage_seals, pendingset_key
-from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.setup import find_job, load_job
 from airflow_s3commit.protocol.state import find_manifest
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.uploads import PendingId, abort_uploads
@@ -35,22 +35,31 @@ def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
 
     """
     context = run.context
-    job = find_job(context)
-    if job is not None:
-        seal, plan = run.pinned(current.record)
-        written = find_manifest(context) or write_manifest(context, job, seal, plan, run.metrics)
-        if job.options.replace_order == "publish-then-delete":
-            run.delete_planned(plan)
-        _discard_the_rest(context, seal)
-        write_success(context, written, seal)
-        release_lock(context)
-    # Cleaning up removes the job's record first: where it is gone, all of the above has been done.
+    try:
+        _account_for(run, current)
+    except S3CommitError:
+        # Cleaning up removes the job's record first: where it is gone, another process has done all of this
+        # and is removing what this one reads.
+        if find_job(context) is not None:
+            raise
+        run.drop_lock()
     clean_staging(context)
     manifest = find_manifest(context)
     if manifest is None:
         where = join_uri(context.bucket, context.layout.manifest)
         raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
     return manifest
+
+
+def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
+    context, job = run.context, load_job(run.context)
+    seal, plan = run.pinned(current.record)
+    manifest = find_manifest(context) or write_manifest(context, job, seal, plan, run.metrics)
+    if job.options.replace_order == "publish-then-delete":
+        run.delete_planned(plan)
+    _discard_the_rest(context, seal)
+    write_success(context, manifest, seal)
+    release_lock(context)
 
 
 def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.abort import abort_job, abort_stage
+from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
 from airflow_s3commit.protocol.context import JobContext, new_uuid
 from airflow_s3commit.protocol.destination import Destination
@@ -38,7 +39,7 @@ from airflow_s3commit.protocol.records import (
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
 from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
-from airflow_s3commit.protocol.state import find_manifest, read_state, require_state
+from airflow_s3commit.protocol.state import find_manifest, gone, read_state, require_state
 from airflow_s3commit.protocol.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
@@ -219,7 +220,10 @@ class Job:
         context = self._live()
         state = require_state(context, "sealed").record
         seal = load_seal(context, state.seal_etag)
-        return plan_reference(context, make_plan(context, self.record(), seal), seal.record)
+        planned = make_plan(context, self.record(), seal)
+        if clean_if_ended(context):
+            raise gone(context)
+        return plan_reference(context, planned, seal.record)
 
     def commit(
         self,

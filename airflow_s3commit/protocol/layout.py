@@ -21,7 +21,10 @@ __all__ = [
     "check_attempt_id",
     "check_id",
     "holds_job_id",
+    "lock_key",
+    "manifests_prefix",
     "partition_of",
+    "time_key",
     "unique_name",
 ]
 
@@ -78,9 +81,10 @@ def partition_of(relative_path: str) -> str:
 def unique_name(relative_path: str, job_id: str) -> str:
     """Put ``-<job id>`` before the first dot of the last element, unless the path holds the id already.
 
-    The rule is Hadoop's (``Paths.addUUID``).
+    The rule is Hadoop's (``Paths.addUUID``), but for an id that is only part of a longer word: whoever looks
+    for the job's files by name (`holds_job_id`) would not find it there.
     """
-    if job_id in relative_path:
+    if holds_job_id(relative_path, job_id):
         return relative_path
     directory, slash, name = relative_path.rpartition("/")
     stem, dot, ending = name.partition(".")
@@ -90,6 +94,21 @@ def unique_name(relative_path: str, job_id: str) -> str:
 def holds_job_id(key: str, job_id: str) -> bool:
     """Tell whether a key was made unique with this job's id, and not with a longer one that contains it."""
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", key) is not None
+
+
+def lock_key(destination: Destination) -> str:
+    """Return the key of a destination's commit lock."""
+    return destination.key(f"{HOME}/lock.json")
+
+
+def manifests_prefix(destination: Destination) -> str:
+    """Return the prefix of all manifests of a destination."""
+    return destination.key(f"{HOME}/manifests/")
+
+
+def time_key(destination: Destination) -> str:
+    """Return the key that is written, and begun to be uploaded, only to learn the store's time."""
+    return destination.key(f"{HOME}/time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,4 +208,4 @@ class Layout:
     @property
     def lock(self) -> str:
         """Key of the destination's commit lock."""
-        return self.destination.key(f"{HOME}/lock.json")
+        return lock_key(self.destination)

@@ -27,6 +27,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.begin import begin
+from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, RolledBack
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.finish import finish
@@ -176,6 +177,8 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
     context = run.context
     while True:
         current = read_state(context)
+        if current is None or current.record.state in ("aborting", "aborted"):
+            run.drop_lock()
         try:
             result = step(run, current)
         except RolledBack as outcome:
@@ -274,6 +277,8 @@ def _rolling_back(
         seal, plan = run.pinned(current.record)
         yield job, seal, plan
     except (JobFailed, InvalidRecord) as error:
+        if not _same_state(current, read_state(context)):
+            raise Overtaken from error
         _roll_back(context, current, error)
         raise RolledBack(error) from error
 
@@ -351,3 +356,4 @@ def _mark_complete(context: JobContext, state: StateRecord, shard: int, counts: 
     assert state.seal_etag is not None
     record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=state.seal_etag, counts=counts)
     context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
+    clean_if_ended(context)

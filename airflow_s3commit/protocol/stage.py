@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import partition_of
@@ -265,6 +266,7 @@ def _close(context: JobContext, current: Stored[StateRecord], seal_etag: str) ->
     if current.record.state == "open" and move(context, current, "sealed", seal_etag=seal_etag) is not None:
         return
     standing = read_state(context)
+    clean_if_ended(context)
     if standing is None or standing.record.state not in ("sealed", "committing", "committed"):
         state = standing.record.state if standing is not None else "gone"
         raise JobClosed(f"{context.name} is {state}: somebody aborted it while it was sealed")

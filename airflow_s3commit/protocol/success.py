@@ -42,7 +42,7 @@ class SuccessData(Struct, frozen=True, kw_only=True):
 
     """
 
-    name: Annotated[str, Meta(pattern="^" + SUCCESS_NAME.replace(".", r"\.") + "$")]
+    name: Annotated[str, Meta(pattern="^" + SUCCESS_NAME.replace(".", r"\.") + r"\Z")]
     success: bool = True
     timestamp: int = 0
     date: str | None = ""

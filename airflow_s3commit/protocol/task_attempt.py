@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 
-from airflow_s3commit.exceptions import DuplicateOutput, JobClosed, S3CommitError
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import check_relative_path
 from airflow_s3commit.protocol.layout import unique_name
+from airflow_s3commit.protocol.magic_paths import final_path, is_magic_path
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions
 from airflow_s3commit.protocol.state import require_state
@@ -79,14 +80,17 @@ class TaskAttempt:
         """Start a file at a path below the destination; its directory is its partition.
 
         With unique file names the job id is put before the first dot of its last element. The first file
-        of an attempt asks whether the job still takes output.
+        of an attempt asks whether the job still takes output. With the committer ``magic`` a path in a magic
+        directory (``__magic_job-…/…``) stands for its final path, by the rules of `magic_paths`.
 
         Raises:
-            InvalidRecord: The path could leave the destination or is hidden from readers.
+            InvalidRecord: The path could leave the destination, is hidden from readers, or is in a magic
+                directory and the committer is not ``magic``.
             DuplicateOutput: This attempt has that file already.
             JobClosed: The job, or this attempt, takes no more output.
 
         """
+        relative_path = self._final_path(relative_path)
         check_relative_path(relative_path)
         self._require_running()
         self._require_open_job()
@@ -165,6 +169,14 @@ class TaskAttempt:
     def _pendingset_key(self) -> str:
         extra = self._extra
         return self._context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+
+    def _final_path(self, path: str) -> str:
+        if is_magic_path(path) and self._options.committer != "magic":
+            raise InvalidRecord(
+                f"path {path!r} is in a magic directory, which only the committer magic knows, not"
+                f" {self._options.committer}; give {self.name} the path below the destination"
+            )
+        return final_path(path)
 
     def _start(self, key: str, content_type: str) -> OutputFile:
         number = len(self._files)

@@ -30,11 +30,12 @@ from airflow_s3commit.protocol.records import JobOptions, decode, encode
 from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectInfo
 
-__all__ = ["Tracker", "tracked_uploads", "untracked_uploads"]
+__all__ = ["INTENT_SUFFIX", "Tracker", "key_digest", "tracked_uploads", "untracked_uploads"]
 
 logger = logging.getLogger(__name__)
 
-_INTENT_SUFFIX = ".intent"
+#: Ending of the record of an upload that is about to be started; the digest of its key comes before it.
+INTENT_SUFFIX = ".intent"
 
 #: Stores tell times in whole seconds: an upload may seem to begin a second before its intent.
 _STORE_CLOCK_SECONDS = 1.0
@@ -59,7 +60,7 @@ class Tracker:
     def intend(self, number: int, key: str) -> None:
         """Write down that an upload of this key is about to be started."""
         if self._intends:
-            intent = self._key(number).removesuffix(PENDING_SUFFIX) + f"-{_digest(key)}{_INTENT_SUFFIX}"
+            intent = self._key(number).removesuffix(PENDING_SUFFIX) + f"-{key_digest(key)}{INTENT_SUFFIX}"
             self._context.store.put(
                 self._context.staging_bucket, intent, key.encode(), content_type="text/plain"
             )
@@ -131,7 +132,7 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
             key = context.store.get(context.staging_bucket, intent.key).body.decode()
         except NoSuchKey:
             continue
-        if _digest(key) in claimed:
+        if key_digest(key) in claimed:
             logger.warning("%s: %s is intended by another job too; left for a sweep", context.name, key)
             continue
         for upload in context.store.list_uploads(context.bucket, key):
@@ -143,7 +144,7 @@ def _open_intents(context: JobContext) -> Iterator[ObjectInfo]:
     """Yield the intents whose upload's id was never written down."""
     intents: dict[str, ObjectInfo] = {}
     for info in context.store.list_objects(context.staging_bucket, context.layout.stages):
-        if info.key.endswith(_INTENT_SUFFIX):
+        if info.key.endswith(INTENT_SUFFIX):
             intents[info.key.rpartition("-")[0]] = info
         elif info.key.endswith(PENDING_SUFFIX):
             intents.pop(info.key.removesuffix(PENDING_SUFFIX), None)
@@ -155,9 +156,9 @@ def _claims_of_others(context: JobContext) -> set[str]:
     own = context.layout.staging.prefix
     root = own.removesuffix(f"{MAGIC_PREFIX}{context.job_id}/")
     return {
-        info.key.rpartition("-")[2].removesuffix(_INTENT_SUFFIX)
+        info.key.rpartition("-")[2].removesuffix(INTENT_SUFFIX)
         for info in context.store.list_objects(context.staging_bucket, root + MAGIC_PREFIX)
-        if info.key.endswith(_INTENT_SUFFIX) and not info.key.startswith(own)
+        if info.key.endswith(INTENT_SUFFIX) and not info.key.startswith(own)
     }
 
 
@@ -165,5 +166,6 @@ def _pendingset_of(pending_key: str) -> str:
     return pending_key.rpartition("/")[0] + PENDINGSET_SUFFIX
 
 
-def _digest(key: str) -> str:
+def key_digest(key: str) -> str:
+    """Return what the name of an intent holds in place of the key."""
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()

@@ -84,9 +84,14 @@ class World:
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore((BUCKET,), repeat_complete=self.case.repeat_complete, min_part_bytes=1)
-        self.ids = count()
         self.clock = ManualClock()
+        self.store = MemoryStore(
+            (BUCKET,),
+            repeat_complete=self.case.repeat_complete,
+            min_part_bytes=1,
+            now=self.clock.time,
+        )
+        self.ids = count()
         self.reference = JobReference(
             job_id=OURS,
             destination=f"s3://{BUCKET}/{ROOT}",

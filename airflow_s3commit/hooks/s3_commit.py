@@ -1,0 +1,153 @@
+"""From an Airflow connection to a store, a job, and what a Spark application needs of both."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+    from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.records import JobReference
+    from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["S3CommitHook", "StoreAddress"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where the store answers: all that may be said of it in a Spark configuration.
+
+    :param endpoint_url: The endpoint, or None for AWS's own.
+    :param region: The region, or None for what the default chain says.
+    :param path_style: True if buckets are addressed by path; None leaves it to the endpoint.
+    """
+
+    endpoint_url: str | None
+    region: str | None
+    path_style: bool | None
+
+
+class S3CommitHook(BaseHook):
+    """Reaches the store of an ``aws`` connection, with its roles, region, endpoint and ``verify``.
+
+    It is composed of the Amazon provider's ``S3Hook`` and makes no connection before it is asked for one.
+
+    :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
+    :param region_name: Overrides the connection's region.
+    :param verify: Overrides the connection's check of TLS certificates: False, or the path of a CA bundle.
+    :param retry_deadline: Seconds for which one call to the store is tried again; None means the store's
+        own default.
+    """
+
+    conn_name_attr = "aws_conn_id"
+    default_conn_name = "aws_default"
+    conn_type = "aws"
+    hook_name = "S3 Commit"
+
+    def __init__(
+        self,
+        aws_conn_id: str | None = default_conn_name,
+        *,
+        region_name: str | None = None,
+        verify: bool | str | None = None,
+        retry_deadline: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.aws_conn_id = aws_conn_id
+        self.region_name = region_name
+        self.verify = verify
+        self.retry_deadline = retry_deadline
+
+    @cached_property
+    def aws(self) -> S3Hook:
+        """The Amazon provider's hook, whose client asks once and leaves retries to the store."""
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
+
+        from airflow_s3commit.store.s3 import client_config  # noqa: PLC0415
+
+        # The endpoint decides how buckets are addressed, and only the connection knows the endpoint.
+        plain = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        endpoint_url = plain.conn_config.get_service_endpoint_url("s3")
+        config = client_config(endpoint_url, path_style=_path_style(plain))
+        return S3Hook(
+            aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
+        )
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The store behind the connection."""
+        from airflow_s3commit.store.retry import RetryPolicy  # noqa: PLC0415
+        from airflow_s3commit.store.s3 import S3Store  # noqa: PLC0415
+
+        policy = RetryPolicy() if self.retry_deadline is None else RetryPolicy(deadline=self.retry_deadline)
+        return S3Store(self.aws.conn, retry=policy)
+
+    def job(self, reference: Mapping[str, str] | JobReference) -> Job:
+        """Return the job that a reference from XCom names. Asks nothing of the store.
+
+        :param reference: What `S3CommitSetupOperator` returned.
+        """
+        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
+        from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+
+        named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
+        return Job.at(self.store, named)
+
+    @cached_property
+    def address(self) -> StoreAddress:
+        """The store's address for a Spark configuration. Holds no credentials."""
+        hook = self.aws
+        return StoreAddress(
+            endpoint_url=hook.conn_config.get_service_endpoint_url("s3"),
+            region=hook.region_name,
+            path_style=_path_style(hook),
+        )
+
+    @contextmanager
+    def credentials_in_environment(self) -> Iterator[None]:
+        """Let programs started inside the ``with`` block use the keys that the connection holds.
+
+        The keys are in this process's environment for the length of the block, and so in that of the
+        programs it starts: neither in an argument list, nor in a Spark configuration, nor in a rendered
+        template. A connection without keys of its own (a role, a profile, an instance's identity) changes
+        nothing: the programs use boto3's default chain.
+        """
+        keys = self._explicit_keys()
+        before = {name: os.environ.get(name) for name in keys}
+        os.environ.update({name: value for name, value in keys.items() if value is not None})
+        for name in (name for name, value in keys.items() if value is None):
+            os.environ.pop(name, None)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def _explicit_keys(self) -> dict[str, str | None]:
+        connection = self.aws.conn_config
+        if not connection.aws_access_key_id or connection.role_arn:
+            return {}
+        return {
+            "AWS_ACCESS_KEY_ID": connection.aws_access_key_id,
+            "AWS_SECRET_ACCESS_KEY": connection.aws_secret_access_key,
+            "AWS_SESSION_TOKEN": connection.aws_session_token,
+        }
+
+
+def _path_style(hook: S3Hook) -> bool | None:
+    """Read the connection's own wish (``config_kwargs.s3.addressing_style``), if it has one."""
+    configured = hook.conn_config.extra_config.get("config_kwargs") or {}
+    style = (configured.get("s3") or {}).get("addressing_style")
+    return None if style in {None, "auto"} else style == "path"

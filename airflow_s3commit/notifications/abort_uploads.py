@@ -1,0 +1,148 @@
+"""Aborting a failed run's uploads where a teardown does not run: after ``dagrun_timeout``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+
+from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob, S3CommitError
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import Context
+
+    from airflow_s3commit.protocol.job import Job
+
+__all__ = ["AbortUploadsNotifier"]
+
+
+class AbortUploadsNotifier(BaseNotifier):
+    """Aborts the jobs of a run that did not commit them; for ``on_failure_callback`` of a DAG or a task.
+
+    The DAG's callback is the one to set: it is all that Airflow calls when a run exceeds ``dagrun_timeout``.
+    It may be called any number of times, leaves committed jobs alone, and gives up waiting after
+    ``time_limit``, because Airflow kills slow callbacks; what it leaves then is for the teardown of a later
+    try, or for the sweep.
+
+    Which jobs these are is read from the XComs of the run's setup tasks, by the run's id: a run without any
+    task instance in the context will do.
+
+    :param job: A job reference, or several; None finds the setup tasks of the DAG by itself. (templated)
+    :param setup_task_ids: The tasks whose XComs hold the references; None means every `S3CommitSetupOperator`
+        of the DAG. (templated)
+    :param time_limit: Seconds after which the callback returns, done or not. Airflow kills the callbacks of a
+        DAG after ``[dag_processor] dag_file_processor_timeout``, 50 seconds.
+    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
+    :param region_name: Overrides the connection's region. (templated)
+    :param verify: Overrides the connection's check of TLS certificates. (templated)
+    """
+
+    template_fields: Sequence[str] = ("job", "setup_task_ids", "aws_conn_id", "region_name", "verify")
+
+    def __init__(
+        self,
+        *,
+        job: Any = None,
+        setup_task_ids: str | Sequence[str] | None = None,
+        time_limit: float = 35.0,
+        aws_conn_id: str | None = S3CommitHook.default_conn_name,
+        region_name: str | None = None,
+        verify: bool | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.setup_task_ids = setup_task_ids
+        self.time_limit = time_limit
+        self.aws_conn_id = aws_conn_id
+        self.region_name = region_name
+        self.verify = verify
+
+    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
+        """Render the templated fields, also where the DAG in the context is the scheduler's copy of it.
+
+        :param context: The callback's context.
+        :param jinja_env: The environment to render in; by default the DAG's.
+        """
+        if jinja_env is None and not hasattr(context.get("dag"), "get_template_env"):
+            jinja_env = self.get_template_env(dag=None)
+        super().render_template_fields(context, jinja_env)
+
+    def notify(self, context: Context) -> None:
+        """Abort the run's jobs that did not commit.
+
+        :param context: The callback's context; ``dag`` and ``run_id`` are enough.
+        """
+        try:
+            references = self._references(context)
+        except ImportError as error:
+            # dag.test() calls a DAG's callbacks in a process that has no XComs to ask for.
+            self.log.warning("The run's jobs are not known here (%s); its teardown aborts them", error)
+            return
+        if not references:
+            self.log.info("Run %s set no job up; there is nothing to abort", context.get("run_id"))
+            return
+        hook = S3CommitHook(
+            self.aws_conn_id,
+            region_name=self.region_name,
+            verify=self.verify,
+            retry_deadline=self.time_limit / 3,
+        )
+        # The store is made here: connections are asked for on the thread that Airflow knows.
+        jobs = [hook.job(reference) for reference in references]
+        worker = threading.Thread(target=self._abort_all, args=(jobs,), daemon=True)
+        worker.start()
+        worker.join(self.time_limit)
+        if worker.is_alive():
+            self.log.warning(
+                "Aborting did not end within %g s; what is left is for a later teardown or the sweep",
+                self.time_limit,
+            )
+
+    def _abort_all(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job_id = job.reference.job_id
+            try:
+                report = job.abort()
+            except AlreadyCommitted:
+                self.log.info("Job %s is committed; left alone", job_id)
+            except NoSuchJob:
+                self.log.info("Job %s is gone already", job_id)
+            except S3CommitError as error:
+                self.log.error("Job %s could not be aborted: %s", job_id, error)  # noqa: TRY400
+            else:
+                self.log.info("Aborted job %s: %s", job_id, report)
+
+    def _references(self, context: Context) -> list[Mapping[str, str]]:
+        if self.job is not None:
+            given = [self.job] if isinstance(self.job, Mapping) else list(self.job)
+        else:
+            given = [value for task_id in self._setups(context) for value in _outputs(context, task_id)]
+        return [reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference]
+
+    def _setups(self, context: Context) -> list[str]:
+        if self.setup_task_ids is not None:
+            named = self.setup_task_ids
+            return [named] if isinstance(named, str) else list(named)
+        dag = context.get("dag")
+        tasks = dag.tasks if dag is not None else []
+        return [task.task_id for task in tasks if task.task_type == "S3CommitSetupOperator"]
+
+
+def _outputs(context: Context, task_id: str) -> list[Any]:
+    """Return what a task of this run returned, once for each of its instances; asks for no task instance."""
+    from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
+
+    dag_id, run_id = _run(context)
+    found = XCom.get_all(key="return_value", dag_id=dag_id, task_id=task_id, run_id=run_id)
+    return list(found or [])
+
+
+def _run(context: Context) -> tuple[str, str]:
+    dag_run, dag = context.get("dag_run"), context.get("dag")
+    run_id = context.get("run_id") or getattr(dag_run, "run_id", None)
+    dag_id = getattr(dag, "dag_id", None) or getattr(dag_run, "dag_id", None)
+    return str(dag_id), str(run_id)

@@ -1,0 +1,165 @@
+"""Setting a job up, and aborting the ones that earlier tries of the same task left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob
+from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
+from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_s3commit.protocol.records import JobOptions, JobReference
+
+__all__ = ["S3CommitSetupOperator", "job_context"]
+
+#: Where this task remembers its jobs, in its ``task_state_store``.
+_REMEMBERED = "s3commit.jobs"
+
+
+class S3CommitSetupOperator(S3CommitBaseOperator):
+    """Sets up a job: one refresh of one destination. Returns the job's reference.
+
+    Each try makes a job of its own, so that nothing a dead try still writes can reach the new one. A later
+    try, and a cleared run, first abort the jobs that the task remembers and that did not commit.
+
+    :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
+    :param conflict_mode: ``fail``, ``append`` or ``replace``, what the commit does where the data it brings
+        already exists. By default the param ``conflict_mode``, and ``replace`` in backfills. (templated)
+    :param committer: ``partitioned`` (conflicts are judged partition by partition) or ``directory`` (the
+        whole destination). (templated)
+    :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
+        (templated)
+    :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which has a moment
+        with neither the old nor the new data.
+    """
+
+    template_fields: Sequence[str] = (
+        *S3CommitBaseOperator.template_fields,
+        "destination",
+        "conflict_mode",
+        "committer",
+        "staging",
+    )
+    ui_color = "#e8f0f7"
+
+    def __init__(
+        self,
+        *,
+        destination: str,
+        conflict_mode: str = CONFLICT_MODE,
+        committer: str = "partitioned",
+        staging: str | None = None,
+        replace_order: str = "publish-then-delete",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.destination = destination
+        self.conflict_mode = conflict_mode
+        self.committer = committer
+        self.staging = staging
+        self.replace_order = replace_order
+
+    def execute(self, context: Context) -> dict[str, str]:
+        """Abort what earlier tries left, then set the new job up."""
+        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
+
+        with refusals_are_final():
+            options = self._options()
+            self._abort_earlier(context)
+            reference = self._choose_job()
+            self._remember(context, [reference.to_dict()])
+            job = Job.setup(
+                self.hook.store,
+                reference.destination,
+                options=options,
+                job_id=reference.job_id,
+                context=job_context(context),
+            )
+        self.log.info(
+            "Job %s is open: %s to %s, conflict mode %s",
+            reference.job_id,
+            options.committer,
+            reference.destination,
+            options.conflict_mode,
+        )
+        return job.reference.to_dict()
+
+    def _options(self) -> JobOptions:
+        import msgspec  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415
+
+        from airflow_s3commit.protocol.records import JobOptions  # noqa: PLC0415
+
+        try:
+            check_conflict_mode(self.conflict_mode)
+            asked = {
+                "committer": self.committer,
+                "conflict_mode": self.conflict_mode,
+                "replace_order": self.replace_order,
+                "staging": self.staging,
+            }
+            return msgspec.convert(asked, JobOptions)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise AirflowFailException(f"Task {self.task_id}: {error}") from error
+
+    def _choose_job(self) -> JobReference:
+        """Name the new job before it exists, so that a crash in between leaves it remembered."""
+        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
+        from airflow_s3commit.protocol.layout import Layout  # noqa: PLC0415
+        from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+
+        destination = Destination.parse(self.destination)
+        root = Destination.parse(self.staging) if self.staging else None
+        layout = Layout.of(destination, str(uuid4()), root)
+        return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
+
+    def _abort_earlier(self, context: Context) -> None:
+        remembered = context.get("task_state_store")
+        if remembered is None:
+            return
+        for reference in cast("list[dict[str, str]]", remembered.get(_REMEMBERED) or []):
+            try:
+                report = self.hook.job(reference).abort()
+            except (AlreadyCommitted, NoSuchJob) as settled:
+                self.log.info("Earlier job %s needs no abort: %s", reference["job_id"], settled)
+            else:
+                self.log.info("Aborted earlier job %s: %s", reference["job_id"], report)
+
+    def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
+        remembered = context.get("task_state_store")
+        if remembered is not None:
+            remembered.set(_REMEMBERED, cast("Any", references))
+
+
+def job_context(context: Context) -> dict[str, str]:
+    """Return what a job's record, and later its manifest, say of the run that made it.
+
+    :param context: The task's context. A partitioned run has no logical date, other runs no partition key.
+    """
+    ti, dag_run = context.get("ti"), context.get("dag_run")
+    task = context.get("task")
+    group = getattr(task, "task_group", None)
+    facts = {
+        "dag_id": getattr(ti, "dag_id", None),
+        "run_id": context.get("run_id") or getattr(dag_run, "run_id", None),
+        "run_type": getattr(dag_run, "run_type", None),
+        "task_id": getattr(ti, "task_id", None),
+        "task_group_id": getattr(group, "group_id", None),
+        "map_index": getattr(ti, "map_index", None),
+        "try_number": getattr(ti, "try_number", None),
+        "partition_key": context.get("partition_key"),
+        "logical_date": context.get("logical_date"),
+    }
+    return {name: _text(value) for name, value in facts.items() if value not in {None, ""}}
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    return str(getattr(value, "value", value))

@@ -1,0 +1,356 @@
+"""Making a job of Hadoop's S3A committers one of ours.
+
+Each pendingset that counts becomes a committed task of one stage; what does not count is kept where a commit
+discards it and an abort aborts it. Everything is read and checked before anything is written. Every record
+is made from Hadoop's alone, so a process that goes on after a crash, or works beside another one, writes the
+same bytes. Nothing of Hadoop's is removed before the job has ended; then its magic directory goes with our
+records, which are in it. A staging committer's directory belongs to its cluster and is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    AuditFailed,
+    DestinationNotEmpty,
+    DuplicateOutput,
+    InvalidRecord,
+    JobClosed,
+    JobMismatch,
+    NoSuchJob,
+    NoSuchKey,
+    NoSuchUpload,
+    S3CommitError,
+)
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.abort import abort_job
+from airflow_s3commit.protocol.cleanup import clean_staging
+from airflow_s3commit.protocol.conflicts import data_objects
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.hadoop_files import (
+    HadoopFile,
+    HadoopFiles,
+    directory_files,
+    magic_files,
+    read_files,
+    text_digest,
+    upload_digest,
+)
+from airflow_s3commit.protocol.layout import partition_of
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.records import CommittedTask, JobOptions, encode
+from airflow_s3commit.protocol.setup import find_job, set_up_job
+from airflow_s3commit.protocol.stage import seal_job, seal_stage
+from airflow_s3commit.protocol.state import find_manifest, move, read_state
+from airflow_s3commit.protocol.uploads import is_ours
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = ["Adoption", "prepare_abort", "take_over"]
+
+logger = logging.getLogger(__name__)
+
+_STAGE = "hadoop"
+_LEFTOVERS = "hadoop.leftovers"
+_BATCH = 1_000
+
+
+@dataclass
+class Adoption:
+    """One process's adoption of a job.
+
+    Attributes:
+        context: Our job, of the same id.
+        options: How to commit it.
+        pendingsets_uri: The directory of its pendingsets, if not its magic directory.
+        expect_tasks: How many tasks it must have to be committed, if that is known.
+        force: Pass over what cannot be read, where that loses no committed file.
+        is_set_up: This process has set our job up, or found it open.
+
+    """
+
+    context: JobContext
+    options: JobOptions
+    pendingsets_uri: str | None
+    expect_tasks: int | None
+    force: bool
+    is_set_up: bool = False
+
+    def files(self) -> HadoopFiles:
+        """List what Hadoop left."""
+        context = self.context
+        if self.pendingsets_uri is not None:
+            directory = Destination.parse(self.pendingsets_uri)
+            return directory_files(context.store, directory, context.job_id)
+        place, job_id = context.layout.destination, context.job_id
+        return magic_files(context.store, place, job_id).get(job_id) or HadoopFiles(
+            job_id, context.layout.staging.uri
+        )
+
+    def readable(
+        self, files: Iterable[HadoopFile], *, forgiving: bool
+    ) -> Iterator[tuple[HadoopFile, PendingSet]]:
+        """Yield files and the uploads they name; raise what is wrong with one, or pass it over."""
+        context = self.context
+        for file, outcome in read_files(context.store, files, context.job_id, context.layout.destination):
+            if not isinstance(outcome, InvalidRecord):
+                yield file, outcome
+            elif forgiving:
+                logger.warning("%s: passed over: %s", context.name, outcome)
+            else:
+                raise outcome
+
+    def set_up(self, options: JobOptions, source: str) -> bool:
+        """Set our job up; False if it is committed already."""
+        record = set_up_job(self.context, options, {"adopted_from": source})
+        if record is not None:
+            self.context = replace(self.context, conditional=record.conditional_writes)
+        self.is_set_up = record is not None
+        return self.is_set_up
+
+    def find_conditional(self) -> None:
+        """Use conditional writes, or not, as the standing job does."""
+        record = find_job(self.context)
+        if record is not None:
+            self.context = replace(self.context, conditional=record.conditional_writes)
+
+
+@dataclass
+class _Checked:
+    """What the check of all committed pendingsets leaves: some 16 bytes a key."""
+
+    keys: set[bytes] = field(default_factory=set)
+    uploads: set[bytes] = field(default_factory=set)
+    partitions: set[str] = field(default_factory=set)
+
+
+def take_over(adoption: Adoption) -> None:
+    """Bring a Hadoop job to where ours is ``sealed``, unless it is there, or further, already."""
+    context = adoption.context
+    adoption.find_conditional()
+    current = read_state(context)
+    if current is not None and current.record.state != "open":
+        standing = find_job(context)
+        if standing is not None and standing.options != adoption.options:
+            raise JobMismatch(f"{context.name} was adopted before, with other options")
+        return
+    if current is None and find_manifest(context) is not None:
+        return
+    try:
+        files = adoption.files()
+        _refuse_nothing(adoption, files)
+        checked = _check(adoption, files)
+        if adoption.set_up(adoption.options, files.uri):
+            _import_and_seal(adoption, files, checked)
+    except S3CommitError:
+        if not _is_moved_on(adoption):
+            raise
+
+
+def _is_moved_on(adoption: Adoption) -> bool:
+    """Tell, after an error, whether another process has taken the job further; if it ended, tidy up after it.
+
+    Whoever ends a job also removes what this process was reading, and may have done so before this process
+    wrote its last record.
+    """
+    context = adoption.context
+    current = read_state(context)
+    if current is not None:
+        return current.record.state != "open"
+    if find_manifest(context) is not None:
+        clean_staging(context)
+        return True
+    if adoption.is_set_up:
+        abort_job(context)
+    return False
+
+
+def _refuse_nothing(adoption: Adoption, files: HadoopFiles) -> None:
+    name, tasks = adoption.context.name, len(files.committed)
+    if not files.found and not files.unknown:
+        raise NoSuchJob(
+            f"{name}: Hadoop left nothing in {files.uri}: it ended and was cleaned up, or its files are"
+            " elsewhere (those of a staging committer: …/staging-uploads/_temporary/0/)"
+        )
+    if adoption.expect_tasks is not None and adoption.expect_tasks != tasks:
+        raise AuditFailed(
+            f"{name}: {tasks} tasks committed in {files.uri}, {adoption.expect_tasks} are expected"
+        )
+    if not tasks:
+        raise JobClosed(f"{name}: no task committed in {files.uri}: there is nothing to finish; abort it")
+    if files.gaps:
+        logger.warning("%s: %d task numbers have no pendingset in %s", name, files.gaps, files.uri)
+
+
+def _check(adoption: Adoption, files: HadoopFiles) -> _Checked:
+    """Read everything before anything is written; raise what is wrong with it."""
+    context, checked = adoption.context, _Checked()
+    if files.unknown and not adoption.force:
+        raise InvalidRecord(
+            f"{files.unknown[0]} is data, and no file of Hadoop's committers: cleaning up would destroy it;"
+            " move it elsewhere first"
+        )
+    for file, pendingset in adoption.readable(files.committed, forgiving=False):
+        for upload in pendingset.commits:
+            _check_upload(context, file, upload, checked)
+    for _ in adoption.readable(files.others, forgiving=adoption.force):
+        pass
+    if adoption.options.conflict_mode == "fail":
+        whole = adoption.options.whole_destination
+        for info in data_objects(context, None if whole else sorted(checked.partitions)):
+            raise DestinationNotEmpty(
+                f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
+                " use replace or append"
+            )
+    return checked
+
+
+def _check_upload(context: JobContext, file: HadoopFile, upload: PendingUpload, checked: _Checked) -> None:
+    key = upload.destinationKey
+    if not upload.etags:
+        raise InvalidRecord(f"{file.uri}: the upload of {key} has no parts, so no store can complete it")
+    digest = text_digest(key)
+    if digest in checked.keys:
+        raise DuplicateOutput(
+            f"{join_uri(upload.bucket, key)} is written twice, the second time by {file.uri}"
+        )
+    checked.keys.add(digest)
+    checked.uploads.add(upload_digest(upload))
+    checked.partitions.add(partition_of(context.layout.destination.relative(key) or ""))
+
+
+def _import_and_seal(adoption: Adoption, files: HadoopFiles, checked: _Checked) -> None:
+    """Copy what Hadoop wrote into our job; written again, every record is the same bytes."""
+    context = adoption.context
+    _import_others(adoption, files, checked.uploads)
+    tasks = [
+        _import(context, file, pendingset, _STAGE, file.task)
+        for file, pendingset in adoption.readable(files.committed, forgiving=False)
+    ]
+    attempt = _stage_attempt(files.application_attempt)
+    seal_stage(context, _STAGE, attempt, tasks)
+    seal_job(context, [(_STAGE, attempt)])
+    logger.info("%s: adopted %d tasks from %s", context.name, len(tasks), files.uri)
+
+
+def _import_others(adoption: Adoption, files: HadoopFiles, counted: set[bytes]) -> None:
+    """Keep what does not count where a commit discards it and an abort aborts it."""
+    for file, pendingset in adoption.readable(files.others, forgiving=adoption.force):
+        # A task whose driver died before it could remove its directory has every upload in both places.
+        commits = [upload for upload in pendingset.commits if upload_digest(upload) not in counted]
+        if commits:
+            others = msgspec.structs.replace(pendingset, commits=commits)
+            _import(adoption.context, file, others, _LEFTOVERS, text_digest(file.key).hex())
+
+
+def _import(
+    context: JobContext, file: HadoopFile, pendingset: PendingSet, stage: str, task: str
+) -> CommittedTask:
+    extra = TaskExtra(
+        stage=stage,
+        stage_attempt=_stage_attempt(file.application_attempt),
+        task=task,
+        attempt="0",
+        nonce=hashlib.blake2b(encode(pendingset), digest_size=16).hexdigest(),
+    )
+    commits = [msgspec.structs.replace(upload, jobId=context.job_id) for upload in pendingset.commits]
+    record = msgspec.structs.replace(pendingset, jobId=context.job_id, commits=commits, s3commit=extra)
+    key = context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+    stored = journal.create(
+        context.store, context.staging_bucket, key, record, conditional=context.conditional
+    )
+    if stored.record != record:
+        raise InvalidRecord(
+            f"{file.uri} was changed since it was adopted as {context.staging_uri(key)}: is its job alive?"
+        )
+    rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in commits]
+    known = [count for count in rows if count is not None]
+    return CommittedTask(
+        stage=extra.stage,
+        stage_attempt=extra.stage_attempt,
+        task=extra.task,
+        attempt=extra.attempt,
+        location=context.staging_uri(key),
+        etag=stored.etag,
+        files=len(commits),
+        bytes=sum(upload.length for upload in commits),
+        rows=sum(known) if len(known) == len(rows) else None,
+    )
+
+
+def prepare_abort(adoption: Adoption) -> None:
+    """Bring a Hadoop job to where ours is ``aborting`` and knows every upload, unless it is there already."""
+    context = adoption.context
+    adoption.find_conditional()
+    current = read_state(context)
+    if current is None and find_manifest(context) is not None:
+        return
+    if current is not None and current.record.state not in ("open", "sealed"):
+        return
+    files = adoption.files()
+    if not files.found and not files.unknown:
+        return
+    if files.unknown and not adoption.force:
+        raise InvalidRecord(f"{files.unknown[0]} is data: cleaning up would destroy it; move it first")
+    for _ in adoption.readable(files.found, forgiving=adoption.force):
+        pass
+    standing = find_job(context)
+    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
+    adoption.set_up(standing.options if standing is not None else neutral, files.uri)
+    context = adoption.context
+    if adoption.pendingsets_uri is not None:
+        for file, pendingset in adoption.readable(files.found, forgiving=adoption.force):
+            _import(context, file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
+    current = read_state(context)
+    if current is not None and current.record.state in ("open", "sealed"):
+        # What is known of published objects is true for as long as nobody has moved the job on.
+        begun = _was_publishing(adoption, files)
+        move(context, current, "aborting", reason="adopted from Hadoop to be aborted", begun=begun)
+
+
+def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
+    """Tell whether Hadoop had completed uploads of this job, so that objects of it are to be taken back.
+
+    An object with an upload's ETag is that upload only if the upload is gone: a job that was run again with
+    fixed names leaves the very same object, which is not to be touched.
+    """
+    context, published = adoption.context, False
+    uploads = (
+        upload
+        for _, pendingset in adoption.readable(files.found, forgiving=adoption.force)
+        for upload in pendingset.commits
+    )
+    for batch in in_batches(uploads, _BATCH):
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
+        for upload, outcome in context.store.perform(calls):
+            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
+                raise outcome
+            if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
+                continue
+            if _is_pending(context.store, upload):
+                logger.warning(
+                    "%s: %s has the same content but is another job's; no object is taken back",
+                    context.name, join_uri(upload.bucket, upload.destinationKey),
+                )  # fmt: skip
+                return False
+            published = True
+    return published
+
+
+def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:
+    try:
+        next(iter(store.list_parts(upload.bucket, upload.destinationKey, upload.uploadId)), None)
+    except NoSuchUpload:
+        return False
+    return True
+
+
+def _stage_attempt(application_attempt: int) -> str:
+    return f"{application_attempt:02d}"

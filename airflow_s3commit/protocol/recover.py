@@ -1,0 +1,111 @@
+"""Recover: look where a job was left, and do what is left to be done."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
+from airflow_s3commit.protocol.abort import abort_job
+from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.publish import commit_job
+from airflow_s3commit.protocol.records import AbortReport, ManifestRecord, State
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.state import find_manifest, read_state
+
+__all__ = ["recover_job"]
+
+logger = logging.getLogger(__name__)
+
+
+def recover_job(
+    context: JobContext, *, rollback: bool = False, force: bool = False, reason: str | None = None
+) -> ManifestRecord | AbortReport:
+    """Bring a job that was left in the middle of a commit or an abort to its end.
+
+    ==============  ==========================================================================
+    left in         what is done
+    ==============  ==========================================================================
+    ``committing``  the commit goes on; with ``rollback`` it is undone
+    ``committed``   what is left of the commit is finished; ``rollback`` is refused
+    ``aborting``    the abort goes on
+    ``aborted``     the staging is cleaned up
+    (cleaned up)    nothing; the manifest of a committed job is returned
+    ==============  ==========================================================================
+
+    Before: anything. After: the job is committed or aborted, and cleaned up. Run again: a committed job's
+    manifest again; of an aborted job nothing is known any more.
+
+    Args:
+        context: The job.
+        rollback: Undo a commit that has begun, instead of going on with it.
+        force: Undo it although old data was overwritten or deleted and cannot be put back.
+        reason: Why it is rolled back, for the record.
+
+    Returns:
+        The manifest if the job is committed now, or what the abort did.
+
+    Raises:
+        JobClosed: The job is ``open`` or ``sealed``: nothing was begun. Commit or abort it.
+        NoSuchJob: It was never set up, or it was aborted and cleaned up.
+        AlreadyCommitted: ``rollback`` of a committed job.
+        NotReversible: ``rollback`` of a commit that overwrote or deleted old data, without ``force``.
+        S3CommitError: What the commit or the abort raises.
+
+    """
+    with naming(context, "recover"):
+        while True:
+            current = read_state(context)
+            etag = current.etag if current is not None else None
+            try:
+                return _recover(
+                    context,
+                    current.record.state if current is not None else None,
+                    rollback=rollback,
+                    force=force,
+                    reason=reason,
+                )
+            except (AlreadyCommitted, JobClosed, NoSuchJob):
+                # Said of a state that another process may have moved on from meanwhile.
+                standing = read_state(context)
+                if etag == (standing.etag if standing is not None else None):
+                    raise
+            logger.info("%s: another process moved this job on", context.name)
+
+
+def _recover(
+    context: JobContext, state: State | None, *, rollback: bool, force: bool, reason: str | None
+) -> ManifestRecord | AbortReport:
+    match state:
+        case None:
+            return _ended(context, rollback=rollback)
+        case "open":
+            raise JobClosed(
+                f"{context.name} is open: no commit of it was begun, there is nothing to recover. If its"
+                " writers are done, seal and commit it; if they died, abort it with: s3commit abort"
+            )
+        case "sealed":
+            raise JobClosed(
+                f"{context.name} is sealed: no commit of it was begun, there is nothing to recover. Commit it"
+                " with: s3commit commit, or abort it with: s3commit abort"
+            )
+        case "committing" | "committed" if not rollback:
+            return commit_job(context)
+        case _:
+            return abort_job(context, force=force, reason=reason or "rolled back by recover")
+
+
+def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord:
+    manifest = find_manifest(context)
+    if manifest is not None:
+        if rollback:
+            raise AlreadyCommitted(f"{context.name} is committed; it cannot be rolled back")
+        return manifest
+    if find_job(context) is not None:
+        raise JobClosed(
+            f"{context.name} was never set up to the end: nothing was written. Set it up again with the same"
+            " id, or abort it with: s3commit abort"
+        )
+    raise NoSuchJob(
+        f"{context.name} is not known: it was never set up, or it was aborted and cleaned up. There is"
+        " nothing to recover; s3commit pending shows what may be left of it"
+    )

@@ -1,0 +1,240 @@
+"""The staging folders that stand on a store, and the pending uploads that each of them claims.
+
+A folder claims an upload whose key holds its job's id, whose key it intends to write, or whose id one of its
+records names. A claim is what keeps a sweep from aborting an upload, so each of the three is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    Layout,
+    check_id,
+    holds_job_id,
+)
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.protocol.records import JobRecord, StateRecord, decode
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.state import read_state
+from airflow_s3commit.protocol.tracking import INTENT_SUFFIX, key_digest
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore, Upload
+from airflow_s3commit.store.calls import in_batches
+
+__all__ = [
+    "Claims",
+    "JobFacts",
+    "StagingFolder",
+    "claims_by_key",
+    "claims_by_record",
+    "folder_of",
+    "folders_around",
+    "folders_below",
+    "job_facts",
+]
+
+logger = logging.getLogger(__name__)
+
+#: Records that are fetched at once.
+_AHEAD = 64
+
+#: For each upload's id, the folders that claim it.
+Claims = dict[str, list["StagingFolder"]]
+
+
+@dataclass(slots=True, eq=False)
+class StagingFolder:
+    """What a listing says of one job's staging.
+
+    Attributes:
+        staging: Where it is.
+        job_id: The job, by the folder's name.
+        objects: How many objects are in it.
+        newest: When the newest of them was written, by the store's clock.
+        names: Which of ``job.json``, ``state.json`` and ``sealed.json`` stand.
+        intents: Digests of the keys that the job's tasks were about to write.
+        recorded: Whether any record in it names uploads.
+
+    """
+
+    staging: Destination
+    job_id: str
+    objects: int = 0
+    newest: float = 0.0
+    names: set[str] = field(default_factory=set)
+    intents: set[str] = field(default_factory=set)
+    recorded: bool = False
+
+    @property
+    def root(self) -> Destination:
+        """The directory that the folder is in: the job's destination, unless the job chose otherwise."""
+        prefix = self.staging.prefix.removesuffix(f"{MAGIC_PREFIX}{self.job_id}/")
+        return Destination(self.staging.bucket, prefix)
+
+    def layout(self, destination: Destination) -> Layout:
+        """Return the keys of the folder's job, if it is one on this destination."""
+        return Layout(destination, self.staging, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a job's own records say.
+
+    Attributes:
+        job: Its record; None if there is none.
+        state: Its state; None if there is none.
+        problem: Why a record cannot be read; None if all is well.
+
+    """
+
+    job: JobRecord | None = None
+    state: Stored[StateRecord] | None = None
+    problem: str | None = None
+
+
+def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
+    """Return the staging folders in a directory, by job id."""
+    folders: dict[str, StagingFolder] = {}
+    prefix = root.key(MAGIC_PREFIX)
+    for info in store.list_objects(root.bucket, prefix):
+        job_id, slash, name = info.key[len(prefix) :].partition("/")
+        if not slash or not _is_id(job_id):
+            continue
+        folder = folders.get(job_id)
+        if folder is None:
+            folder = folders[job_id] = StagingFolder(root.below(MAGIC_PREFIX + job_id), job_id)
+        _note(folder, name, info.modified)
+    return [folders[job_id] for job_id in sorted(folders)]
+
+
+def folder_of(store: ObjectStore, layout: Layout) -> StagingFolder:
+    """Return one job's staging folder, with no objects if it is gone."""
+    folder = StagingFolder(layout.staging, layout.job_id)
+    for info in store.list_objects(layout.staging.bucket, layout.staging.prefix):
+        _note(folder, info.key[len(layout.staging.prefix) :], info.modified)
+    return folder
+
+
+def folders_around(
+    store: ObjectStore, bucket: str, keys: Iterable[str], *, skip: Destination, threads: int
+) -> list[StagingFolder]:
+    """Return the staging folders in every directory above some keys, except ``skip``.
+
+    Destinations nest: a job on ``flights/dt=1/`` or on the whole bucket uploads below ``flights/`` too. Its
+    staging is in one of the directories above its keys, unless it chose another.
+    """
+    directories = {""}
+    for key in keys:
+        elements = key.split("/")[:-1]
+        directories.update("/".join(elements[: n + 1]) + "/" for n in range(len(elements)))
+    if skip.bucket == bucket:
+        directories.discard(skip.prefix)
+    roots = [Destination(bucket, prefix) for prefix in sorted(directories)]
+    if not threads:
+        return [folder for root in roots for folder in folders_below(store, root)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-list") as pool:
+        found = pool.map(lambda root: folders_below(store, root), roots)
+        return [folder for folders in found for folder in folders]
+
+
+def job_facts(context: JobContext) -> JobFacts:
+    """Read a job's record and state; a record that cannot be read is a fact too."""
+    job, state, problem = None, None, None
+    try:
+        job = find_job(context)
+    except InvalidRecord as error:
+        problem = str(error)
+    try:
+        state = read_state(context)
+    except InvalidRecord as error:
+        problem = str(error)
+    return JobFacts(job, state, problem)
+
+
+def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -> Claims:
+    """Return who claims each upload by its key: by the job id in it, or by an intent to write it."""
+    intended: dict[str, list[StagingFolder]] = {}
+    for folder in folders:
+        for digest in folder.intents:
+            intended.setdefault(digest, []).append(folder)
+    claims: Claims = {}
+    for upload in uploads:
+        claimants = [f for f in folders if f.job_id in upload.key and holds_job_id(upload.key, f.job_id)]
+        if intended:
+            claimants += intended.get(key_digest(upload.key), [])
+        if claimants:
+            claims[upload.upload_id] = claimants
+    return claims
+
+
+def claims_by_record(
+    store: ObjectStore, folders: Iterable[StagingFolder], uploads: Iterable[Upload]
+) -> Claims:
+    """Return who names each upload in a pendingset or a record of its own; reads all of these records."""
+    wanted = {upload.upload_id for upload in uploads}
+    claims: Claims = {}
+    if not wanted:
+        return claims
+    for folder in folders:
+        for upload_id in _recorded_ids(store, folder) if folder.recorded else ():
+            if upload_id in wanted and folder not in claims.setdefault(upload_id, []):
+                claims[upload_id].append(folder)
+    return claims
+
+
+def _note(folder: StagingFolder, name: str, modified: float) -> None:
+    folder.objects += 1
+    folder.newest = max(folder.newest, modified)
+    if name in ("job.json", "state.json", "sealed.json"):
+        folder.names.add(name)
+    elif name.endswith(INTENT_SUFFIX):
+        folder.intents.add(name.rpartition("-")[2].removesuffix(INTENT_SUFFIX))
+    elif name.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX)):
+        folder.recorded = True
+
+
+def _is_id(job_id: str) -> bool:
+    try:
+        check_id(job_id)
+    except InvalidRecord:
+        return False
+    return True
+
+
+def _recorded_ids(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
+    bucket = folder.staging.bucket
+    keys = (
+        info.key
+        for info in store.list_objects(bucket, folder.staging.prefix)
+        if info.key.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX))
+    )
+    for batch in in_batches(keys, _AHEAD):
+        for key, outcome in store.perform([(key, Get(bucket, key)) for key in batch]):
+            if isinstance(outcome, NoSuchKey):
+                continue
+            if isinstance(outcome, S3CommitError):
+                raise outcome
+            assert isinstance(outcome, Fetched)
+            yield from _ids_in(outcome.body, join_uri(bucket, key))
+
+
+def _ids_in(body: bytes, where: str) -> list[str]:
+    try:
+        if where.endswith(PENDINGSET_SUFFIX):
+            return [upload.uploadId for upload in decode(PendingSet, body, where).commits]
+        return [decode(PendingUpload, body, where).uploadId]
+    except InvalidRecord:
+        logger.warning(
+            "%s cannot be read; what it names is judged by key and age alone", where, exc_info=True
+        )
+        return []

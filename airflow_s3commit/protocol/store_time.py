@@ -1,0 +1,76 @@
+"""What time the store thinks it is: ages are differences of its own times, never of two machines' clocks.
+
+A store says the time with every answer, but only records are read through an answer that is kept. So this
+reads some small record of the destination; where there is none, it may write one and remove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    SUCCESS,
+    lock_key,
+    manifests_prefix,
+    time_key,
+)
+from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["asked_time", "known_time", "tells_when_uploads_began"]
+
+#: Stores tell times in whole seconds, and answer from several machines.
+_TOLERANCE_SECONDS = 60.0
+
+_SMALL = (".json", PENDING_SUFFIX, PENDINGSET_SUFFIX)
+
+
+def known_time(store: ObjectStore, destination: Destination) -> float | None:
+    """Return the store's time, in seconds since the epoch, by reading; None if there is no record to read."""
+    for bucket, key in _small_records(store, destination):
+        try:
+            return store.get(bucket, key).date
+        except NoSuchKey:
+            continue
+    return None
+
+
+def asked_time(store: ObjectStore, destination: Destination) -> float:
+    """Return the store's time by writing a small hidden object and removing it again."""
+    key = time_key(destination)
+    try:
+        return store.put(destination.bucket, key, b"what time is it?", content_type="text/plain").date
+    finally:
+        store.delete(destination.bucket, key)
+
+
+def tells_when_uploads_began(store: ObjectStore, destination: Destination) -> bool:
+    """Find out whether a listing of uploads tells the truth about when they began.
+
+    Some stores say the same time of every upload; going by it would take the newest one for an orphan. An
+    upload is started, listed and aborted. A store that doesn't list it has told no untruth.
+    """
+    key = time_key(destination)
+    now = asked_time(store, destination)
+    upload_id = store.create_upload(
+        destination.bucket, key, metadata={}, content_type="application/octet-stream"
+    )
+    try:
+        began = [u.initiated for u in store.list_uploads(destination.bucket, key) if u.upload_id == upload_id]
+    finally:
+        store.abort_upload(destination.bucket, key, upload_id)
+    return all(abs(initiated - now) <= _TOLERANCE_SECONDS for initiated in began)
+
+
+def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
+    yield destination.bucket, destination.key(SUCCESS)
+    yield destination.bucket, lock_key(destination)
+    for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination)):
+        for info in store.list_objects(destination.bucket, prefix):
+            if info.key.endswith(_SMALL):
+                yield destination.bucket, info.key
+                break

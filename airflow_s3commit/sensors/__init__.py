@@ -1,0 +1,3 @@
+"""Waiting for a commit."""
+
+from __future__ import annotations

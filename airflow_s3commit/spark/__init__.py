@@ -1,0 +1,31 @@
+"""The PySpark door: DataFrames become pending multipart uploads.
+
+Importing this package imports neither PySpark nor pyarrow; `register` and the data source do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_s3commit.spark.session import committer_conf, store_from_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["committer_conf", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``df.write.format("s3commit")`` known to a session.
+
+    Needed where the driver's Python finds this package but not the top-level module ``pyspark_s3commit``
+    (``--py-files``, ``addPyFile``, Spark Connect); harmless elsewhere. The session's
+    ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the data source's
+    options of the same meaning; a job in the conf is looked up anew at each write.
+    """
+    # PySpark is heavy, and Airflow's processes import this package without it.
+    from airflow_s3commit.spark.datasource import S3CommitDataSource  # noqa: PLC0415
+
+    store = store_from_conf(lambda key: spark.conf.get(key, None))
+    source = type("S3CommitDataSource", (S3CommitDataSource,), {"store_defaults": store})
+    spark.dataSource.register(source)

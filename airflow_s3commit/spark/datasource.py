@@ -1,0 +1,166 @@
+"""``df.write.format("s3commit")``: the writer that Spark calls.
+
+The data source and the writer are made in a Python process that Spark starts beside the driver and that
+knows the options and nothing of the session. The session's conf reaches the tasks, as local properties; so
+the tasks find the job, and tell the driver's side in their messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+from uuid import uuid4
+
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
+from airflow_s3commit.spark.commit_flow import (
+    Target,
+    abort_write,
+    commit_write,
+    own_target,
+    ready_job,
+    target_of,
+)
+from airflow_s3commit.spark.encoders import ParquetFormat
+from airflow_s3commit.spark.options import parse_options
+from airflow_s3commit.spark.partitions import resolve_columns
+from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.spark.write_task import TablePlan, TaskIds, write_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from airflow_s3commit.protocol.records import CommittedTask
+
+__all__ = ["S3CommitDataSource", "S3CommitWriter", "TaskMessage"]
+
+logger = logging.getLogger(__name__)
+
+
+class S3CommitDataSource(DataSource):
+    """The data source ``s3commit``: Parquet files that appear all at once, when the job commits.
+
+    Options of a write: ``path`` (or ``.save(path)``; the job's destination where the conf names a job),
+    ``partitionBy`` (names separated by commas, or a JSON list; ``.partitionBy()`` is not passed on by Spark),
+    ``compression``, ``maxRecordsPerFile``, ``conflictMode``, ``committer``, ``stage``, ``partBytes``,
+    ``uploadBytes``, ``rowBytes``, ``parquet.block.size``, ``openFiles``, ``endpointUrl``, ``region``,
+    ``pathStyle``. Save modes are ``append`` and ``overwrite``: Spark passes no others on.
+    """
+
+    #: What a session's registration found in its conf.
+    store_defaults: ClassVar[StoreSettings] = StoreSettings()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "s3commit"
+
+    def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
+        """Check the options against the schema, and return what Spark sends to the tasks.
+
+        Raises:
+            InvalidOption: An option is unknown, malformed, or contradicts another or the save mode.
+            UnsupportedPartition: A partition column is missing, or has a type that is to be cast first.
+
+        """
+        options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
+        arrow = _arrow_schema(schema)
+        partition_by = resolve_columns(arrow, options.partition_by)
+        in_files = StructType([field for field in schema.fields if field.name not in partition_by])
+        form = ParquetFormat(options.compression, pyspark.__version__, in_files.json())
+        return S3CommitWriter(TablePlan(arrow, partition_by, form, options), str(uuid4()))
+
+
+@dataclass
+class TaskMessage(WriterCommitMessage):
+    """What a task that succeeded tells the driver's side.
+
+    Attributes:
+        task: Its pendingset.
+        target: The job it wrote for.
+
+    """
+
+    task: CommittedTask
+    target: Target
+
+
+class S3CommitWriter(DataSourceArrowWriter):
+    """Writes in the tasks, and seals or commits on the driver's side; plain data, pickled to both.
+
+    Args:
+        plan: What every task is told.
+        job_id: Id of the job that the write sets up by itself where the conf names none.
+
+    """
+
+    def __init__(self, plan: TablePlan, job_id: str) -> None:
+        self._plan = plan
+        self._job_id = job_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        """Write one task's rows as pending uploads.
+
+        Raises:
+            JobMismatch: The save mode contradicts the job's conflict mode.
+            InvalidDestination: There is no path, or another than the job's.
+            S3CommitError: As `write_task` does.
+
+        """
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
+        options = self._plan.options
+        target = target_of(options, self._job_id, context.getLocalProperty)
+        job = ready_job(target, options)
+        ids = TaskIds(target.stage, target.stage_attempt, context.partitionId(), context.taskAttemptId())
+        return TaskMessage(write_task(job, iterator, self._plan, ids), target)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.
+
+        Raises:
+            S3CommitError: As `commit_write` does. Spark then calls `abort`.
+
+        """
+        told = _task_messages(messages)
+        if len(told) != len(messages) or not told:
+            raise InvalidRecord(f"{len(told)} of {len(messages)} tasks reported: a part is not sealed")
+        commit_write(told[0].target, [message.task for message in told])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave nothing of this write pending; what cannot be done here is logged with the job's id."""
+        told = _task_messages(messages)
+        if told:
+            target = told[0].target
+        elif self._plan.options.destination is not None:
+            # No task said whose job it was. If it was one of the conf's, none of this id is found.
+            target = own_target(self._plan.options, self._job_id)
+        else:
+            return
+        try:
+            abort_write(target)
+        except S3CommitError:
+            logger.warning(
+                "job %s on %s could not be aborted; run `s3commit abort` for it",
+                target.reference.job_id, target.reference.destination, exc_info=True,
+            )  # fmt: skip
+
+
+def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:
+    return [message for message in messages if isinstance(message, TaskMessage)]
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    # Newer PySpark wants the time zone of timestamps said; files hold UTC whatever it is.
+    wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if wants_zone else to_arrow_schema(schema)

@@ -1,0 +1,31 @@
+"""The store of an executor's process: connected once, used by every task that runs in it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from airflow_s3commit.store.s3 import S3Config, S3Store
+
+if TYPE_CHECKING:
+    from airflow_s3commit.spark.session import StoreSettings
+    from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["store_of_process"]
+
+# By process id too: Spark forks its Python workers, and a forked client shares sockets with its parent.
+_STORES: dict[tuple[int, StoreSettings], ObjectStore] = {}
+
+
+def store_of_process(settings: StoreSettings) -> ObjectStore:
+    """Return this process's store for these settings, with credentials from the process's own chain."""
+    key = (os.getpid(), settings)
+    if key not in _STORES:
+        _STORES[key] = S3Store.connect(
+            S3Config(
+                endpoint_url=settings.endpoint_url,
+                region=settings.region,
+                path_style=settings.path_style,
+            )
+        )
+    return _STORES[key]

@@ -1,0 +1,192 @@
+"""The files a task has open, and the rows that wait to go into them: both bounded.
+
+Rows are kept as Arrow per directory, outside any file, until they make a row group or memory runs short;
+so a directory with few rows needs no open file until the end, and then only for a moment.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_s3commit.spark.encoders import ParquetEncoder, ParquetFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_s3commit.protocol.task_attempt import TaskAttempt
+    from airflow_s3commit.protocol.upload import OutputFile
+
+__all__ = ["Bounds", "OpenFiles", "RowBuffers"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a task may hold.
+
+    Attributes:
+        rows_per_file: Rows after which a file is ended; 0 for no limit.
+        open_files: Files open at a time.
+        row_bytes: Bytes of rows kept before they are encoded.
+        row_group_bytes: Bytes of rows that make a row group.
+        encoded_bytes: Encoded bytes kept by all open files together, until they make parts.
+
+    """
+
+    rows_per_file: int = 0
+    open_files: int = 32
+    row_bytes: int = 64 * _MIB
+    row_group_bytes: int = 64 * _MIB
+    encoded_bytes: int = 64 * _MIB
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+
+
+class RowBuffers:
+    """Rows by directory; the largest lots are passed on when there are too many.
+
+    Args:
+        schema: Schema of the rows.
+        bounds: How much to keep.
+        write: Takes a directory and its rows.
+
+    """
+
+    def __init__(self, schema: pa.Schema, bounds: Bounds, write: Callable[[str, pa.Table], None]) -> None:
+        self._schema = schema
+        self._bounds = bounds
+        self._write = write
+        self._waiting: dict[str, _Waiting] = {}
+        self._bytes = 0
+
+    def add(self, directory: str, rows: pa.RecordBatch) -> None:
+        """Keep rows, and pass rows on where a row group is full or memory runs short."""
+        waiting = self._waiting.setdefault(directory, _Waiting())
+        waiting.batches.append(rows)
+        waiting.bytes += rows.nbytes
+        self._bytes += rows.nbytes
+        if waiting.bytes >= self._bounds.row_group_bytes:
+            self._pass_on(directory)
+        elif self._bytes > self._bounds.row_bytes:
+            self._make_room()
+
+    def flush(self) -> None:
+        """Pass everything on."""
+        for directory in list(self._waiting):
+            self._pass_on(directory)
+
+    def _make_room(self) -> None:
+        # Half at a time: ordering the directories once frees many of them.
+        for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
+            self._pass_on(directory)
+            if self._bytes * 2 <= self._bounds.row_bytes:
+                return
+
+    def _pass_on(self, directory: str) -> None:
+        waiting = self._waiting.pop(directory)
+        self._bytes -= waiting.bytes
+        self._write(directory, pa.Table.from_batches(waiting.batches, schema=self._schema))
+
+
+@dataclass(slots=True)
+class _Open:
+    file: OutputFile
+    encoder: ParquetEncoder
+
+
+class OpenFiles:
+    """The Parquet files of one task attempt; those least recently written are closed when there are too many.
+
+    Use it in a ``with`` block: leaving it by an exception lets go of what is open. The uploads themselves
+    are the attempt's to abort.
+
+    Args:
+        attempt: Whose files they are.
+        schema: Schema of the rows.
+        form: How to encode them.
+        bounds: How much to hold.
+        stem: First part of the file names, unique to the task within its job.
+
+    """
+
+    def __init__(
+        self, attempt: TaskAttempt, schema: pa.Schema, form: ParquetFormat, bounds: Bounds, stem: str
+    ) -> None:
+        self._attempt = attempt
+        self._schema = schema
+        self._form = form
+        self._bounds = bounds
+        self._stem = stem
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for entry in self._open.values():
+                entry.encoder.abandon()
+            self._open.clear()
+
+    def write(self, directory: str, rows: pa.Table) -> None:
+        """Write rows to the directory's file as one row group, or to several files if one has no room."""
+        limit = self._bounds.rows_per_file
+        while rows.num_rows:
+            entry = self._entry(directory)
+            head = rows.slice(0, limit - entry.encoder.rows) if limit else rows
+            entry.encoder.write(head)
+            if limit and entry.encoder.rows >= limit:
+                self._close(directory)
+            rows = rows.slice(head.num_rows)
+        self._make_room()
+
+    def write_empty(self, directory: str) -> None:
+        """Write a file that has a schema and no rows."""
+        self._entry(directory)
+        self._close(directory)
+
+    def close(self) -> None:
+        """Close every file."""
+        while self._open:
+            self._close(next(iter(self._open)))
+
+    def _entry(self, directory: str) -> _Open:
+        entry = self._open.get(directory)
+        if entry is not None:
+            self._open.move_to_end(directory)
+            return entry
+        while len(self._open) >= self._bounds.open_files:
+            self._close(next(iter(self._open)))
+        name = f"{self._stem}.c{self._numbers[directory]:03d}{self._form.suffix}"
+        self._numbers[directory] += 1
+        path = f"{directory}/{name}" if directory else name
+        file = self._attempt.open(path, content_type=self._form.content_type)
+        entry = self._open[directory] = _Open(file, ParquetEncoder(file, self._schema, self._form))
+        return entry
+
+    def _close(self, directory: str) -> None:
+        entry = self._open[directory]
+        entry.encoder.close()
+        entry.file.close(rows=entry.encoder.rows)
+        del self._open[directory]
+
+    def _make_room(self) -> None:
+        if self._held() <= self._bounds.encoded_bytes:
+            return
+        for entry in self._open.values():
+            entry.file.send_buffered()
+        while self._open and self._held() > self._bounds.encoded_bytes:
+            self._close(next(iter(self._open)))
+
+    def _held(self) -> int:
+        return sum(entry.file.buffered for entry in self._open.values())

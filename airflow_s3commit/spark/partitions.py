@@ -1,0 +1,218 @@
+"""Splitting rows by their partition values, into directories named exactly as Spark names them.
+
+The escaping is that of Spark's ``ExternalCatalogUtils.escapePathName``; values are rendered as Spark casts
+them to string. Types whose text depends on the session, or on Java's own rules, are refused: their column
+is to be cast in Spark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["NULL_DIRECTORY", "PartitionSplitter", "UnsupportedPartition", "escape", "resolve_columns"]
+
+#: What Hive and Spark write for a null, and for an empty string.
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+
+# Control characters and what some file system, or Hive's own syntax, reads as more than a character.
+_ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
+
+#: From this scale on, Java and Python may write small decimals with an exponent.
+_PLAIN_SCALE = 6
+
+#: A slice smaller than its batch by this factor is copied, so that it doesn't keep the batch in memory.
+_WASTE = 2
+
+Codes = npt.NDArray[np.int64]
+
+
+class UnsupportedPartition(ValueError):
+    """A column cannot be a partition column as it is; the message names the way out."""
+
+
+def escape(text: str) -> str:
+    """Return a column name or value as it stands in a path (``:`` becomes ``%3A``)."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the partition columns by their names in the schema, checked.
+
+    A name that is not there as it is written is looked for without regard to case, as Spark does.
+
+    Raises:
+        UnsupportedPartition: A column is missing or ambiguous, has a type that cannot be rendered as Spark
+            renders it, or no other column would be left.
+
+    """
+    resolved = tuple(_resolve(schema, name) for name in names)
+    for name in resolved:
+        _renderer(name, schema.field(name).type)
+    if resolved and len(resolved) == len(schema.names):
+        raise UnsupportedPartition("all columns are partition columns: no column would be left for the files")
+    return resolved
+
+
+class PartitionSplitter:
+    """Splits batches into directories and the rows that belong there.
+
+    Args:
+        schema: The batches' schema.
+        columns: Partition columns as `resolve_columns` returned them, outermost first.
+
+    Attributes:
+        file_schema: The schema of the rows it yields: all columns but the partition columns.
+
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._names = [escape(name) for name in columns]
+        self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
+        self._kept = [name for name in schema.names if name not in set(columns)]
+        self._known: dict[tuple[Any, ...], str] = {}
+        # What `arranged` found out, `split` is asked for next.
+        self._latest: tuple[pa.RecordBatch, tuple[Codes, Codes]] | None = None
+        self.file_schema = pa.schema([schema.field(name) for name in self._kept])
+
+    def arranged(self, batch: pa.RecordBatch) -> bool:
+        """Tell whether each partition's rows stand together in the batch."""
+        if not self._columns or batch.num_rows == 0:
+            return True
+        codes, first_rows = self._codes(batch)
+        return len(_run_starts(codes)) == len(first_rows)
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield each directory that the batch has rows for, once for each distinct value, with its rows.
+
+        The rows of a partition keep their order.
+        """
+        if batch.num_rows == 0:
+            return
+        if not self._columns:
+            yield "", batch
+            return
+        codes, first_rows = self._codes(batch)
+        rows = batch.select(self._kept)
+        starts, order = _run_starts(codes), None
+        if len(starts) != len(first_rows):
+            narrow = codes.astype(np.int16) if len(first_rows) <= np.iinfo(np.int16).max else codes
+            order = np.argsort(narrow, kind="stable")
+            codes = codes[order]
+            starts = _run_starts(codes)
+        bounds = [*starts.tolist(), len(codes)]
+        for start, end in itertools.pairwise(bounds):
+            directory = self._directory(batch, int(first_rows[codes[start]]))
+            yield directory, _piece(rows, order, start, end)
+
+    def _codes(self, batch: pa.RecordBatch) -> tuple[Codes, Codes]:
+        """Return one small number for each row, the same for the same values, and a row of each number."""
+        if self._latest is not None and self._latest[0] is batch:
+            return self._latest[1]
+        combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
+        for name in self._columns:
+            encoded = batch.column(name).dictionary_encode()
+            size = len(encoded.dictionary)
+            codes = encoded.indices.fill_null(size).to_numpy(zero_copy_only=False).astype(np.int64)
+            combined = combined * (size + 1) + codes
+            # Made dense again after each column, so that no number of columns can overflow.
+            combined = np.unique(combined, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        _, first_rows = np.unique(combined, return_index=True)
+        found = (combined, first_rows.astype(np.int64))
+        self._latest = (batch, found)
+        return found
+
+    def _directory(self, batch: pa.RecordBatch, row: int) -> str:
+        values = tuple(_value(batch, name, row) for name in self._columns)
+        known = self._known.get(values)
+        if known is None:
+            known = self._known[values] = "/".join(
+                f"{name}={_directory_value(value, render)}"
+                for name, value, render in zip(self._names, values, self._renderers, strict=True)
+            )
+        return known
+
+
+def _value(batch: pa.RecordBatch, name: str, row: int) -> Any:
+    try:
+        return batch.column(name)[row].as_py()
+    except (ValueError, OverflowError) as error:
+        raise UnsupportedPartition(
+            f"partition column {name!r} holds a value that Python has no equal of ({error}); {_remedy(name)}"
+        ) from error
+
+
+def _remedy(name: str) -> str:
+    return f"cast it to string first: df.withColumn({name!r}, df[{name!r}].cast('string'))"
+
+
+def _piece(rows: pa.RecordBatch, order: Codes | None, start: int, end: int) -> pa.RecordBatch:
+    if order is not None:
+        return rows.take(pa.array(order[start:end]))
+    piece = rows.slice(start, end - start)
+    if piece.nbytes * _WASTE < rows.nbytes:
+        return rows.take(pa.array(np.arange(start, end)))
+    return piece
+
+
+def _run_starts(codes: Codes) -> Codes:
+    changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    return np.concatenate([np.zeros(1, dtype=np.int64), changes]).astype(np.int64)
+
+
+def _directory_value(value: Any, render: Callable[[Any], str]) -> str:
+    if value is None:
+        return NULL_DIRECTORY
+    return escape(render(value)) or NULL_DIRECTORY
+
+
+def _resolve(schema: pa.Schema, name: str) -> str:
+    if name in schema.names:
+        return name
+    alike: list[str] = [known for known in schema.names if known.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {', '.join(schema.names)}"
+    raise UnsupportedPartition(f"partition column {name!r} {problem}")
+
+
+def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return _text(name)
+    if pt.is_integer(kind):
+        return str
+    if pt.is_boolean(kind):
+        return _boolean
+    if pt.is_date32(kind):
+        return dt.date.isoformat
+    if pt.is_decimal(kind) and 0 <= kind.scale <= _PLAIN_SCALE:
+        return decimal.Decimal.__str__
+    raise UnsupportedPartition(
+        f"column {name!r} has the type {kind}, whose text in a partition directory only Spark can make;"
+        f" {_remedy(name)}"
+    )
+
+
+def _text(name: str) -> Callable[[str], str]:
+    def render(value: str) -> str:
+        if "\x00" in value:
+            raise UnsupportedPartition(f"partition column {name!r} holds a NUL character, as no path may")
+        return value
+
+    return render
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,56 @@
+"""What the tasks of one commit hand on through XCom: locations, ETags and counts, never content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.layout import Layout
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.records import ManifestRecord
+
+__all__ = ["JsonObject", "manifest_summary", "manifest_uri", "stages_of"]
+
+#: A small JSON object, as one XCom holds it.
+JsonObject: TypeAlias = dict[str, Any]
+
+
+def manifest_uri(destination: str, job_id: str) -> str:
+    """Return where the manifest of a job is, or would be."""
+    place = Destination.parse(destination)
+    return join_uri(place.bucket, Layout.of(place, job_id).manifest)
+
+
+def manifest_summary(manifest: ManifestRecord) -> JsonObject:
+    """Return what a reader needs to find and judge a manifest; the files are in the manifest's own list."""
+    return {
+        "manifest": manifest_uri(manifest.destination, manifest.job_id),
+        "committer": manifest.committer,
+        **manifest.to_dict(),
+    }
+
+
+def stages_of(stages: Iterable[Any] | None) -> list[tuple[str, str]] | None:
+    """Return the stage attempts that the XComs of stage tasks name; None if none was given.
+
+    A mapped stage's XCom is a sequence with one entry for each of its instances.
+
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
+    :raises ValueError: An entry names no stage attempt, because its task was skipped or is none of ours.
+    """
+    if stages is None:
+        return None
+    named: list[tuple[str, str]] = []
+    for entry in stages:
+        if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
+            named.append((str(entry["stage"]), str(entry["stage_attempt"])))
+        elif isinstance(entry, Iterable) and not isinstance(entry, (str, bytes, Mapping)):
+            named.extend(stages_of(entry) or [])
+        else:
+            raise ValueError(
+                f"{entry!r} names no stage attempt; pass the XCom of S3CommitSparkSubmitOperator tasks, "
+                "or no stages at all to take every sealed stage of the job."
+            )
+    return named

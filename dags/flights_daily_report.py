@@ -1,0 +1,82 @@
+"""Every morning, how many of yesterday's flights each carrier flew.
+
+Waits for the manifest of the commit that brought the day, and reads exactly the files that it lists: not
+what a listing of the directory happens to show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any
+
+from airflow.sdk import CronPartitionTimetable, Param, dag, task
+
+from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+
+DAY = "{{ partition_key or params.day or ds }}"
+DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
+
+
+@task
+def flights_by_carrier(manifest: dict[str, Any], day: str) -> dict[str, int]:
+    """Count each carrier's flights in the day's files, each read as it was committed or not at all."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - kept out of DAG parsing
+
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
+    from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
+    from airflow_s3commit.protocol.manifest import manifest_files, read_manifest  # noqa: PLC0415
+
+    hook = S3CommitHook()
+    destination = Destination.parse(manifest["destination"])
+    record = read_manifest(hook.store, destination, manifest["job_id"])
+    flights: Counter[str] = Counter()
+    for file in manifest_files(hook.store, record):
+        if file.partition != f"dt={day}":
+            continue
+        pinned = {"IfMatch": file.etag} if file.etag else {}
+        client: Any = hook.aws.conn
+        answer = client.get_object(Bucket=destination.bucket, Key=file.key, **pinned)
+        carriers = pq.read_table(BytesIO(answer["Body"].read()), columns=["carrier"])
+        flights.update(carriers["carrier"].to_pylist())
+    return dict(flights.most_common())
+
+
+@dag(
+    schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
+    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    end_date=datetime(2014, 1, 1, tzinfo=UTC),
+    catchup=False,
+    params={
+        "day": Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            title="Day",
+            description="The day to report on, for runs without a partition key.",
+        ),
+        "destination": Param(
+            None,
+            type=["null", "string"],
+            title="Dataset",
+            description="s3://bucket/prefix/; by default the Variable flights_destination, else the lake.",
+        ),
+    },
+    doc_md=__doc__,
+    tags=["s3commit", "flights"],
+)
+def flights_daily_report() -> None:
+    """Report one day."""
+    committed = S3SuccessManifestSensor(
+        task_id="wait_for_the_day",
+        destination=DESTINATION,
+        partitions=[f"dt={DAY}"],
+        mode="reschedule",
+        poke_interval=60,
+        timeout=6 * 60 * 60,
+    )
+    flights_by_carrier(committed.output, DAY)  # type: ignore[arg-type]
+
+
+flights_daily_report()

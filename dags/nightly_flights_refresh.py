@@ -1,0 +1,75 @@
+"""Every night, yesterday's flights: written by Spark as pending uploads, made visible by one commit.
+
+Each run refreshes one day, which is one partition of the dataset. Backfills replace the days they touch:
+``airflow backfill create --dag-id nightly_flights_refresh --from-date 2013-01-01 --to-date 2013-01-07``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import Asset, CronPartitionTimetable, Param, dag
+
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.params import conflict_mode_param
+from airflow_s3commit.task_group import s3_commit_task_group
+
+#: A partitioned run has its day as partition key; any other run is told by the param, or by its date.
+DAY = "{{ partition_key or params.day or ds }}"
+DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
+
+#: The dataset by name; where it is, and what changed, is in its events.
+flights = Asset("flights")
+
+
+@dag(
+    schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
+    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    end_date=datetime(2014, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    dagrun_timeout=timedelta(hours=2),
+    on_failure_callback=AbortUploadsNotifier(),
+    params={
+        "conflict_mode": conflict_mode_param(),
+        "day": Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            title="Day",
+            description="The day to refresh, for runs without a partition key.",
+        ),
+        "destination": Param(
+            None,
+            type=["null", "string"],
+            title="Destination",
+            description="s3://bucket/prefix/; by default the Variable flights_destination, else the lake.",
+        ),
+        "fail_after_uploads": Param(
+            default=False,
+            type="boolean",
+            title="Fail after the uploads",
+            description="Let the Spark application fail when everything is uploaded, to see what is left.",
+        ),
+    },
+    doc_md=__doc__,
+    tags=["s3commit", "flights"],
+)
+def nightly_flights_refresh() -> None:
+    """Refresh one day."""
+    with s3_commit_task_group("refresh", destination=DESTINATION, outlets=[flights]) as commit:
+        commit.spark_submit(
+            application=str(Path(__file__).parent / "jobs" / "flights.py"),
+            application_args=[
+                "--day",
+                DAY,
+                "--destination",
+                DESTINATION,
+                "--fail-after-write={{ params.fail_after_uploads | lower }}",
+            ],
+            name="nightly-flights",
+        )
+
+
+nightly_flights_refresh()

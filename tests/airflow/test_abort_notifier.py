@@ -1,0 +1,94 @@
+"""The callback that aborts where no teardown runs."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.execution_time.xcom import XCom
+
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.protocol.job import Job
+from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
+
+
+@pytest.fixture
+def dag() -> DAG:
+    """Return a DAG with one setup task."""
+    with DAG("nightly", schedule=None) as made:
+        S3CommitSetupOperator(task_id="setup", destination=FLIGHTS)
+    return made
+
+
+@pytest.fixture
+def xcoms(monkeypatch) -> dict[tuple[str, str, str], list]:
+    """XComs by DAG, run and task: what Airflow's API server would answer."""
+    known: dict[tuple[str, str, str], list] = {}
+    monkeypatch.setattr(
+        XCom,
+        "get_all",
+        classmethod(lambda _, *, key, dag_id, task_id, run_id: known.get((dag_id, run_id, task_id), [])),
+    )
+    return known
+
+
+def test_it_needs_no_task_instance(store, dag, xcoms) -> None:
+    """The context of a run that timed out, with DAG and run id alone, is enough."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    xcoms["nightly", "run", "setup"] = [reference]
+    AbortUploadsNotifier()({"dag": dag, "run_id": "run", "reason": "timed_out"})
+    assert pending(store) == []
+
+
+def test_it_works_as_a_tasks_callback(store, dag, xcoms) -> None:
+    """With a full context it does the same."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    xcoms["nightly", "scheduled__2013-01-02", "setup"] = [reference]
+    AbortUploadsNotifier()(new_context(dag=dag))
+    assert pending(store) == []
+
+
+def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
+    """A reference that is handed over needs no XCom at all."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    AbortUploadsNotifier(job=reference)({"dag": dag, "run_id": "run"})
+    assert pending(store) == []
+
+
+def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> None:
+    """Called twice, for a committed and an uncommitted job: the one stays, the other is aborted."""
+    committed, failed = commit(store), set_up(store)
+    write_stage(store, failed)
+    xcoms["nightly", "run", "setup"] = [committed, failed]
+    before = visible(store)
+    for _ in range(2):
+        AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+    assert (visible(store), pending(store)) == (before, [])
+
+
+def test_a_run_that_set_nothing_up_is_left_alone(store, dag, xcoms) -> None:
+    """No XCom of the setup task: nothing to do, and no error."""
+    AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+
+
+def test_another_run_is_left_alone(store, dag, xcoms) -> None:
+    """Only the jobs of the failed run are aborted."""
+    write_stage(store, other := set_up(store))
+    xcoms["nightly", "other run", "setup"] = [other]
+    AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+    assert len(pending(store)) == 1
+
+
+def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
+    """A store that does not answer does not hold the callback."""
+    xcoms["nightly", "run", "setup"] = [set_up(store)]
+    answered = threading.Event()
+    monkeypatch.setattr(Job, "abort", lambda self: answered.wait(60) and SimpleNamespace())
+    AbortUploadsNotifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
+    answered.set()

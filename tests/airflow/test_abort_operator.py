@@ -1,0 +1,122 @@
+"""The fail-loud teardown's truth table: it succeeds if, and only if, the job committed."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit.exceptions import NoSuchKey, Unavailable
+from airflow_s3commit.operators.abort import S3CommitAbortOperator
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from tests.airflow.runs import commit, pending, set_up, visible, write_stage
+
+
+def teardown(reference) -> S3CommitAbortOperator:
+    """Return the teardown of a job."""
+    return S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
+
+
+def opened(store, reference) -> Job:
+    """Return the job of a reference."""
+    return Job.at(store, JobReference.from_dict(reference))
+
+
+def test_a_committed_job_is_left_alone(store, context) -> None:
+    """Committed: nothing to do, green, and the data stays."""
+    reference = commit(store)
+    before = visible(store)
+    assert teardown(reference).execute(context)["state"] == "committed"
+    assert visible(store) == before
+
+
+@pytest.mark.parametrize("progress", ["set up", "written", "sealed", "planned"])
+def test_a_job_that_did_not_commit_is_aborted_and_the_run_fails(store, context, progress) -> None:
+    """At every stage before the commit: nothing pending, nothing visible, red, without retries."""
+    reference = set_up(store)
+    if progress != "set up":
+        write_stage(store, reference, seal=progress != "written")
+    if progress in {"sealed", "planned"}:
+        opened(store, reference).seal()
+    if progress == "planned":
+        opened(store, reference).plan()
+    with pytest.raises(AirflowFailException, match="did not commit"):
+        teardown(reference).execute(context)
+    assert (pending(store), visible(store)) == ([], [])
+    assert context["ti"].pushed["abort_report"]["uploads"] == (progress != "set up")
+
+
+def test_a_job_that_somebody_aborted_already_still_fails_the_run(store, context) -> None:
+    """The notifier may have been first; the run did not commit all the same."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    opened(store, reference).abort()
+    with pytest.raises(AirflowFailException, match="did not commit"):
+        teardown(reference).execute(context)
+
+
+def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypatch) -> None:
+    """A writer that lived on while it was being killed leaves nothing pending."""
+    reference = set_up(store)
+    write_stage(store, reference, seal=False)
+    late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
+    monkeypatch.setattr(
+        "airflow_s3commit.operators.abort.time.sleep",
+        lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
+    )
+    with pytest.raises(AirflowFailException):
+        S3CommitAbortOperator(task_id="abort", job=reference).execute(context)
+    assert pending(store) == []
+
+
+def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, context, monkeypatch) -> None:
+    """The data is visible for good, so the teardown finishes the commit, and is green."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    job = opened(store, reference)
+    job.seal()
+    put = store.put
+
+    def cut_off(bucket: str, key: str, *arguments: object, **options: object) -> object:
+        if "/manifests/" in key:
+            raise KeyboardInterrupt
+        return put(bucket, key, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            job.commit()
+    assert job.state().state == "committed"
+    assert teardown(reference).execute(context)["state"] == "committed"
+    assert len(visible(store)) == 1
+    assert store.head("lake", "flights/_SUCCESS")
+
+
+def test_another_jobs_uploads_stay(store, context) -> None:
+    """Aborting one job touches no other."""
+    reference, other = set_up(store), set_up(store)
+    write_stage(store, reference)
+    write_stage(store, other)
+    with pytest.raises(AirflowFailException):
+        teardown(reference).execute(context)
+    assert [other["job_id"] in key for key in pending(store)] == [True]
+
+
+def test_trouble_with_the_store_keeps_the_retries(store, context, monkeypatch) -> None:
+    """An error that a retry may mend is raised as it is, not as a final failure."""
+    reference = set_up(store)
+
+    def unavailable(*_: object, **__: object) -> object:
+        raise Unavailable("503 Slow Down")
+
+    monkeypatch.setattr(store, "get", unavailable)
+    with pytest.raises(Unavailable):
+        teardown(reference).execute(context)
+
+
+def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
+    """Without a reference it cannot say that nothing is pending, so it is not green."""
+    with pytest.raises(AirflowFailException, match="no job reference"):
+        teardown(None).execute(context)
+    with pytest.raises(NoSuchKey):
+        store.head("lake", "flights/_SUCCESS")

@@ -1,0 +1,150 @@
+"""Sealing, planning and committing as tasks."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_s3commit.links.manifest import object_url
+from airflow_s3commit.operators.collect import S3CommitCollectOperator
+from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.publish import Progress
+from airflow_s3commit.protocol.records import JobReference
+from tests.airflow.runs import commit, pending, set_up, visible, write_stage
+
+
+def resolve(reference, stages=None):
+    """Return the resolve task of a job."""
+    return S3CommitResolveConflictsOperator(task_id="resolve", job=reference, stages=stages)
+
+
+def test_collect_returns_where_the_seal_is(store, context) -> None:
+    """The XCom has location, ETag and counts, and none of the uploads."""
+    reference = set_up(store)
+    stage = write_stage(store, reference)
+    sealed = S3CommitCollectOperator(task_id="collect", job=reference, stages=[stage]).execute(context)
+    assert sealed["location"].endswith("/sealed.json")
+    assert (sealed["files"], sealed["bytes"], sealed["rows"], sealed["partitions"]) == (1, 4, 1, 1)
+
+
+def test_collect_finds_stages_of_other_engines(store, context) -> None:
+    """Without stages named, every sealed stage attempt of the job is taken."""
+    reference = set_up(store)
+    write_stage(store, reference, stage="emr")
+    write_stage(store, reference, stage="glue", files={"dt=2013-01-02/part.parquet": b"more"})
+    assert S3CommitCollectOperator(task_id="collect", job=reference).execute(context)["files"] == 2
+
+
+def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
+    """The XCom of a mapped stage is a sequence, and each of its stage attempts counts."""
+    reference = set_up(store)
+    mapped = [
+        write_stage(store, reference, stage=f"s-{n}", files={f"dt={n}/part.parquet": b"x"}) for n in range(3)
+    ]
+    assert S3CommitCollectOperator(task_id="c", job=reference, stages=[mapped]).execute(context)["files"] == 3
+
+
+def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
+    """A skipped stage's missing XCom is an error that says so."""
+    with pytest.raises(AirflowFailException, match="None names no stage attempt"):
+        resolve(set_up(store), [None]).execute(context)
+
+
+def test_from_stage_to_manifest(store, context) -> None:
+    """Resolve and commit make the output visible, and the summary is small and true."""
+    reference = set_up(store)
+    stage = write_stage(store, reference)
+    planned = resolve(reference, [stage]).execute(context)
+    assert visible(store) == []
+    committing = S3CommitJobOperator(task_id="commit", job=reference, conflicts=planned)
+    summary = committing.execute(context)
+    assert len(visible(store)) == 1
+    assert pending(store) == []
+    assert summary["job_id"] == reference["job_id"]
+    assert summary["manifest"].endswith(f"_s3commit/manifests/{reference['job_id']}.json")
+    assert (summary["files"], summary["rows"]) == (1, 1)
+    (link,) = committing.operator_extra_links
+    assert reference["job_id"] in link.get_link(committing, ti_key=None)
+
+
+def test_commit_again_says_the_same(store, context) -> None:
+    """A commit that is run again returns the same summary and changes nothing."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    conflicts = resolve(reference).execute(context)
+    first = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    before = visible(store)
+    again = S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    assert (again, visible(store)) == (first, before)
+
+
+def test_resolve_refuses_data_that_is_there(store, context) -> None:
+    """In mode fail a touched partition with data fails the resolve task, before anything is visible."""
+    commit(store)
+    reference = set_up(store)
+    write_stage(store, reference)
+    before = visible(store)
+    with pytest.raises(AirflowFailException, match="DestinationNotEmpty"):
+        resolve(reference).execute(context)
+    assert visible(store) == before
+
+
+def test_a_plan_that_is_not_the_one_handed_over_is_refused(store, context) -> None:
+    """The commit refuses a plan whose ETag is not the one that XCom carried."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    conflicts = resolve(reference).execute(context)
+    conflicts["plan"]["etag"] = "0" * 32
+    with pytest.raises(AirflowFailException):
+        S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
+    assert visible(store) == []
+
+
+def test_outlets_get_the_summary(store, context) -> None:
+    """The asset's event says which manifest, how many files, rows and bytes."""
+    table = Asset("flights")
+    context["outlet_events"] = OutletEventAccessors()
+    reference = set_up(store)
+    write_stage(store, reference)
+    resolve(reference).execute(context)
+    summary = S3CommitJobOperator(task_id="commit", job=reference, outlets=[table]).execute(context)
+    assert context["outlet_events"][table].extra == summary
+
+
+def test_a_killed_commit_stops_completing(store) -> None:
+    """After on_kill the next report of progress ends the commit."""
+    killed = S3CommitJobOperator(task_id="commit", job=set_up(store))
+    killed.on_kill()
+    with pytest.raises(AirflowException, match="killed after 1 of 3 files"):
+        killed._progress(Progress(files_done=1, files_total=3, bytes_done=1, seconds=0.1))
+
+
+def test_a_task_without_a_job_says_so(store, context) -> None:
+    """A missing XCom of setup is an error that says where the reference comes from."""
+    with pytest.raises(AirflowFailException, match="no job reference but None"):
+        S3CommitJobOperator(task_id="commit", job=None).execute(context)
+
+
+def test_a_job_that_is_gone_is_refused(store, context) -> None:
+    """Committing an aborted job fails without retries."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    Job.at(store, JobReference.from_dict(reference)).abort()
+    with pytest.raises(AirflowFailException):
+        S3CommitJobOperator(task_id="commit", job=reference).execute(context)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        (None, "https://console.aws.amazon.com/s3/object/lake?prefix=flights%2Fdt%3D1%2Fa.json"),
+        ("http://127.0.0.1:8333/", "http://127.0.0.1:8333/lake/flights/dt%3D1/a.json"),
+    ],
+)
+def test_links(endpoint: str | None, url: str) -> None:
+    """An object's link leads to the console on AWS, and to the endpoint elsewhere."""
+    assert object_url("s3://lake/flights/dt=1/a.json", endpoint) == url

@@ -1,0 +1,132 @@
+"""Setting a job up."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from tests.airflow.runs import FLIGHTS, TaskStateStore, at, commit, new_context, pending, visible, write_stage
+
+
+def operator(**arguments: str) -> S3CommitSetupOperator:
+    """Return a setup task."""
+    return S3CommitSetupOperator(
+        task_id="setup", **{"destination": FLIGHTS, "conflict_mode": "fail", **arguments}
+    )
+
+
+def state(store, reference) -> str | None:
+    """Return where a job is, by its record."""
+    record = Job.at(store, JobReference.from_dict(reference)).state()
+    return record.state if record is not None else None
+
+
+def test_it_opens_a_job_and_returns_its_reference(store, context) -> None:
+    """The XCom is a reference of three strings, and the job is open on the store."""
+    reference = operator().execute(context)
+    assert sorted(reference) == ["destination", "job_id", "staging"]
+    assert reference["destination"] == FLIGHTS
+    assert state(store, reference) == "open"
+
+
+def test_the_record_says_which_run_it_was(store, context) -> None:
+    """The job's record has the run's facts: the partition key of a partitioned run among them."""
+    reference = operator().execute(context)
+    facts = Job.at(store, JobReference.from_dict(reference)).record().context
+    assert facts == {
+        "dag_id": "nightly",
+        "run_id": "scheduled__2013-01-02",
+        "run_type": "scheduled",
+        "task_id": "refresh.task",
+        "map_index": "-1",
+        "try_number": "1",
+        "partition_key": "2013-01-01",
+    }
+
+
+def test_a_run_without_partition_has_its_logical_date(store) -> None:
+    """The record of a run that is not partitioned has the logical date instead."""
+    reference = operator().execute(new_context(partition_key=None, logical_date=at(2013, 1, 1)))
+    facts = Job.at(store, JobReference.from_dict(reference)).record().context
+    assert facts["logical_date"] == "2013-01-01T00:00:00+00:00"
+    assert "partition_key" not in facts
+
+
+def test_each_try_has_a_job_of_its_own_and_aborts_the_former(store) -> None:
+    """A later try opens a new job, and the former one's uploads are gone."""
+    remembered = TaskStateStore()
+    first = operator().execute(new_context(1, remembered))
+    write_stage(store, first)
+    assert len(pending(store)) == 1
+    second = operator().execute(new_context(2, remembered))
+    assert second["job_id"] != first["job_id"]
+    assert pending(store) == []
+    assert state(store, first) in {None, "aborted"}
+    assert state(store, second) == "open"
+
+
+def test_a_job_that_committed_is_left_alone(store) -> None:
+    """A cleared run doesn't touch what its first pass committed."""
+    remembered = TaskStateStore()
+    remembered.set("s3commit.jobs", [commit(store)])
+    before = visible(store)
+    operator(conflict_mode="append").execute(new_context(2, remembered))
+    assert visible(store) == before
+
+
+def test_a_job_is_remembered_before_it_is_there(store, monkeypatch) -> None:
+    """A try that dies while it sets its job up leaves the job's name to the next try."""
+    remembered = TaskStateStore()
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Job, "setup", die)
+        with pytest.raises(KeyboardInterrupt):
+            operator().execute(new_context(1, remembered))
+    (lost,) = remembered["s3commit.jobs"]
+    assert operator().execute(new_context(2, remembered))["job_id"] != lost["job_id"]
+
+
+def test_it_works_where_nothing_is_remembered(store) -> None:
+    """Without a task state store the job is set up all the same."""
+    context = new_context()
+    del context["task_state_store"]
+    assert state(store, operator().execute(context)) == "open"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"conflict_mode": "overwrite"}, "must be one of fail, append, replace"),
+        ({"committer": "hourly"}, "committer"),
+        ({"destination": "https://lake/flights"}, "not an S3 URI"),
+    ],
+)
+def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> None:
+    """What a retry cannot mend fails at once, with a message that says what is wrong."""
+    with pytest.raises(AirflowFailException, match=message):
+        operator(**wrong).execute(context)
+
+
+def test_staging_may_be_elsewhere(store, context) -> None:
+    """The records go below the staging prefix that was asked for."""
+    reference = operator(staging="s3://lake/private/").execute(context)
+    assert reference["staging"].startswith("s3://lake/private/")
+    assert state(store, reference) == "open"
+
+
+def test_nothing_is_asked_of_the_store_before_execute(monkeypatch) -> None:
+    """Building the operator touches neither connection nor store."""
+
+    def touched(self: object) -> None:
+        raise AssertionError("touched")
+
+    monkeypatch.setattr(S3CommitHook, "aws", property(touched))
+    monkeypatch.setattr(S3CommitHook, "store", property(touched))
+    operator()

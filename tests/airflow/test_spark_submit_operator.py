@@ -1,0 +1,205 @@
+"""A stage run by spark-submit: its configuration, its credentials, its retries."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_s3commit.hooks.s3_commit import S3CommitHook, StoreAddress
+from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
+
+
+@pytest.fixture
+def spark(store, monkeypatch) -> SimpleNamespace:
+    """A Spark that writes and seals what its configuration asks for, and remembers what it was given."""
+    seen = SimpleNamespace(
+        conf=[], environment=[], fails_before_seal=False, fails_after_seal=False, writes=True
+    )
+
+    def submit(operator: SparkSubmitOperator, context: dict) -> None:
+        conf = dict(operator.conf)
+        seen.conf.append(conf)
+        seen.environment.append({name: os.environ.get(name) for name in KEYS})
+        if seen.writes:
+            reference = {
+                name: conf[f"spark.s3commit.job.{spelt}"]
+                for name, spelt in (("job_id", "id"), ("destination", "destination"), ("staging", "staging"))
+            }
+            write_stage(
+                store,
+                reference,
+                stage=conf["spark.s3commit.stage"],
+                attempt=conf["spark.s3commit.stage.attempt"],
+                seal=not seen.fails_before_seal,
+            )
+        if seen.fails_before_seal or seen.fails_after_seal:
+            raise AirflowException("spark-submit ended with 1")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
+    address = StoreAddress("http://127.0.0.1:8333", "us-east-1", None)
+    monkeypatch.setattr(S3CommitHook, "address", property(lambda self: address))
+    monkeypatch.setattr(S3CommitHook, "_explicit_keys", lambda self: KEYS)
+    return seen
+
+
+def stage_task(reference, **arguments) -> S3CommitSparkSubmitOperator:
+    """Return a stage task of a job."""
+    return S3CommitSparkSubmitOperator(
+        task_id="refresh.spark_submit", job=reference, application="flights.py", **arguments
+    )
+
+
+def test_the_application_is_told_its_job(store, spark, context) -> None:
+    """Job, stage, stage attempt and the store's address are in the configuration, beside the user's own."""
+    reference = set_up(store)
+    stage_task(reference, conf={"spark.sql.shuffle.partitions": "4"}).execute(context)
+    (conf,) = spark.conf
+    assert conf["spark.s3commit.job.id"] == reference["job_id"]
+    assert conf["spark.s3commit.stage"] == "spark_submit"
+    assert conf["spark.s3commit.stage.attempt"] == "1"
+    assert conf["spark.s3commit.endpoint.url"] == "http://127.0.0.1:8333"
+    assert conf["spark.sql.shuffle.partitions"] == "4"
+
+
+def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:
+    """Location, ETag and counts, small, and nothing of the uploads."""
+    output = stage_task(set_up(store)).execute(context)
+    assert (output["stage"], output["stage_attempt"]) == ("spark_submit", "1")
+    assert output["location"].endswith("/sealed.json")
+    assert (output["files"], output["rows"]) == (1, 1)
+
+
+def test_keys_are_in_the_environment_only_while_it_runs(store, spark, context, monkeypatch) -> None:
+    """The connection's keys are in the child's environment, in no argument, and gone afterwards."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the worker's own")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of other keys")
+    task = stage_task(set_up(store))
+    task.execute(context)
+    assert spark.environment == [KEYS]
+    assert "AWS_ACCESS_KEY_ID" not in os.environ
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == "the worker's own"
+    assert os.environ["AWS_SESSION_TOKEN"] == "of other keys"
+    rendered = {name: getattr(task, name) for name in task.template_fields}
+    assert "very-secret" not in str(rendered)
+    assert "key-id" not in str(rendered)
+
+
+def test_keys_leave_the_environment_when_it_fails(store, spark, context, monkeypatch) -> None:
+    """A failing application leaves no keys behind either."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    spark.fails_before_seal = True
+    with pytest.raises(AirflowException):
+        stage_task(set_up(store)).execute(context)
+    assert "AWS_ACCESS_KEY_ID" not in os.environ
+
+
+def test_a_retry_takes_over_what_was_sealed(store, spark) -> None:
+    """A try that failed after its seal is not computed again."""
+    reference, remembered = set_up(store), TaskStateStore()
+    spark.fails_after_seal = True
+    with pytest.raises(AirflowException):
+        stage_task(reference).execute(new_context(1, remembered))
+    output = stage_task(reference).execute(new_context(2, remembered))
+    assert len(spark.conf) == 1
+    assert output["stage_attempt"] == "1"
+
+
+def test_a_retry_aborts_what_was_not_sealed(store, spark) -> None:
+    """A try that failed before its seal leaves nothing pending, and the retry is a new stage attempt."""
+    reference, remembered = set_up(store), TaskStateStore()
+    spark.fails_before_seal = True
+    with pytest.raises(AirflowException):
+        stage_task(reference).execute(new_context(1, remembered))
+    assert len(pending(store)) == 1
+    spark.fails_before_seal = False
+    output = stage_task(reference).execute(new_context(2, remembered))
+    assert output["stage_attempt"] == "2"
+    assert len(pending(store)) == 1  # the second attempt's own
+
+
+def test_a_new_job_computes_again(store, spark) -> None:
+    """After a clear the job is another one: what was sealed for the former is not taken."""
+    remembered = TaskStateStore()
+    stage_task(set_up(store)).execute(new_context(1, remembered))
+    remembered.set("spark_job_id", "driver-1")
+    output = stage_task(set_up(store)).execute(new_context(2, remembered))
+    assert len(spark.conf) == 2
+    assert output["stage_attempt"] == "2"
+    assert "spark_job_id" not in remembered
+
+
+def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch) -> None:
+    """A driver that a dead worker left running seals under the attempt it was started with."""
+    reference, remembered = set_up(store), TaskStateStore()
+    remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
+    remembered.set("spark_job_id", "driver-1")
+
+    def reconnected(operator: SparkSubmitOperator, context: dict) -> None:
+        assert "spark.s3commit.job.id" not in (operator.conf or {})
+        write_stage(store, reference, attempt="1")
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", reconnected)
+    output = stage_task(reference).execute(new_context(2, remembered))
+    assert output["stage_attempt"] == "1"
+
+
+def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
+    """Where the driver to reconnect to is gone, the new application gets an attempt of its own."""
+    reference, remembered = set_up(store), TaskStateStore()
+    write_stage(store, reference, attempt="1", seal=False)
+    remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
+    remembered.set("spark_job_id", "driver-1")
+    hooks = []
+
+    def resubmit(operator: S3CommitSparkSubmitOperator, context: dict) -> None:
+        operator.submit_job(context)
+
+    def submit_job(operator: S3CommitSparkSubmitOperator, context: dict) -> str:
+        hooks.append(operator._hook._conf["spark.s3commit.stage.attempt"])
+        write_stage(store, reference, attempt=operator.conf["spark.s3commit.stage.attempt"])
+        return "driver-2"
+
+    monkeypatch.setattr(SparkSubmitOperator, "execute", resubmit)
+    monkeypatch.setattr(SparkSubmitOperator, "submit_job", submit_job)
+    monkeypatch.setattr(
+        SparkSubmitOperator, "_get_hook", lambda self: SimpleNamespace(_conf=dict(self.conf or {}))
+    )
+    output = stage_task(reference).execute(new_context(2, remembered))
+    assert (output["stage_attempt"], hooks) == ("2", ["2"])
+    assert len(pending(store)) == 1
+
+
+def test_an_application_that_sealed_nothing_is_an_error(store, spark, context) -> None:
+    """Ending well without output of the stage is not success."""
+    spark.writes = False
+    with pytest.raises(AirflowException, match="sealed no output"):
+        stage_task(set_up(store)).execute(context)
+
+
+def test_mapped_instances_are_stages_of_their_own(store, spark) -> None:
+    """The map index is part of the stage's name."""
+    output = stage_task(set_up(store)).execute(new_context(map_index=3))
+    assert output["stage"] == "spark_submit-3"
+
+
+def test_without_a_state_store_it_still_runs(store, spark, context) -> None:
+    """Where Airflow has no task state store, each try computes anew."""
+    del context["task_state_store"]
+    assert stage_task(set_up(store)).execute(context)["stage_attempt"] == "1"
+
+
+def test_no_job_is_touched_beside_its_own(store, spark, context) -> None:
+    """The stage leaves the job open for other stages."""
+    reference = set_up(store)
+    stage_task(reference).execute(context)
+    assert Job.at(store, JobReference.from_dict(reference)).state().state == "open"

@@ -1,0 +1,144 @@
+"""Waiting for the manifest that is meant."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from tests.airflow.runs import DAY, FLIGHTS, at, commit, set_up
+
+
+def sensor(**arguments: object) -> S3SuccessManifestSensor:
+    """Return a sensor; for the day's partition unless told otherwise."""
+    asked = arguments or {"partitions": [DAY]}
+    return S3SuccessManifestSensor(**{"task_id": "wait", "destination": FLIGHTS, **asked})
+
+
+def job_found(waiting: S3SuccessManifestSensor, context: dict) -> str | None:
+    """Look once and return the job of the manifest that was found."""
+    answer = waiting.poke(context)
+    return answer.xcom_value["job_id"] if isinstance(answer, PokeReturnValue) and answer.is_done else None
+
+
+def test_it_waits_while_nothing_is_there(store, context) -> None:
+    """No marker: not yet."""
+    assert sensor().poke(context) is False
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (b"", "0 bytes: a classic committer"),
+        (b'{"status": "done"}', "not a manifest"),
+        (b'{"name": "org.apache.hadoop.fs.s3a.commit.files.Succ', "not a manifest"),
+        (
+            b'{"name":"org.apache.hadoop.fs.s3a.commit.files.SuccessData/1","success":true,"jobId":"abc"}',
+            "another S3A committer",
+        ),
+    ],
+    ids=["classic", "foreign", "half written", "Hadoop's"],
+)
+def test_what_is_no_manifest_is_named_and_not_taken(store, context, marker, said) -> None:
+    """Markers of others are told apart and waited through."""
+    store.put("lake", "flights/_SUCCESS", marker)
+    waiting = sensor()
+    assert waiting.poke(context) is False
+    assert said in waiting._search.look()[1]
+
+
+def test_it_returns_the_summary_of_the_right_manifest(store, context) -> None:
+    """The XCom is the manifest's summary."""
+    reference = commit(store)
+    waiting = sensor()
+    answer = waiting.poke(context)
+    assert isinstance(answer, PokeReturnValue)
+    assert answer.xcom_value["job_id"] == reference["job_id"]
+    assert answer.xcom_value["files"] == 1
+    assert waiting.manifest_uri == answer.xcom_value["manifest"]
+
+
+def test_a_later_commit_does_not_hide_the_wanted_one(store, context) -> None:
+    """``_SUCCESS`` is of a later job; the wanted manifest is found all the same."""
+    wanted = commit(store)
+    commit(store, partition="dt=2013-01-02")
+    assert job_found(sensor(), context) == wanted["job_id"]
+
+
+def test_the_newest_of_several_is_taken(store, context) -> None:
+    """Of two commits that both fit, the later one's manifest is returned."""
+    commit(store, partition="dt=2013-01-01")
+    newest = commit(store, partition="dt=2013-01-03")
+    assert job_found(sensor(context={"dag_id": "nightly"}), context) == newest["job_id"]
+
+
+def test_it_waits_for_this_job(store, context) -> None:
+    """With a job given, only that job's manifest counts, whatever else is there."""
+    commit(store)
+    other = set_up(store)
+    assert job_found(sensor(job=other), context) is None
+    assert job_found(sensor(job=other["job_id"]), context) is None
+    third = commit(store, partition="dt=2013-01-05")
+    assert job_found(sensor(job=third), context) == third["job_id"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"run_id": "scheduled__2013-01-02"}, True),
+        ({"run_id": "scheduled__2013-01-03"}, False),
+        ({"context": {"dag_id": "nightly"}}, True),
+        ({"context": {"dag_id": "weekly"}}, False),
+        ({"newer_than": at(2013, 1, 1)}, True),
+        ({"newer_than": "2013-01-01T00:00:00"}, True),
+        ({"newer_than": at(2113, 1, 1)}, False),
+        ({"partitions": DAY}, True),
+        ({"partitions": [DAY, "dt=2013-01-02"]}, False),
+        ({"partitions": [DAY], "min_files": 1}, True),
+        ({"partitions": [DAY], "min_files": "2"}, False),
+    ],
+)
+def test_every_condition_counts(store, context, asked, found) -> None:
+    """A manifest that falls short of any condition is waited through."""
+    commit(store)
+    assert (job_found(sensor(**asked), context) is not None) == found
+
+
+def test_a_manifest_that_is_late_is_found_by_the_same_sensor(store, context) -> None:
+    """Looking in vain does not keep a later look from finding it."""
+    commit(store, partition="dt=2013-01-07")
+    waiting = sensor()
+    assert job_found(waiting, context) is None
+    wanted = commit(store)
+    assert job_found(waiting, context) == wanted["job_id"]
+
+
+def test_a_missing_bucket_fails_at_once(store, context) -> None:
+    """Waiting would not bring the bucket."""
+    with pytest.raises(AirflowFailException, match="NoSuchBucket"):
+        sensor(destination="s3://swamp/flights/", partitions=[DAY]).poke(context)
+
+
+def test_a_throttled_look_is_only_a_look(store, context, monkeypatch) -> None:
+    """A store that turns the look away is looked at again later."""
+
+    def unavailable(*_: object, **__: object) -> object:
+        raise Unavailable("503 Slow Down")
+
+    monkeypatch.setattr(store, "head", unavailable)
+    assert sensor().poke(context) is False
+
+
+def test_a_sensor_that_would_take_anything_is_refused() -> None:
+    """Yesterday's marker is always there, so a condition must be given."""
+    with pytest.raises(ValueError, match="yesterday's too"):
+        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS)
+
+
+def test_its_arguments_are_templates(context) -> None:
+    """The day in a template becomes the partition that is waited for."""
+    waiting = sensor(destination="s3://lake/{{ partition_key }}/", partitions=["dt={{ partition_key }}"])
+    waiting.render_template_fields(context)
+    assert (waiting.destination, waiting.partitions) == ("s3://lake/2013-01-01/", ["dt=2013-01-01"])

@@ -1,0 +1,92 @@
+"""The group: what it wires, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, TriggerRule
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_s3commit.task_group import s3_commit_task_group
+
+
+def build() -> DAG:
+    """Return a DAG with one group, and a task behind it."""
+    with DAG("nightly", schedule=None) as dag:
+        with s3_commit_task_group(
+            "refresh", destination="s3://lake/flights/", outlets=[Asset("flights")], aws_conn_id="lake"
+        ) as commit:
+            commit.spark_submit(application="flights.py")
+        EmptyOperator(task_id="after").set_upstream(commit.commit)
+    return dag
+
+
+def test_the_wiring() -> None:
+    """Setup, stages, resolve, commit in a row; the abort tears the setup down."""
+    tasks = {task.task_id.removeprefix("refresh."): task for task in build().tasks}
+    below = {
+        name: {each.removeprefix("refresh.") for each in task.upstream_task_ids}
+        for name, task in tasks.items()
+    }
+    assert "setup" in below["spark_submit"]
+    assert "spark_submit" in below["resolve_conflicts"]
+    assert "resolve_conflicts" in below["commit"]
+    assert {"commit", "setup"} <= below["abort"]
+    assert tasks["setup"].is_setup
+    assert tasks["abort"].is_teardown
+    assert tasks["abort"].on_failure_fail_dagrun
+    assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
+
+
+def test_every_task_uses_the_groups_connection() -> None:
+    """One connection is given once and used by all tasks of the group."""
+    tasks = [task for task in build().tasks if task.task_id.startswith("refresh.")]
+    assert {task.aws_conn_id for task in tasks} == {"lake"}
+
+
+def test_it_survives_serialization() -> None:
+    """The scheduler sees the same tasks, the teardown with its flag among them."""
+    dag = build()
+    known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert set(known.task_ids) == set(dag.task_ids)
+    assert known.get_task("refresh.abort").is_teardown
+    assert known.get_task("refresh.abort").on_failure_fail_dagrun
+
+
+def test_other_engines_are_stages_too() -> None:
+    """A task of another kind stands between setup and resolve, and every sealed stage is taken."""
+    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.spark_submit(application="flights.py")
+        commit.stage(EmptyOperator(task_id="emr"))
+    assert "s3_commit.emr" in dag.get_task("s3_commit.resolve_conflicts").upstream_task_ids
+    assert "s3_commit.setup" in dag.get_task("s3_commit.emr").upstream_task_ids
+    assert dag.get_task("s3_commit.resolve_conflicts").stages is None
+
+
+def test_two_groups_in_one_dag() -> None:
+    """A DAG may refresh two datasets, each by a job of its own."""
+    with DAG("nightly", schedule=None) as dag:
+        for name in ("flights", "weather"):
+            with s3_commit_task_group(name, destination=f"s3://lake/{name}/") as commit:
+                commit.spark_submit(application=f"{name}.py")
+    assert len(dag.tasks) == 10
+
+
+def test_a_group_without_stages_is_refused() -> None:
+    """A commit of nothing is a mistake of the DAG's author."""
+    with (
+        DAG("nightly", schedule=None),
+        pytest.raises(ValueError, match="has no stage"),
+        s3_commit_task_group(destination="s3://lake/x/"),
+    ):
+        pass
+
+
+def test_the_manifest_is_known_after_the_block() -> None:
+    """Tasks behind the group may take the commit's summary, and only they."""
+    with DAG("nightly", schedule=None):
+        with s3_commit_task_group(destination="s3://lake/x/") as commit:
+            commit.spark_submit(application="flights.py")
+            with pytest.raises(RuntimeError, match="when the with block"):
+                _ = commit.manifest
+        assert commit.manifest.operator.task_id == "s3_commit.commit"

@@ -1,0 +1,201 @@
+"""Two processes at once, in every order of their calls up to a stated number of changes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    DestinationChanged,
+    JobClosed,
+    NoSuchJob,
+    NotReversible,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from tests.crash.faulty import FaultyStore
+from tests.crash.interleave import play, schedules
+from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline
+
+#: Changes between the two processes that every schedule has.
+CHANGES = 2
+
+REPLACE = Case()
+CASES = [REPLACE, Case(repeat_complete="gone"), Case(mode="append"), Case(committer="directory")]
+
+
+def _calls(step: str, case: Case) -> int:
+    world = World(case)
+    world.advance_to("commit")
+    counting = FaultyStore(world.store)
+    getattr(world, step)(counting)
+    return counting.calls
+
+
+def _race(case: Case, first: str, second: str, judge: Callable[[World, list[Any]], None]) -> int:
+    played = 0
+    for schedule in schedules(_calls(first, case), _calls(second, case), CHANGES):
+        world = World(case)
+        world.advance_to("commit")
+        outcomes = play(world.store, (getattr(world, first), getattr(world, second)), schedule)
+        try:
+            judge(world, outcomes)
+        except Exception as error:
+            error.add_note(f"schedule {schedule}, outcomes {outcomes!r}")
+            raise
+        played += 1
+    return played
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_committing_one_job_both_succeed(case: Case) -> None:
+    """However two committers of one job interleave, both return and the output is there once."""
+
+    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+        assert outcomes == [None, None]
+        world.check_committed()
+
+    print(_race(case, "commit", "commit", judge), "schedules")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case) -> None:
+    """However a commit and an abort interleave, the destination ends committed whole, or untouched."""
+
+    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+        committing, aborting = outcomes
+        if committing is None:
+            assert isinstance(aborting, AlreadyCommitted)
+            world.check_committed()
+        else:
+            assert isinstance(committing, JobClosed | NoSuchJob)
+            assert aborting is None
+            world.check_untouched()
+
+    print(_race(case, "commit", "abort", judge), "schedules")
+
+
+def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun() -> None:
+    """With fixed names an abort is refused from the moment the commit may have overwritten something."""
+
+    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+        committing, aborting = outcomes
+        if committing is None:
+            assert isinstance(aborting, AlreadyCommitted | NotReversible)
+            world.check_committed()
+        else:
+            assert aborting is None
+            world.check_untouched()
+
+    print(_race(Case(unique=False), "commit", "abort", judge), "schedules")
+
+
+def test_two_aborts_at_once_leave_no_trace() -> None:
+    """However two aborts interleave, both return and nothing is left."""
+
+    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+        assert outcomes == [None, None]
+        world.check_untouched()
+
+    print(_race(REPLACE, "abort", "abort", judge), "schedules")
+
+
+def test_a_late_task_attempt_never_outlives_an_abort() -> None:
+    """However a task commit and an abort interleave, nothing of the task stays pending or is sealed."""
+    case = REPLACE
+    world = World(case)
+    world.advance_to("run_tasks")
+    counting = FaultyStore(world.store)
+    world.run_task(counting, "00000", "0")
+    for schedule in schedules(counting.calls, _calls("abort", case), CHANGES):
+        world = World(case)
+        world.advance_to("run_tasks")
+        play(world.store, (lambda store: world.run_task(store, "00000", "0"), world.abort), schedule)  # noqa: B023
+        assert world.pending() == [], schedule
+        world.abort(world.store)
+        world.check_untouched()
+
+
+class _TwoJobs(World):
+    """A world where another job, sealed and planned too, replaces the same partitions."""
+
+    OTHER = "33333333-aaaa-4bbb-8ccc-000000000003"
+
+    def prepare(self) -> None:
+        self.advance_to("commit")
+        destination = f"s3://{BUCKET}/{ROOT}"
+        self.other = JobReference(
+            job_id=self.OTHER, destination=destination, staging=f"{destination}__magic_job-{self.OTHER}/"
+        )
+        Job.setup(
+            self.store, destination, options=self.case.options, job_id=self.OTHER, clock=self.clock,
+            new_id=self._new_id,
+        )  # fmt: skip
+        job = self._job_of(self.other, self.store)
+        with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
+            with attempt.open("dt=1/part-0.parquet") as file:
+                file.write(b"theirs 1")
+            tasks = [attempt.commit()]
+        job.seal_stage("spark", "1", tasks)
+        job.seal()
+        job.plan()
+
+    def commit(self, store: Any) -> None:
+        self._persist(self.reference, store)
+
+    def commit_other(self, store: Any) -> None:
+        self._persist(self.other, store)
+
+    def _persist(self, reference: JobReference, store: Any) -> None:
+        """Commit as an orchestrator does that plans again when the destination changed."""
+        while True:
+            job = self._job_of(reference, store)
+            try:
+                job.commit()
+            except DestinationChanged:
+                job.plan()
+            else:
+                return
+
+    def _job_of(self, reference: JobReference, store: Any) -> Job:
+        job = Job.at(store, reference, clock=self.clock, new_id=self._new_id)
+        job._context = _inline(job._context)
+        return job
+
+    def partition(self, name: str) -> set[bytes]:
+        prefix = f"{ROOT}{name}/"
+        hidden = f"{prefix}_hidden"
+        return {
+            body
+            for key, body in self.visible().items()
+            if key.startswith(prefix) and key != hidden and "/" not in key[len(prefix) :]
+        }
+
+
+def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run() -> None:
+    """However two replacing jobs interleave, the shared partition ends with one job's files, whole."""
+    sample = _TwoJobs(REPLACE)
+    sample.prepare()
+    counting = FaultyStore(sample.store)
+    sample.commit(counting)
+    ours = {body for files in TASKS.values() for path, body in files.items() if path.startswith("dt=1/")}
+    played = 0
+    for schedule in schedules(counting.calls, counting.calls, CHANGES):
+        world = _TwoJobs(REPLACE)
+        world.prepare()
+        outcomes = play(world.store, (world.commit, world.commit_other), schedule)
+        assert outcomes == [None, None], (schedule, outcomes)
+        assert world.partition("dt=1") in (ours, {b"theirs 1"}), schedule
+        assert world.partition("dt=2") == {b"new 2/0"}, schedule
+        assert world.pending() == [], schedule
+        assert world.job().manifest() is not None, schedule
+        assert (
+            OURS.encode() in world.visible()[f"{ROOT}_SUCCESS"]
+            or world.OTHER.encode() in world.visible()[f"{ROOT}_SUCCESS"]
+        )
+        played += 1
+    print(played, "schedules")

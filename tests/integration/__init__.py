@@ -1,0 +1,1 @@
+"""Tests of the whole way through, with real programs."""

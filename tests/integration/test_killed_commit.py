@@ -1,0 +1,94 @@
+"""A commit whose process is really killed, on a real S3 server, and then run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobOptions, JobReference
+from airflow_s3commit.store.s3 import S3Store
+
+ROOT = Path(__file__).parents[2]
+TASKS, PARTITIONS = 6, 5
+
+
+def _data(generation: str, task: int, partition: int) -> bytes:
+    return f"{generation}: task {task}, partition {partition}".encode() * 50
+
+
+def _write(store: S3Store, destination: str, generation: str) -> Job:
+    """Upload one generation of the dataset, sealed and planned."""
+    job = Job.setup(store, destination, options=JobOptions(conflict_mode="replace"))
+    committed = []
+    for task in range(TASKS):
+        with job.task_attempt("spark", "1", f"{task:05d}", "0") as attempt:
+            for partition in range(PARTITIONS):
+                with attempt.open(f"dt={partition}/part-{task}.parquet") as file:
+                    file.write(_data(generation, task, partition))
+            committed.append(attempt.commit())
+    with job.task_attempt("spark", "1", "00000", "twin") as late:
+        with late.open("dt=0/part-0.parquet") as file:
+            file.write(b"a speculative twin")
+        late.commit()
+    job.seal_stage("spark", "1", committed)
+    job.seal()
+    job.plan()
+    return job
+
+
+def _commit_process(seaweed: SeaweedServer, reference: JobReference) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "S3_ENDPOINT": seaweed.endpoint_url,
+        "AWS_ACCESS_KEY_ID": seaweed.access_key,
+        "AWS_SECRET_ACCESS_KEY": seaweed.secret_key,
+    }
+    command = [sys.executable, "-m", "tests.integration.commit_process", json.dumps(reference.to_dict())]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+
+
+def _contents(store: S3Store, bucket: str, prefix: str) -> list[bytes]:
+    keys = [info.key for info in store.list_objects(bucket, prefix) if "/dt=" in info.key]
+    return sorted(store.get(bucket, key).body for key in keys)
+
+
+@pytest.mark.seaweedfs
+@pytest.mark.parametrize("strike", range(12))
+def test_a_killed_commit_run_again_ends_as_if_never_killed(
+    strike: int, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+) -> None:
+    """After SIGKILL at a random call, committing again leaves the new files exactly, and nothing pending."""
+    destination = f"s3://{bucket}/{prefix}"
+    _write(seaweed_store, destination, "old").commit()
+    job = _write(seaweed_store, destination, "new")
+
+    # A commit of this size makes about 90 calls; the strikes are spread over all of them.
+    calls_before = random.Random(strike).randint(7 * strike + 1, 7 * strike + 7)
+    process = _commit_process(seaweed, job.reference)
+    assert process.stdout is not None
+    made = 0
+    for made, _ in enumerate(process.stdout, start=1):
+        if made == calls_before:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stdout.close()
+    process.wait()
+    print(f"killed at call {made}, exit code {process.returncode}")
+
+    manifest = Job.at(seaweed_store, job.reference).commit()
+
+    expected = sorted(_data("new", task, part) for task in range(TASKS) for part in range(PARTITIONS))
+    assert _contents(seaweed_store, bucket, prefix) == expected
+    assert manifest.counts.files == TASKS * PARTITIONS
+    assert list(seaweed_store.list_uploads(bucket, prefix)) == []
+    left = [info.key for info in seaweed_store.list_objects(bucket, prefix) if "__magic_job-" in info.key]
+    assert left == []

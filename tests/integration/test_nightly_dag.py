@@ -1,0 +1,155 @@
+"""The DAGs of the project, run by Airflow through a real ``spark-submit`` against a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from datetime import date
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_s3commit.demo.java import java_home
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
+
+if TYPE_CHECKING:
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.store.s3 import S3Store
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.seaweedfs]
+
+ROOT = Path(__file__).parents[2]
+FIRST, SECOND = "2013-01-01", "2013-01-02"
+
+
+def run(tmp_path: Path, server: SeaweedServer, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let Airflow run DAGs in a home of its own; return the outcomes."""
+    home = tmp_path / "airflow"
+    home.mkdir(exist_ok=True)
+    aws = {
+        "conn_type": "aws",
+        "login": server.access_key,
+        "password": server.secret_key,
+        "extra": {"endpoint_url": server.endpoint_url, "region_name": "us-east-1"},
+    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS"))}
+    environment = {
+        **clean,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "JAVA_HOME": str(java_home(tmp_path)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(aws),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    }
+    told = tmp_path / "outcomes.json"
+    asked = {"dags": str(ROOT / "dags"), "runs": runs, "outcomes": str(told)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.airflow_run"],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-6000:]
+    assert server.secret_key not in said
+    (tmp_path / "airflow.log").write_text(said)
+    return json.loads(told.read_text())
+
+
+def errors_in(log: Path) -> str:
+    """Return what a log says of errors, so that a failure is understood after its directory is gone."""
+    lines = log.read_text().splitlines()
+    return "\n".join(line[:400] for line in lines if "rror:" in line or "xception:" in line)
+
+
+def nightly(day: str, destination: str, **conf: Any) -> dict[str, Any]:
+    """Return a run of the nightly DAG for one day."""
+    return {
+        "dag": "nightly_flights_refresh",
+        "date": day,
+        # dag.test() lets one run's conf linger in the DAG's params, so every run says all it wants.
+        "conf": {
+            "day": day,
+            "destination": destination,
+            "conflict_mode": "fail",
+            "fail_after_uploads": False,
+            **conf,
+        },
+    }
+
+
+def carriers(store: S3Store, destination: Destination, day: str) -> Counter[str]:
+    """Count a day's flights by carrier, in the files that the last manifest lists."""
+    counted: Counter[str] = Counter()
+    for file in manifest_files(store, latest_manifest(store, destination)):
+        assert file.partition == f"dt={day}"
+        body = store.get(destination.bucket, file.key).body
+        counted.update(pq.read_table(BytesIO(body), columns=["carrier"])["carrier"].to_pylist())
+    return counted
+
+
+def flights_of(day: str) -> Counter[str]:
+    """Count a day's flights by carrier, in the package that they come from."""
+    sys.path.insert(0, str(ROOT / "dags" / "jobs"))
+    try:
+        import flights  # noqa: PLC0415
+    finally:
+        sys.path.pop(0)
+    return Counter(flights.flights_of(date.fromisoformat(day))["carrier"].to_pylist())
+
+
+def test_a_night_a_failure_a_report_a_refusal_and_a_replacement(
+    seaweed: SeaweedServer, seaweed_store: S3Store, prefix: str, tmp_path: Path
+) -> None:
+    """What commits is visible and right, what doesn't leaves nothing, and every run's state says which."""
+    destination = Destination("lake", f"{prefix}flights/")
+    report = {
+        "dag": "flights_daily_report",
+        "date": FIRST,
+        "conf": {"day": FIRST, "destination": destination.uri},
+    }
+    first, failed, report_told, refused, replaced = run(
+        tmp_path,
+        seaweed,
+        [
+            nightly(FIRST, destination.uri),
+            nightly(SECOND, destination.uri, fail_after_uploads=True),
+            report,
+            nightly(FIRST, destination.uri),
+            nightly(FIRST, destination.uri, conflict_mode="replace"),
+        ],
+    )
+    states = [each["state"] for each in (first, report_told, replaced)]
+    assert states == ["success"] * 3, errors_in(tmp_path / "airflow.log")
+    assert first["xcoms"]["refresh.commit"]["rows"] == 842
+    assert report_told["xcoms"]["flights_by_carrier"] == dict(flights_of(FIRST).most_common())
+
+    assert refused["state"] == "failed"
+    assert refused["tasks"]["refresh.resolve_conflicts"] == "failed"
+    assert refused["tasks"]["refresh.abort"] == "failed"
+    assert failed["state"] == "failed"
+    assert failed["tasks"]["refresh.spark_submit"] == "failed"
+    assert failed["tasks"]["refresh.commit"] == "upstream_failed"
+
+    assert replaced["xcoms"]["refresh.commit"]["replaced_files"] == 1
+    assert carriers(seaweed_store, destination, FIRST) == flights_of(FIRST)
+    keys = [info.key for info in seaweed_store.list_objects("lake", destination.prefix)]
+    assert sorted(key.split("/")[2] for key in keys if key.endswith(".parquet")) == [f"dt={FIRST}"]
+    assert not [key for key in keys if "__magic" in key]
+    assert list(seaweed_store.list_uploads("lake", destination.prefix)) == []
+    assert len(json.dumps(first["xcoms"])) < 4000
