@@ -160,7 +160,7 @@ class SeaweedServer:
         self.secret_key = secrets.token_urlsafe(30)
         self._write_keys()
         # Paths of Unix sockets are limited to about a hundred bytes, which data_dir may exceed.
-        self._sockets = Path(tempfile.mkdtemp(prefix="s3commit-"))
+        self._sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
         self.log.write_bytes(b"")
         # What the last start was given: ports and sockets that are no longer ours.
         (self._objects / "mini.options").unlink(missing_ok=True)

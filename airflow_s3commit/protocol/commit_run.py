@@ -58,7 +58,8 @@ class CommitRun:
         progress: Told of every completed upload.
         shards: Into how many shards the commit is cut when it begins.
         lock: The destination's lock, once taken.
-        metrics: Durations and counts, for the manifest.
+        metrics: Durations in milliseconds, for the manifest.
+        requests: Counts this process's requests by Hadoop's statistic names.
 
     """
 
@@ -69,6 +70,7 @@ class CommitRun:
     shards: int = 1
     lock: CommitLock | None = None
     metrics: dict[str, int] = field(default_factory=dict)
+    requests: Callable[[], dict[str, int]] = dict
 
     def keep_lease(self) -> None:
         """Renew the lock when that is due.

@@ -54,7 +54,9 @@ def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
 def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     context, job = run.context, load_job(run.context)
     seal, plan = run.pinned(current.record)
-    manifest = find_manifest(context) or write_manifest(context, job, seal, plan, run.metrics)
+    manifest = find_manifest(context) or write_manifest(
+        context, job, seal, plan, {**run.metrics, **run.requests()}
+    )
     if job.options.replace_order == "publish-then-delete":
         run.delete_planned(plan)
     _discard_the_rest(context, seal)

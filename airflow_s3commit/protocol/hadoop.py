@@ -15,9 +15,10 @@ import msgspec
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
 from airflow_s3commit.protocol.abort import abort_job
-from airflow_s3commit.protocol.adoption import Adoption, prepare_abort, take_over
 from airflow_s3commit.protocol.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.hadoop_abort import ABORT_REASON, prepare_abort
+from airflow_s3commit.protocol.hadoop_adoption import Adoption, take_over
 from airflow_s3commit.protocol.hadoop_files import (
     HadoopFiles,
     job_id_of,
@@ -109,14 +110,15 @@ def adopt(
             partition. Hadoop's file names need not be unique, so ``unique_filenames`` is always off.
         expect_tasks: How many tasks the job had: a commit with more or fewer is refused.
         force: Pass over files that do not count and cannot be read, and with ``commit=False`` over any file
-            that cannot be read: the uploads that only they name stay pending until a sweep.
+            that cannot be read: the uploads that only they name stay pending until a sweep. With
+            ``commit=False`` it also gives up old data that cannot be put back.
         progress: Called after each completed upload.
         clock: Where time comes from.
         new_id: Where ids come from.
         lock_wait: Seconds that the commit waits for another living job's lock.
 
     Raises:
-        NoSuchJob: Nothing of such a job is there.
+        NoSuchJob: Nothing of such a job is there to be finished; an abort finds nothing and says so.
         InvalidRecord: A file is damaged, of another version or job, or names a key outside the destination;
             or the job's id cannot be one of ours. Nothing was changed.
         DuplicateOutput: Two tasks write one key. Nothing was changed.
@@ -140,7 +142,7 @@ def adopt(
             take_over(adoption)
             return commit_job(adoption.context, progress=progress)
         prepare_abort(adoption)
-        return abort_job(adoption.context, force=force, reason="adopted from Hadoop to be aborted")
+        return abort_job(adoption.context, force=force, reason=ABORT_REASON)
 
 
 def _chosen_id(job_id: str | None, pendingsets_uri: str | None) -> str:

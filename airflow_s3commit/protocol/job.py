@@ -36,6 +36,7 @@ from airflow_s3commit.protocol.records import (
     SealReference,
     StateRecord,
 )
+from airflow_s3commit.protocol.recover import recover_job
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
 from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
@@ -158,6 +159,7 @@ class Job:
         buffered_bytes: int = 128 * _MIB,
         threads: int = 4,
         min_part_bytes: int = MIN_PART_BYTES,
+        local_dir: str | None = None,
     ) -> TaskAttempt:
         """Begin one attempt of one task.
 
@@ -170,6 +172,7 @@ class Job:
             buffered_bytes: Bytes of parts that may be on their way before a writer waits.
             threads: Parts uploaded at once; 0 uploads in the writer's own thread.
             min_part_bytes: The store's least size of a part.
+            local_dir: Where the staging committers write; the machine's temporary directory by default.
 
         Raises:
             InvalidRecord: An id cannot be part of a key.
@@ -191,6 +194,7 @@ class Job:
             buffered_bytes=buffered_bytes,
             threads=threads,
             min_part_bytes=min_part_bytes,
+            local_dir=local_dir,
         )
 
     def seal_stage(self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]) -> SealReference:
@@ -250,6 +254,12 @@ class Job:
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
         """See `airflow_s3commit.protocol.abort.abort_job`."""
         return abort_job(self._live_or_ended(), force=force, reason=reason)
+
+    def recover(
+        self, *, rollback: bool = False, force: bool = False, reason: str | None = None
+    ) -> ManifestRecord | AbortReport:
+        """See `airflow_s3commit.protocol.recover.recover_job`."""
+        return recover_job(self._live_or_ended(), rollback=rollback, force=force, reason=reason)
 
     def _live(self) -> JobContext:
         """Return the context of a job whose record is there."""

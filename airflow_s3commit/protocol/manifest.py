@@ -231,6 +231,7 @@ def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
 def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext) -> SuccessData:
     written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
     counters = {
+        **{name: value for name, value in manifest.metrics.items() if not name.endswith("_ms")},
         "committer_commits_completed": manifest.counts.files,
         "committer_bytes_committed": manifest.counts.bytes,
         "committer_jobs_completed": 1,

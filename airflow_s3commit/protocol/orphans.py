@@ -2,7 +2,7 @@
 
 A sweep removes what the dead left behind and nobody will ever use:
 
-* staging of jobs that ended and were not cleaned up: what is left of their commit or abort is done;
+* staging of jobs that ended, or were ending in an abort, and were not cleaned up: what is left is done;
 * jobs that never came to a commit and gave no sign of life for ``older_than``: they are aborted;
 * staging that belongs to no job any more, and as old;
 * pending uploads that no job claims, and as old;
@@ -64,6 +64,16 @@ class Verdict:
 
     action: Action | None
     reason: str
+
+
+#: States that say all, however long ago they were reached. To go on with an abort, or with what is left of a
+#: commit, is open to everybody at any time.
+_BEYOND_DOUBT = {
+    "committing": Verdict(None, "its commit has begun and is not finished; recover it: s3commit recover"),
+    "committed": Verdict("finish", "it is committed, and was not cleaned up"),
+    "aborting": Verdict("abort", "its abort has begun and is not finished"),
+    "aborted": Verdict("abort", "it is aborted, and was not cleaned up"),
+}
 
 
 def plan_sweep(
@@ -136,7 +146,7 @@ class Surroundings:
             roots[self.staging_root] = None
         lock = _find_lock(self.store, self.destination)
         if lock is not None:
-            roots[_holder(self.destination, lock.record).root] = None
+            roots[_holder(lock.record).root] = None
         return [folder for root in roots for folder in folders_below(self.store, root)]
 
     def claims(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> Claims:
@@ -154,14 +164,10 @@ class Surroundings:
         return JobContext(self.store, folder.layout(self.destination), threads=self.threads)
 
 
-def judge(
-    context: JobContext, folder: StagingFolder, facts: JobFacts, silent: float, older_than: float
-) -> Verdict:
+def judge(facts: JobFacts, silent: float, older_than: float) -> Verdict:
     """Decide whether a staging folder's job is dead, and if so what is left to be done for it.
 
     Args:
-        context: The folder's job.
-        folder: The folder.
         facts: What the job's records say.
         silent: Seconds since its last sign of life.
         older_than: Seconds of silence after which a job is dead.
@@ -170,19 +176,13 @@ def judge(
     if facts.problem is not None:
         return Verdict(None, f"its records cannot be read: {facts.problem}")
     state = facts.state.record.state if facts.state is not None else None
-    match state:
-        case "committing":
-            return Verdict(None, "its commit has begun and was not finished; recover it: s3commit recover")
-        case "committed":
-            return Verdict("finish", "it is committed, and was not cleaned up")
-        case "aborted":
-            return Verdict("abort", "it is aborted, and was not cleaned up")
-        case _ if silent < older_than:
-            return Verdict(None, f"it gave a sign of life {max(silent, 0.0):.0f} s ago")
-        case None:
-            return Verdict("discard", f"it is of no job that is known, and {silent:.0f} s old")
-        case _:
-            return Verdict("abort", f"it is {state}, and gave no sign of life for {silent:.0f} s")
+    if state in _BEYOND_DOUBT:
+        return _BEYOND_DOUBT[state]
+    if silent < older_than:
+        return Verdict(None, f"it gave a sign of life {max(silent, 0.0):.0f} s ago")
+    if state is None:
+        return Verdict("discard", f"it is of no job that is known, and {silent:.0f} s old")
+    return Verdict("abort", f"it is {state}, and gave no sign of life for {silent:.0f} s")
 
 
 def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
@@ -205,7 +205,7 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
     holder, age = stored.record, stored.date - stored.modified
     if age <= holder.lease + _STORE_CLOCK_SECONDS:
         return None
-    folder = _holder(destination, holder)
+    folder = _holder(holder)
     if read_state(JobContext(store, folder.layout(destination))) is not None:
         return None
     return LapsedLock(
@@ -253,7 +253,7 @@ class _Planner:
         if facts.problem is None and not is_here(context, folder, facts):
             return
         silent = self._now - max([folder.newest, *(upload.initiated for upload in uploads)])
-        verdict = judge(context, folder, facts, silent, self._older_than)
+        verdict = judge(facts, silent, self._older_than)
         if verdict.action is None:
             self._leave(f"job {folder.job_id} ({folder.staging.uri})", verdict.reason)
             return
@@ -312,12 +312,12 @@ def _find_lock(store: ObjectStore, destination: Destination) -> Stored[LockRecor
     try:
         stored = journal.find(store, destination.bucket, lock_key(destination), LockRecord)
         if stored is not None:
-            _holder(destination, stored.record)
+            _holder(stored.record)
     except Refused:
         logger.warning("the commit lock of %s cannot be read", destination.uri, exc_info=True)
         return None
     return stored
 
 
-def _holder(destination: Destination, lock: LockRecord) -> StagingFolder:
+def _holder(lock: LockRecord) -> StagingFolder:
     return StagingFolder(Destination.parse(lock.staging), lock.job_id)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.statistics import ColumnStatistics
 
 __all__ = ["IOStatistics", "PendingSet", "PendingUpload", "TaskExtra", "UploadExtra"]
 
@@ -38,13 +39,13 @@ class UploadExtra(Struct, frozen=True, kw_only=True):
     Attributes:
         upload: A UUID that the finished object carries as user metadata ``s3commit-upload``.
         rows: Rows in the file, where the format has rows.
-        statistics: Column statistics, as the writer gave them.
+        statistics: What the writer knows of each column.
 
     """
 
     upload: _Text
     rows: _Count | None = None
-    statistics: dict[str, Any] | None = None
+    statistics: dict[str, ColumnStatistics] | None = None
 
 
 class PendingUpload(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import (
@@ -49,6 +50,7 @@ from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.setup import load_job
 from airflow_s3commit.protocol.state import find_manifest, gone, move, read_state
 from airflow_s3commit.protocol.uploads import complete_uploads
+from airflow_s3commit.store.counting import counting
 
 __all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
 
@@ -88,7 +90,14 @@ def commit_job(
         OutcomeUnknown: An answer was lost; commit again.
 
     """
-    run = CommitRun(context, seal_etag, plan_etag, progress or (lambda _: None))
+    store, counted = counting(context.store)
+    run = CommitRun(
+        replace(context, store=store),
+        seal_etag,
+        plan_etag,
+        progress or (lambda _: None),
+        requests=lambda: counted.counters,
+    )
     with naming(context, "commit"):
         return _drive(run, _commit_step)
 

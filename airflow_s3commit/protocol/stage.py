@@ -35,6 +35,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+#: Up to so many partitions are sealed with their columns' statistics.
+_PARTITIONS_WITH_COLUMNS = 1_000
+
 
 def seal_stage(
     context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
@@ -139,7 +142,7 @@ def _write_stage_seal(
         stage_attempt=stage_attempt,
         tasks=sealed,
         counts=Counts.total(partitions.values()),
-        partitions=partitions,
+        partitions=_slim(partitions),
         created=context.now_ms(),
         nonce=context.new_id(),
     )
@@ -194,14 +197,26 @@ def _count_partitions(
             name, counts = partition_of(relative), _counts(upload)
             partitions[name] = partitions.get(name, Counts()).plus(counts)
             added = added.plus(counts)
-        if added != task.counts:
+        if added.without_columns() != task.counts:
             raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
     return dict(sorted(partitions.items()))
 
 
+def _slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
+    """Leave columns' statistics out of a long list of partitions: a seal is read as one piece."""
+    if len(partitions) <= _PARTITIONS_WITH_COLUMNS:
+        return partitions
+    return {name: counts.without_columns() for name, counts in partitions.items()}
+
+
 def _counts(upload: PendingUpload) -> Counts:
-    rows = upload.s3commit.rows if upload.s3commit is not None else None
-    return Counts(files=1, bytes=upload.length, rows=rows)
+    extra = upload.s3commit
+    return Counts(
+        files=1,
+        bytes=upload.length,
+        rows=extra.rows if extra is not None else None,
+        columns=extra.statistics if extra is not None else None,
+    )
 
 
 class _Keys:
@@ -244,7 +259,7 @@ def _seal_record(context: JobContext, chosen: Sequence[tuple[str, str]]) -> Seal
             for stored in loaded
         ],
         counts=Counts.total(stored.record.counts for stored in loaded),
-        partitions=dict(sorted(partitions.items())),
+        partitions=_slim(dict(sorted(partitions.items()))),
         created=context.now_ms(),
         nonce=context.new_id(),
     )

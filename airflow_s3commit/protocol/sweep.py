@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +48,8 @@ from airflow_s3commit.store.calls import in_batches
 __all__ = ["SweepReport", "SweptJob", "apply_sweep", "plan_sweep", "sweep"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BATCH = 1_000
 
@@ -133,7 +135,8 @@ def apply_sweep(
     """Remove what a plan names, as far as it is still dead.
 
     Errors are collected in the report, so that one job that cannot be ended does not keep the rest. Run
-    again, with the same plan or a new one: does what is left.
+    again with a new plan: does what is left. With the same plan: leaves what was changed meanwhile, be it by
+    the first run.
 
     Args:
         store: Where everything is.
@@ -147,12 +150,11 @@ def apply_sweep(
     place = Surroundings(store, Destination.parse(plan.destination), root, threads)
     run = _Sweep(place, plan, clock or SystemClock(), new_id)
     for job in plan.jobs:
-        run.guard(f"job {job.job_id} ({job.staging})", lambda job=job: run.end_job(job))
+        run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
-        run.guard(f"{len(batch)} uploads", lambda batch=batch: run.abort_orphans(batch))
+        run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
     if plan.lock is not None:
-        lock = plan.lock
-        run.guard(lock.uri, lambda: run.remove_lock(lock))
+        run.guard(plan.lock.uri, run.remove_lock, plan.lock)
     return SweepReport(
         plan=plan,
         dry_run=False,
@@ -180,10 +182,10 @@ class _Sweep:
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
-    def guard(self, what: str, act: Callable[[], None]) -> None:
+    def guard(self, what: str, act: Callable[[T], None], to: T) -> None:
         """Do something, and write an error down instead of raising it."""
         try:
-            act()
+            act(to)
         except S3CommitError as error:
             logger.warning("sweep of %s: %s: %s", self.plan.destination, what, error)
             self.failures.append(LeftAlone(what=what, reason=f"{type(error).__name__}: {error}"))
@@ -239,7 +241,7 @@ class _Sweep:
         except PreconditionFailed:
             self.skipped.append(LeftAlone(what=lock.uri, reason="it was taken at that moment"))
         except StoreRejected as error:
-            # Without conditional deletes a lock that is taken at this moment could be removed. It harms nobody.
+            # An unconditional delete could meet the lock of a job that takes it at this moment.
             self.skipped.append(LeftAlone(what=lock.uri, reason=f"the store deletes unseen only: {error}"))
         else:
             self.lock = True
@@ -261,7 +263,7 @@ class _Sweep:
             latest = max([latest, *(u.initiated for u in uploads if u.upload_id in claimed)])
         # The store's time only grows: by the plan's, a job is at most as silent as it is now.
         silent = (self.plan.now or latest) - latest
-        verdict = judge(context, folder, facts, silent, self.plan.older_than)
+        verdict = judge(facts, silent, self.plan.older_than)
         return None if verdict.action == job.action else verdict.reason
 
 
@@ -274,14 +276,15 @@ def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
     reason = f"swept: {job.reason}"
     if job.action == "discard" and find_manifest(context) is not None:
         # The remains of late task attempts: the job is committed, cleaned up, and cannot come back.
-        uploads = _abort_recorded(context) + abort_uploads(context, untracked_uploads(context))
+        tracked = tracked_uploads(context, context.layout.staging.prefix)
+        uploads = abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+        uploads += abort_uploads(context, untracked_uploads(context))
         clean_staging(context)
         return msgspec.structs.replace(swept, uploads=uploads)
     if not _fence(context, facts, reason):
         return None
-    recorded = _abort_recorded(context) if facts.job is None else 0
     report = abort_job(context, reason=reason)
-    return msgspec.structs.replace(swept, uploads=max(recorded, report.uploads), objects=report.objects)
+    return msgspec.structs.replace(swept, uploads=report.uploads, objects=report.objects)
 
 
 def _fence(context: JobContext, facts: JobFacts, reason: str) -> bool:
@@ -299,12 +302,6 @@ def _fence(context: JobContext, facts: JobFacts, reason: str) -> bool:
     if facts.state.record.state in ("aborting", "aborted"):
         return True
     return move(context, facts.state, "aborting", reason=reason) is not None
-
-
-def _abort_recorded(context: JobContext) -> int:
-    """Abort whatever any record in a job's staging names, wherever its writer put it."""
-    tracked = tracked_uploads(context, context.layout.staging.prefix)
-    return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
 
 
 def _name(bucket: str, orphan: OrphanUpload) -> str:

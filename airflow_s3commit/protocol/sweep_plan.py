@@ -31,7 +31,10 @@ Action: TypeAlias = Literal["finish", "abort", "discard"]
 
 
 class OrphanUpload(Struct, frozen=True, kw_only=True):
-    """A pending upload that no job claims. ``initiated`` is in seconds since the epoch, ``age`` in seconds."""
+    """A pending upload that no job claims.
+
+    It was ``initiated`` then, in seconds since the epoch, and has that ``age``, in seconds, by the store.
+    """
 
     key: str
     upload_id: str

@@ -7,13 +7,17 @@ attempt counts when whoever seals the stage says so.
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
-from airflow_s3commit.protocol.destination import check_relative_path
+from airflow_s3commit.protocol.destination import check_relative_path, join_uri
 from airflow_s3commit.protocol.layout import unique_name
+from airflow_s3commit.protocol.local_file import LocalFile
 from airflow_s3commit.protocol.magic_paths import final_path, is_magic_path
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions
@@ -38,6 +42,7 @@ class TaskAttempt:
         buffered_bytes: Bytes of parts that may be on their way before a writer waits.
         threads: Parts uploaded at once; 0 uploads in the writer's own thread.
         min_part_bytes: The store's least size of a part.
+        local_dir: Where the staging committers write; the machine's temporary directory by default.
 
     """
 
@@ -51,6 +56,7 @@ class TaskAttempt:
         buffered_bytes: int,
         threads: int,
         min_part_bytes: int = MIN_PART_BYTES,
+        local_dir: str | None = None,
     ) -> None:
         self._context = context
         self._options = options
@@ -59,8 +65,13 @@ class TaskAttempt:
         self._min_part_bytes = min_part_bytes
         self._sender = PartSender(threads, buffered_bytes)
         self._tracker = Tracker(context, options, extra)
-        self._files: dict[str, OutputFile] = {}
+        self._files: dict[str, OutputFile | LocalFile] = {}
+        self._content_types: dict[str, str] = {}
+        self._threads = threads
+        self._local_dir = local_dir
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._checked = False
+        self._written = False
         self._ended: str | None = None
         self._committed: CommittedTask | None = None
         self._lock = threading.Lock()
@@ -76,8 +87,13 @@ class TaskAttempt:
         """The job's id."""
         return self._context.job_id
 
-    def open(self, relative_path: str, *, content_type: str = "application/octet-stream") -> OutputFile:
+    def open(
+        self, relative_path: str, *, content_type: str = "application/octet-stream"
+    ) -> OutputFile | LocalFile:
         """Start a file at a path below the destination; its directory is its partition.
+
+        With the committer ``magic`` its upload starts at once; with the others it is written to local disk
+        and uploaded by `commit`.
 
         With unique file names the job id is put before the first dot of its last element. The first file
         of an attempt asks whether the job still takes output. With the committer ``magic`` a path in a magic
@@ -118,15 +134,16 @@ class TaskAttempt:
         if self._committed is not None:
             return self._committed
         self._require_running()
-        still_open = [file.key for file in self._files.values() if file.pending is None]
-        if still_open:
-            raise JobClosed(f"{self.name} has files that were not closed, among them {still_open[0]}")
+        unfinished = [file.key for file in self._files.values() if not file.whole]
+        if unfinished:
+            raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished[0]}")
         with naming(self._context, f"commit of {self.name}"):
             self._require_open_job()
+            self._send_local_files()
             committed = self._write_pendingset()
             self._require_job_still_open()
         self._committed, self._ended = committed, "committed"
-        self._sender.close()
+        self._release()
         logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
         return committed
 
@@ -146,8 +163,8 @@ class TaskAttempt:
                 file.abort()
             except S3CommitError as error:
                 errors.append(error)
-        self._sender.close()
-        self._context.store.delete(self._context.staging_bucket, self._pendingset_key)
+        self._release()
+        self._withdraw()
         logger.info("%s: aborted %d uploads", self.name, len(self._files))
         if errors:
             raise errors[0]
@@ -178,8 +195,18 @@ class TaskAttempt:
             )
         return final_path(path)
 
-    def _start(self, key: str, content_type: str) -> OutputFile:
+    def _start(self, key: str, content_type: str) -> OutputFile | LocalFile:
         number = len(self._files)
+        if self._options.committer == "magic":
+            return self._start_upload(number, key, content_type)
+        self._content_types[key] = content_type
+        if self._directory is None:
+            prefix = f"s3commit-{self._context.job_id}-"
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
+        path = Path(self._directory.name, f"{number:06d}")
+        return LocalFile(path, join_uri(self._context.bucket, key), key)
+
+    def _start_upload(self, number: int, key: str, content_type: str) -> OutputFile:
         self._tracker.intend(number, key)
         return OutputFile(
             self._context,
@@ -190,6 +217,30 @@ class TaskAttempt:
             min_part_bytes=self._min_part_bytes,
             on_change=lambda pending: self._tracker.track(number, pending),
         )
+
+    def _send_local_files(self) -> None:
+        """Upload what was written to local disk, several files at once."""
+        numbered = enumerate(self._files.values())
+        local = [(number, file) for number, file in numbered if isinstance(file, LocalFile)]
+        if local:
+            # The first file asked long ago; nothing is sent for a job that has ended since.
+            require_state(self._context, "open")
+
+        def send(numbered_file: tuple[int, LocalFile]) -> None:
+            number, file = numbered_file
+            file.send(lambda: self._start_upload(number, file.key, self._content_types[file.key]))
+
+        if not self._threads:
+            for numbered_file in local:
+                send(numbered_file)
+        elif local:
+            with ThreadPoolExecutor(self._threads, thread_name_prefix="s3commit-file") as pool:
+                list(pool.map(send, local))
+
+    def _release(self) -> None:
+        self._sender.close()
+        if self._directory is not None:
+            self._directory.cleanup()
 
     def _require_running(self) -> None:
         if self._ended is not None:
@@ -209,9 +260,20 @@ class TaskAttempt:
             self.abort()
             raise
 
+    def _withdraw(self) -> None:
+        """Remove the pendingset if it is this process's own: another one may have committed under the ids."""
+        if not self._written:
+            return
+        store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
+        standing = journal.find(store, bucket, key, PendingSet)
+        extra = standing.record.s3commit if standing is not None else None
+        if extra is not None and extra.nonce == self._extra.nonce:
+            store.delete(bucket, key)
+
     def _write_pendingset(self) -> CommittedTask:
         pending = [file.pending for file in self._files.values() if file.pending is not None]
         record = PendingSet(jobId=self._context.job_id, commits=pending, s3commit=self._extra)
+        self._written = True
         stored = journal.create(
             self._context.store,
             self._context.staging_bucket,

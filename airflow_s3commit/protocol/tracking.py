@@ -113,6 +113,9 @@ def _read(
         uploads = record.commits if isinstance(record, PendingSet) else [record]
         for upload in uploads:
             context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+            # Some records of Hadoop name no job.
+            if upload.jobId and upload.jobId != context.job_id:
+                raise InvalidRecord(f"{context.staging_uri(key)} names an upload of job {upload.jobId}")
     except NoSuchKey:
         return
     except InvalidRecord:
@@ -129,8 +132,9 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
     claimed = _claims_of_others(context)
     for intent in open_intents:
         try:
-            key = context.store.get(context.staging_bucket, intent.key).body.decode()
-        except NoSuchKey:
+            key = _intended_key(context, intent.key)
+        except (NoSuchKey, InvalidRecord):
+            logger.warning("%s: an intent cannot be read", context.name, exc_info=True)
             continue
         if key_digest(key) in claimed:
             logger.warning("%s: %s is intended by another job too; left for a sweep", context.name, key)
@@ -138,6 +142,15 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
         for upload in context.store.list_uploads(context.bucket, key):
             if upload.key == key and upload.initiated >= intent.modified - _STORE_CLOCK_SECONDS:
                 yield PendingId(context.bucket, key, upload.upload_id)
+
+
+def _intended_key(context: JobContext, intent: str) -> str:
+    """Read the key that an intent was written for, and check that it is that key and below the destination."""
+    key = context.store.get(context.staging_bucket, intent).body.decode(errors="replace")
+    if not intent.endswith(f"-{key_digest(key)}{INTENT_SUFFIX}"):
+        raise InvalidRecord(f"{context.staging_uri(intent)} was changed after it was written")
+    context.layout.destination.check_data_key(context.bucket, key)
+    return key
 
 
 def _open_intents(context: JobContext) -> Iterator[ObjectInfo]:

@@ -7,14 +7,14 @@ Part sizes grow with the part number, so that 10,000 parts hold almost 2 TiB whe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.protocol.statistics import Columns
 from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
 
 __all__ = ["JOB_METADATA", "UPLOAD_METADATA", "OutputFile", "PartSender"]
@@ -123,7 +123,11 @@ class OutputFile:
             metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
             content_type=content_type,
         )
-        on_change(self._record([], None, None))
+        try:
+            on_change(self._record([], None, None))
+        except S3CommitError:
+            self.abort()
+            raise
 
     @property
     def uri(self) -> str:
@@ -134,6 +138,11 @@ class OutputFile:
     def closed(self) -> bool:
         """Whether the file was closed or aborted."""
         return self._state != "open"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file was closed, and neither failed nor was aborted."""
+        return self._state == "closed"
 
     @property
     def buffered(self) -> int:
@@ -181,7 +190,7 @@ class OutputFile:
         if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
             self._send(len(self._buffer))
 
-    def close(self, rows: int | None = None, statistics: Mapping[str, Any] | None = None) -> None:
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """Send the last part and wait for all of them; the upload is then whole and pending.
 
         Closing again does nothing.
@@ -196,9 +205,9 @@ class OutputFile:
         """
         if self._state != "open":
             return
-        if self._buffer or not self._parts:
-            self._send(len(self._buffer))
         try:
+            if self._buffer or not self._parts:
+                self._send(len(self._buffer))
             etags = [part.result() for part in self._parts]
         except S3CommitError:
             self.abort()
@@ -246,9 +255,7 @@ class OutputFile:
             self._sender.send(lambda: store.upload_part(bucket, key, upload_id, number, body), size)
         )
 
-    def _record(
-        self, etags: list[str], rows: int | None, statistics: Mapping[str, Any] | None
-    ) -> PendingUpload:
+    def _record(self, etags: list[str], rows: int | None, statistics: Columns | None) -> PendingUpload:
         now = self._context.now_ms()
         return PendingUpload(
             uri=self.uri,

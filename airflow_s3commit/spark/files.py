@@ -99,7 +99,7 @@ class RowBuffers:
 
 @dataclass(slots=True)
 class _Open:
-    file: OutputFile
+    file: OutputFile | LocalFile
     encoder: ParquetEncoder
 
 

@@ -93,7 +93,9 @@ class TaskIds:
 def write_task(job: Job, batches: Iterable[pa.RecordBatch], plan: TablePlan, ids: TaskIds) -> CommittedTask:
     """Write a task's rows as pending uploads and commit them as one pendingset.
 
-    On any exception this attempt's uploads are aborted on the way out.
+    On any exception this attempt's uploads are aborted on the way out. A failure of what feeds the rows is
+    no exception here: Spark then ends them as if they were whole (seen with 4.3), the pendingset lacks rows,
+    and Spark drops the task's message. So a pendingset proves nothing; only the messages may be sealed.
 
     Raises:
         UnsupportedPartition: A value can be no part of a path.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count, product
 
 import pytest
@@ -44,18 +45,26 @@ def _stopped(case: Case, step: str, at: int, fault: Fault) -> World:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("step", STEPS)
-def test_the_same_step_again_ends_committed(case: Case, step: str) -> None:
+def test_the_same_step_again_ends_committed(
+    case: Case, step: str, record_property: Callable[[str, object], None]
+) -> None:
     """Wherever a step stops, taking it again and going on commits exactly the sealed output."""
+    stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
         world = _stopped(case, step, at, fault)
         world.finish_from(step)
         world.check_committed()
+        stops += 1
+    record_property("stops", stops)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("step", STEPS)
-def test_an_abort_after_any_stop_leaves_no_trace(case: Case, step: str) -> None:
+def test_an_abort_after_any_stop_leaves_no_trace(
+    case: Case, step: str, record_property: Callable[[str, object], None]
+) -> None:
     """Wherever a step stops, an abort puts everything back, unless the job had passed its last way back."""
+    stops = 0
     for at, fault in product(range(1, _points(case, step) + 1), FAULTS):
         world = _stopped(case, step, at, fault)
         try:
@@ -69,12 +78,16 @@ def test_an_abort_after_any_stop_leaves_no_trace(case: Case, step: str) -> None:
             world.check_committed()
         else:
             world.check_untouched()
+        stops += 1
+    record_property("stops", stops)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.repeat_complete == "gone"], ids=str)
-def test_a_stopped_abort_is_taken_up_again(case: Case) -> None:
+def test_a_stopped_abort_is_taken_up_again(
+    case: Case, record_property: Callable[[str, object], None]
+) -> None:
     """An abort of a half-published job, stopped anywhere and run again, puts everything back."""
-    publishing = _points(case, "commit")
+    publishing, stops = _points(case, "commit"), 0
     for at in range(1, publishing + 1):
         world = _stopped(case, "commit", at, "after")
         state = world.job().state()
@@ -86,3 +99,5 @@ def test_a_stopped_abort_is_taken_up_again(case: Case) -> None:
                 break
             again.abort(again.store)
             again.check_untouched()
+            stops += 1
+    record_property("stops", stops)

@@ -21,6 +21,8 @@ from tests.crash.faulty import FaultyStore
 from tests.crash.interleave import play, schedules
 from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline
 
+Record = Callable[[str, object], None]
+
 #: Changes between the two processes that every schedule has.
 CHANGES = 2
 
@@ -52,18 +54,18 @@ def _race(case: Case, first: str, second: str, judge: Callable[[World, list[Any]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_two_processes_committing_one_job_both_succeed(case: Case) -> None:
+def test_two_processes_committing_one_job_both_succeed(case: Case, record_property: Record) -> None:
     """However two committers of one job interleave, both return and the output is there once."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
         assert outcomes == [None, None]
         world.check_committed()
 
-    print(_race(case, "commit", "commit", judge), "schedules")
+    record_property("schedules", _race(case, "commit", "commit", judge))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case) -> None:
+def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, record_property: Record) -> None:
     """However a commit and an abort interleave, the destination ends committed whole, or untouched."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
@@ -76,10 +78,12 @@ def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case) -> None:
             assert aborting is None
             world.check_untouched()
 
-    print(_race(case, "commit", "abort", judge), "schedules")
+    record_property("schedules", _race(case, "commit", "abort", judge))
 
 
-def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun() -> None:
+def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
+    record_property: Record,
+) -> None:
     """With fixed names an abort is refused from the moment the commit may have overwritten something."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
@@ -91,26 +95,27 @@ def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun() 
             assert aborting is None
             world.check_untouched()
 
-    print(_race(Case(unique=False), "commit", "abort", judge), "schedules")
+    record_property("schedules", _race(Case(unique=False), "commit", "abort", judge))
 
 
-def test_two_aborts_at_once_leave_no_trace() -> None:
+def test_two_aborts_at_once_leave_no_trace(record_property: Record) -> None:
     """However two aborts interleave, both return and nothing is left."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
         assert outcomes == [None, None]
         world.check_untouched()
 
-    print(_race(REPLACE, "abort", "abort", judge), "schedules")
+    record_property("schedules", _race(REPLACE, "abort", "abort", judge))
 
 
-def test_a_late_task_attempt_never_outlives_an_abort() -> None:
+def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) -> None:
     """However a task commit and an abort interleave, nothing of the task stays pending or is sealed."""
     case = REPLACE
     world = World(case)
     world.advance_to("run_tasks")
     counting = FaultyStore(world.store)
     world.run_task(counting, "00000", "0")
+    played = 0
     for schedule in schedules(counting.calls, _calls("abort", case), CHANGES):
         world = World(case)
         world.advance_to("run_tasks")
@@ -118,6 +123,8 @@ def test_a_late_task_attempt_never_outlives_an_abort() -> None:
         assert world.pending() == [], schedule
         world.abort(world.store)
         world.check_untouched()
+        played += 1
+    record_property("schedules", played)
 
 
 class _TwoJobs(World):
@@ -176,7 +183,7 @@ class _TwoJobs(World):
         }
 
 
-def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run() -> None:
+def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run(record_property: Record) -> None:
     """However two replacing jobs interleave, the shared partition ends with one job's files, whole."""
     sample = _TwoJobs(REPLACE)
     sample.prepare()
@@ -198,4 +205,4 @@ def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run() -> None
             or world.OTHER.encode() in world.visible()[f"{ROOT}_SUCCESS"]
         )
         played += 1
-    print(played, "schedules")
+    record_property("schedules", played)

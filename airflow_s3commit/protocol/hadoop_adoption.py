@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import msgspec
 
@@ -24,8 +25,6 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     JobMismatch,
     NoSuchJob,
-    NoSuchKey,
-    NoSuchUpload,
     S3CommitError,
 )
 from airflow_s3commit.protocol import journal
@@ -48,18 +47,17 @@ from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, Task
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions, encode
 from airflow_s3commit.protocol.setup import find_job, set_up_job
 from airflow_s3commit.protocol.stage import seal_job, seal_stage
-from airflow_s3commit.protocol.state import find_manifest, move, read_state
-from airflow_s3commit.protocol.uploads import is_ours
-from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
-from airflow_s3commit.store.calls import in_batches
+from airflow_s3commit.protocol.state import find_manifest, read_state
 
-__all__ = ["Adoption", "prepare_abort", "take_over"]
+__all__ = ["ABORTED", "Adoption", "import_file", "refuse_unknown", "take_over"]
 
 logger = logging.getLogger(__name__)
 
 _STAGE = "hadoop"
 _LEFTOVERS = "hadoop.leftovers"
-_BATCH = 1_000
+
+#: The stage that holds every upload of a job that is adopted to be aborted.
+ABORTED = "hadoop.aborted"
 
 
 @dataclass
@@ -189,14 +187,28 @@ def _refuse_nothing(adoption: Adoption, files: HadoopFiles) -> None:
         logger.warning("%s: %d task numbers have no pendingset in %s", name, files.gaps, files.uri)
 
 
+def refuse_unknown(files: HadoopFiles) -> None:
+    """Refuse to adopt a job in whose directory there is something that may be data.
+
+    Raises:
+        InvalidRecord: There is.
+
+    """
+    if files.unknown:
+        raise InvalidRecord(
+            f"{files.unknown[0]} is no file of Hadoop's committers: cleaning up would destroy it; move it"
+            " elsewhere first"
+        )
+
+
 def _check(adoption: Adoption, files: HadoopFiles) -> _Checked:
     """Read everything before anything is written; raise what is wrong with it."""
     context, checked = adoption.context, _Checked()
-    if files.unknown and not adoption.force:
-        raise InvalidRecord(
-            f"{files.unknown[0]} is data, and no file of Hadoop's committers: cleaning up would destroy it;"
-            " move it elsewhere first"
-        )
+    refuse_unknown(files)
+    tasks = [file.task for file in files.committed]
+    for task, following in pairwise(tasks):
+        if task == following:
+            raise DuplicateOutput(f"task {task} has two pendingsets in {files.uri}")
     for file, pendingset in adoption.readable(files.committed, forgiving=False):
         for upload in pendingset.commits:
             _check_upload(context, file, upload, checked)
@@ -231,7 +243,7 @@ def _import_and_seal(adoption: Adoption, files: HadoopFiles, checked: _Checked) 
     context = adoption.context
     _import_others(adoption, files, checked.uploads)
     tasks = [
-        _import(context, file, pendingset, _STAGE, file.task)
+        import_file(context, file, pendingset, _STAGE, file.task)
         for file, pendingset in adoption.readable(files.committed, forgiving=False)
     ]
     attempt = _stage_attempt(files.application_attempt)
@@ -247,12 +259,18 @@ def _import_others(adoption: Adoption, files: HadoopFiles, counted: set[bytes]) 
         commits = [upload for upload in pendingset.commits if upload_digest(upload) not in counted]
         if commits:
             others = msgspec.structs.replace(pendingset, commits=commits)
-            _import(adoption.context, file, others, _LEFTOVERS, text_digest(file.key).hex())
+            import_file(adoption.context, file, others, _LEFTOVERS, text_digest(file.key).hex())
 
 
-def _import(
+def import_file(
     context: JobContext, file: HadoopFile, pendingset: PendingSet, stage: str, task: str
 ) -> CommittedTask:
+    """Write down what a file names as a task of ours; written again, it is the same.
+
+    Raises:
+        InvalidRecord: It was written before, with other content.
+
+    """
     extra = TaskExtra(
         stage=stage,
         stage_attempt=_stage_attempt(file.application_attempt),
@@ -283,73 +301,6 @@ def _import(
         bytes=sum(upload.length for upload in commits),
         rows=sum(known) if len(known) == len(rows) else None,
     )
-
-
-def prepare_abort(adoption: Adoption) -> None:
-    """Bring a Hadoop job to where ours is ``aborting`` and knows every upload, unless it is there already."""
-    context = adoption.context
-    adoption.find_conditional()
-    current = read_state(context)
-    if current is None and find_manifest(context) is not None:
-        return
-    if current is not None and current.record.state not in ("open", "sealed"):
-        return
-    files = adoption.files()
-    if not files.found and not files.unknown:
-        return
-    if files.unknown and not adoption.force:
-        raise InvalidRecord(f"{files.unknown[0]} is data: cleaning up would destroy it; move it first")
-    for _ in adoption.readable(files.found, forgiving=adoption.force):
-        pass
-    standing = find_job(context)
-    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
-    adoption.set_up(standing.options if standing is not None else neutral, files.uri)
-    context = adoption.context
-    if adoption.pendingsets_uri is not None:
-        for file, pendingset in adoption.readable(files.found, forgiving=adoption.force):
-            _import(context, file, pendingset, _LEFTOVERS, text_digest(file.key).hex())
-    current = read_state(context)
-    if current is not None and current.record.state in ("open", "sealed"):
-        # What is known of published objects is true for as long as nobody has moved the job on.
-        begun = _was_publishing(adoption, files)
-        move(context, current, "aborting", reason="adopted from Hadoop to be aborted", begun=begun)
-
-
-def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
-    """Tell whether Hadoop had completed uploads of this job, so that objects of it are to be taken back.
-
-    An object with an upload's ETag is that upload only if the upload is gone: a job that was run again with
-    fixed names leaves the very same object, which is not to be touched.
-    """
-    context, published = adoption.context, False
-    uploads = (
-        upload
-        for _, pendingset in adoption.readable(files.found, forgiving=adoption.force)
-        for upload in pendingset.commits
-    )
-    for batch in in_batches(uploads, _BATCH):
-        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
-        for upload, outcome in context.store.perform(calls):
-            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
-                raise outcome
-            if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
-                continue
-            if _is_pending(context.store, upload):
-                logger.warning(
-                    "%s: %s has the same content but is another job's; no object is taken back",
-                    context.name, join_uri(upload.bucket, upload.destinationKey),
-                )  # fmt: skip
-                return False
-            published = True
-    return published
-
-
-def _is_pending(store: ObjectStore, upload: PendingUpload) -> bool:
-    try:
-        next(iter(store.list_parts(upload.bucket, upload.destinationKey, upload.uploadId)), None)
-    except NoSuchUpload:
-        return False
-    return True
 
 
 def _stage_attempt(application_attempt: int) -> str:

@@ -1,0 +1,56 @@
+# `make` lists the targets. `make demo` and `make test` set themselves up: they need Python 3.11 or newer and
+# make, and neither root nor Docker. What they make lies in .venv and .demo.
+
+UV_VERSION := 0.13.8
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+
+# The first of these that is new enough; `make PYTHON=…` names another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; \
+  done)
+
+# The environment's programs first, its Python for Spark's workers too, and a Java that Spark runs on.
+IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
+  PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; takes about five minutes
+	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo $(ARGS)
+
+test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
+	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
+	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+lint: $(STAMP) ## check style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(STAMP) ## put the code into its format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed, and python3 is not: install one, or name it with make PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is not Python 3.11 or newer" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version) (first time: a few minutes, about 2 GB)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV) || \
+	  { rm -rf $(VENV); echo "This Python cannot make virtual environments: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[demo]' --group dev
+	@! $(BIN)/uv pip show --quiet --python $(BIN)/python pyspark-client 2>/dev/null || \
+	  { echo "pyspark-client is installed in $(VENV); it overwrites files of pyspark: make clean, then again" >&2; exit 1; }
+	@touch $@

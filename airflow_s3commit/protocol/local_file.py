@@ -1,0 +1,143 @@
+"""A file of a staging committer: written to local disk, uploaded when its task attempt commits.
+
+The committers ``directory`` and ``partitioned`` work so, as their namesakes in Hadoop do: a task that fails
+before its commit has sent nothing, at the price of disk for all of the task's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from airflow_s3commit.exceptions import JobClosed
+from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.statistics import Columns
+from airflow_s3commit.protocol.upload import OutputFile
+
+__all__ = ["LocalFile"]
+
+_READ_BYTES = 8 * 1024 * 1024
+
+
+class LocalFile:
+    """A binary file, open for writing on local disk, with the methods of `OutputFile`.
+
+    Args:
+        path: Where it is on disk.
+        uri: URI of the final object.
+        key: Its key.
+
+    Attributes:
+        key: The final key.
+        pending: The finished upload, once `send` has made it.
+
+    """
+
+    mode = "wb"
+
+    def __init__(self, path: Path, uri: str, key: str) -> None:
+        self._path = path
+        self._file: IO[bytes] = path.open("wb")
+        self._state = "open"
+        self._rows: int | None = None
+        self._statistics: Columns | None = None
+        self._upload: OutputFile | None = None
+        self.uri = uri
+        self.key = key
+        self.pending: PendingUpload | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed or aborted."""
+        return self._state != "open"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file was closed, and not aborted."""
+        return self._state == "closed"
+
+    @property
+    def buffered(self) -> int:
+        """Return 0: nothing waits in memory."""
+        return 0
+
+    def writable(self) -> bool:
+        """Return True: it is a file for writing."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False, as an upload does."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return False, as an upload does."""
+        return False
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Do nothing: the file is read after it was closed."""
+
+    def send_buffered(self) -> None:
+        """Do nothing: nothing waits in memory."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes, and return how many.
+
+        Raises:
+            JobClosed: The file is closed.
+            OSError: The disk is full, or fails.
+
+        """
+        if self._state != "open":
+            raise JobClosed(f"{self.uri} is {self._state}")
+        return self._file.write(data)
+
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """End the file; see `OutputFile.close` for the arguments. Closing again does nothing."""
+        if self._state != "open":
+            return
+        self._file.close()
+        self._state, self._rows, self._statistics = "closed", rows, statistics
+
+    def send(self, start_upload: Callable[[], OutputFile]) -> None:
+        """Upload the closed file and remove it from disk. Again: nothing more happens.
+
+        Args:
+            start_upload: Starts the upload of this file's key.
+
+        Raises:
+            DidNotHappen: It could not be uploaded; the upload has been aborted.
+
+        """
+        if self.pending is not None:
+            return
+        self._upload = start_upload()
+        with self._upload as upload, self._path.open("rb") as content:
+            while block := content.read(_READ_BYTES):
+                upload.write(block)
+            upload.close(self._rows, self._statistics)
+        self.pending = self._upload.pending
+        self._path.unlink()
+
+    def abort(self) -> None:
+        """Remove the file, and discard its upload if it was sent. Again: nothing more happens."""
+        if self._state == "aborted":
+            return
+        self._state = "aborted"
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+        if self._upload is not None:
+            self._upload.abort()
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()

@@ -1,0 +1,189 @@
+"""What a job is and where it stands: options, reference, state, lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+
+__all__ = [
+    "AbortReport",
+    "Committer",
+    "ConflictMode",
+    "JobOptions",
+    "JobRecord",
+    "JobReference",
+    "LockRecord",
+    "ReplaceOrder",
+    "SavedSuccess",
+    "State",
+    "StateRecord",
+]
+
+Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
+ConflictMode: TypeAlias = Literal["fail", "append", "replace"]
+ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
+State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """How a job commits. Part of its identity: a job id set up again must come with the same options.
+
+    Attributes:
+        committer: ``directory`` (conflicts are judged over the whole destination) or ``partitioned``
+            (over each partition that gets data), both staged on local disk; ``magic`` (streamed, conflicts
+            as ``partitioned``).
+        conflict_mode: What happens to data that is there already: ``fail``, ``append`` or ``replace``.
+        replace_order: ``publish-then-delete`` never shows neither generation; ``delete-then-publish``, as
+            Hadoop does it, never shows both but has a loss window and no way back.
+        unique_filenames: Put the job id in every file name.
+        track_pending: Where a task keeps its uploads until its pendingset is written: in the ``task`` or,
+            file by file, on ``s3``.
+        fencing: ``required`` refuses stores without conditional writes; ``best-effort`` goes on without.
+        staging: URI of another prefix for the job's records, if not below the destination.
+
+    """
+
+    committer: Committer = "partitioned"
+    conflict_mode: ConflictMode = "fail"
+    replace_order: ReplaceOrder = "publish-then-delete"
+    unique_filenames: bool = True
+    track_pending: Literal["task", "s3"] = "task"
+    fencing: Literal["required", "best-effort"] = "required"
+    staging: str | None = None
+
+    @property
+    def needs_lock(self) -> bool:
+        """Whether two such jobs on one destination must commit one after the other."""
+        return self.conflict_mode != "append" or not self.unique_filenames
+
+    @property
+    def whole_destination(self) -> bool:
+        """Whether conflicts are judged over the whole destination."""
+        return self.committer == "directory"
+
+
+class JobReference(Struct, frozen=True, kw_only=True):
+    """What it takes to find a job again: ids and URIs, safe to pass anywhere."""
+
+    job_id: Text
+    destination: Text
+    staging: Text
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as plain strings, for XCom."""
+        return {"job_id": self.job_id, "destination": self.destination, "staging": self.staging}
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> JobReference:
+        """Read it from plain strings; other entries are ignored.
+
+        Raises:
+            InvalidRecord: An entry is missing or is no string.
+
+        """
+        try:
+            return msgspec.convert(dict(mapping), type=cls)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise InvalidRecord(f"{mapping!r} is not a job reference: {error}") from error
+
+
+class JobRecord(Versioned, frozen=True, kw_only=True):
+    """``job.json``: what a job is. Written once."""
+
+    job_id: Text
+    destination: Text
+    staging: Text
+    options: JobOptions
+    context: dict[str, str] = field(default_factory=dict)
+    conditional_writes: bool = True
+    created: Count
+    nonce: Text
+
+
+class SavedSuccess(Struct, frozen=True, kw_only=True):
+    """The ``_SUCCESS`` that a commit removed, so that a rollback can put it back."""
+
+    etag: Text
+    body: bytes
+
+
+class StateRecord(Versioned, frozen=True, kw_only=True):
+    """``state.json``: where a job is. Changed only by compare-and-swap.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        state: Its state.
+        owner: Who made the last change, for people.
+        attempt: How many changes were made.
+        since: When, in milliseconds since the epoch by the owner's clock, for people.
+        nonce: Unique to each write.
+        seal_etag: ETag of the job's seal, from ``sealed`` on.
+        plan_etag: ETag of the plan, from ``committing`` on.
+        begun: Uploads may have been completed.
+        reversible: What was done so far can be undone; false from the moment the commit may have
+            overwritten or deleted old data.
+        shards: Into how many shards the commit is cut.
+        saved_success: The ``_SUCCESS`` that stood when the commit began.
+        reason: Why the job was aborted.
+
+    """
+
+    job_id: Text
+    state: State
+    owner: Text
+    attempt: Count
+    since: Count
+    nonce: Text
+    seal_etag: str | None = None
+    plan_etag: str | None = None
+    begun: bool = False
+    reversible: bool = True
+    shards: Annotated[int, Meta(ge=1)] = 1
+    saved_success: SavedSuccess | None = None
+    reason: str | None = None
+
+
+class LockRecord(Versioned, frozen=True, kw_only=True):
+    """``_s3commit/lock.json``: which job may publish to the destination.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        staging: URI of its staging, where whoever finds it dead looks for its state.
+        owner: Who took or renewed it, for people.
+        lease: Seconds after which it lapses, counted by the store's clock from when it was written.
+        nonce: Unique to each write.
+
+    """
+
+    job_id: Text
+    staging: Text
+    owner: Text
+    lease: Annotated[float, Meta(gt=0)]
+    nonce: Text
+
+
+class AbortReport(Struct, frozen=True, kw_only=True):
+    """What an abort did.
+
+    Attributes:
+        uploads: Pending uploads that it discarded, or found discarded.
+        objects: Published objects that it took back.
+        state: ``aborted``; or ``absent``, if no such job was known.
+
+    """
+
+    uploads: Count
+    objects: Count
+    state: Literal["aborted", "absent"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return msgspec.structs.asdict(self)

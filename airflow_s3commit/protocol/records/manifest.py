@@ -1,0 +1,87 @@
+"""What a job committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+from airflow_s3commit.protocol.records.job import Committer, ConflictMode
+from airflow_s3commit.protocol.records.output import Counts
+from airflow_s3commit.protocol.statistics import ColumnStatistics
+
+__all__ = ["FileEntry", "ManifestRecord"]
+
+
+class FileEntry(Struct, frozen=True, kw_only=True):
+    """One committed file, a line of the manifest's list.
+
+    Attributes:
+        key: Its key in the destination's bucket.
+        size: Its bytes.
+        etag: The multipart ETag computed from its parts; empty where parts' ETags are not MD5 sums.
+        rows: Its rows, where counted.
+        partition: Its directory below the destination, ``""`` for the root.
+        upload: Our id of the upload, which the object carries as metadata.
+        statistics: What the writer knows of each column.
+
+    """
+
+    key: Text
+    size: Count
+    etag: str
+    rows: Count | None = None
+    partition: str
+    upload: str = ""
+    statistics: dict[str, ColumnStatistics] | None = None
+
+
+class ManifestRecord(Versioned, frozen=True, kw_only=True):
+    """``_s3commit/manifests/<job id>.json``: what a job committed; its presence is the proof of commit.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination.
+        committer: Its committer.
+        conflict_mode: Its conflict mode.
+        committed: When, in milliseconds since the epoch by the committing machine's clock.
+        counts: What was committed.
+        partitions: The same by partition directory.
+        replaced: What was replaced; its rows are not known.
+        files: URI of the list of files: `FileEntry` records, one a line.
+        files_sha256: SHA-256 of that list, in hexadecimal.
+        context: What the orchestrator said of the job (DAG, run, partition).
+        metrics: Durations in milliseconds and counts of requests.
+        nonce: Unique to each write.
+
+    """
+
+    job_id: Text
+    destination: Text
+    committer: Committer
+    conflict_mode: ConflictMode
+    committed: Count
+    counts: Counts
+    partitions: dict[str, Counts]
+    replaced: Counts
+    files: Text
+    files_sha256: Text
+    context: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
+    nonce: Text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its totals as plain values, without the partitions: small enough for XCom."""
+        return {
+            "job_id": self.job_id,
+            "destination": self.destination,
+            "conflict_mode": self.conflict_mode,
+            "committed": self.committed,
+            "files": self.counts.files,
+            "bytes": self.counts.bytes,
+            "rows": self.counts.rows,
+            "partitions": len(self.partitions),
+            "replaced_files": self.replaced.files,
+        }

@@ -1,0 +1,78 @@
+"""The resolved conflicts of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+
+__all__ = ["PlanPart", "PlanRecord", "PlanReference", "PlannedObject"]
+
+
+class PlannedObject(Struct, frozen=True, kw_only=True):
+    """An object that a commit replaces.
+
+    Attributes:
+        key: Its key.
+        size: Its bytes.
+        etag: Its ETag when the plan was made.
+        overwritten: The job writes this very key: completing the upload replaces it, nothing is deleted.
+
+    """
+
+    key: Text
+    size: Count
+    etag: str
+    overwritten: bool = False
+
+
+class PlanPart(Struct, frozen=True, kw_only=True):
+    """One piece of a plan's list of objects."""
+
+    number: Count
+    etag: Text
+    objects: Count
+
+
+class PlanRecord(Versioned, frozen=True, kw_only=True):
+    """``plan/summary.json``: the resolved conflicts of a job.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        plan_id: Names the directory of its parts, and is its writer's nonce.
+        seal_etag: The seal it was made for.
+        parts: The pieces of the list of planned objects.
+        objects: How many objects are planned.
+        bytes: Their bytes.
+        overwritten: How many of them the job overwrites in place.
+        digest: Sum over every planned object of a hash of its key, size and ETag: equal for equal sets,
+            whatever their order.
+
+    """
+
+    job_id: Text
+    plan_id: Text
+    seal_etag: Text
+    parts: list[PlanPart]
+    objects: Count
+    bytes: Count
+    overwritten: Count
+    digest: Text
+
+
+class PlanReference(Struct, frozen=True, kw_only=True):
+    """Where a plan is, its ETag, and what it will replace."""
+
+    location: Text
+    etag: Text
+    partitions: Count
+    objects: Count
+    bytes: Count
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return msgspec.structs.asdict(self)

@@ -1,0 +1,70 @@
+"""Column statistics: what a writer knows of a file without reading it again, and how two of them add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+__all__ = ["ColumnStatistics", "Columns", "Value", "add_columns"]
+
+#: A least or greatest value as JSON holds it; dates and times in ISO 8601, decimals as text.
+Value: TypeAlias = bool | int | float | str | None
+
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of one column.
+
+    Attributes:
+        values: How many values are not null; None if that is not known.
+        nulls: How many are; None if that is not known.
+        least: The least value; None if there is none, or it is not known.
+        greatest: The greatest, likewise.
+
+    """
+
+    values: _Count | None = None
+    nulls: _Count | None = None
+    least: Value = None
+    greatest: Value = None
+
+    def plus(self, other: ColumnStatistics) -> ColumnStatistics:
+        """Return what is known of both parts of a column; what is not known of one is not known of both."""
+        return ColumnStatistics(
+            values=_sum(self.values, other.values),
+            nulls=_sum(self.nulls, other.nulls),
+            least=_outer(self, other, self.least, other.least, min),
+            greatest=_outer(self, other, self.greatest, other.greatest, max),
+        )
+
+
+Columns: TypeAlias = Mapping[str, ColumnStatistics]
+
+
+def add_columns(one: Columns | None, other: Columns | None) -> dict[str, ColumnStatistics] | None:
+    """Add up the statistics of two sets of files, for the columns that both have; None if one has none."""
+    if one is None or other is None:
+        return None
+    return {name: one[name].plus(other[name]) for name in one if name in other}
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _outer(
+    one: ColumnStatistics, other: ColumnStatistics, mine: Value, theirs: Value, pick: Callable[..., Any]
+) -> Value:
+    """Return the outer one of two bounds; a part without values has none and does not count."""
+    if one.values == 0:
+        return theirs
+    if other.values == 0:
+        return mine
+    numbers = isinstance(mine, int | float) and isinstance(theirs, int | float)
+    if not numbers and not (isinstance(mine, str) and isinstance(theirs, str)):
+        return None
+    bound: Value = pick(mine, theirs)
+    return bound

@@ -1,0 +1,123 @@
+"""A Spark session on this machine, and a look at what it left in the store."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyarrow.fs import S3FileSystem
+from pyspark.sql import SparkSession
+
+from airflow_s3commit.protocol.destination import Destination, is_hidden
+from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.protocol.records import FileEntry, ManifestRecord
+    from airflow_s3commit.store.s3 import S3Store
+
+
+@pytest.fixture(scope="session")
+def spark(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Run one local session whose processes find the store's keys in their environment, as on a cluster.
+
+    A task may fail twice before its job does.
+    """
+    home = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in seaweed.environment.items():
+            patch.setenv(name, value)
+        # Where the store is must come from options and conf alone.
+        patch.delenv("AWS_ENDPOINT_URL_S3")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        session = (
+            SparkSession.builder.master("local[2,3]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "Asia/Tokyo")
+            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+            .config("spark.local.dir", str(home / "local"))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@dataclass
+class Lake:
+    """A table in the store, seen from outside."""
+
+    store: S3Store
+    server: SeaweedServer
+    uri: str
+
+    @property
+    def destination(self) -> Destination:
+        return Destination.parse(self.uri)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"endpointUrl": self.server.endpoint_url, "region": "us-east-1", "pathStyle": "true"}
+
+    def visible(self) -> list[str]:
+        """Return the visible data files, by their paths in the table."""
+        found = self.store.list_objects(self.destination.bucket, self.destination.prefix)
+        paths = [info.key.removeprefix(self.destination.prefix) for info in found]
+        return [path for path in paths if not is_hidden(path)]
+
+    def everything(self) -> list[str]:
+        """Return all keys, hidden ones too."""
+        found = self.store.list_objects(self.destination.bucket, self.destination.prefix)
+        return [info.key for info in found]
+
+    def pending(self) -> list[str]:
+        """Return the keys of pending uploads."""
+        found = self.store.list_uploads(self.destination.bucket, self.destination.prefix)
+        return [upload.key for upload in found]
+
+    def manifest(self) -> ManifestRecord:
+        return latest_manifest(self.store, self.destination)
+
+    def files(self) -> list[FileEntry]:
+        return list(manifest_files(self.store, self.manifest()))
+
+    def download(self, folder: Path) -> Path:
+        """Copy the visible data files to a local folder."""
+        for path in self.visible():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            key = self.destination.prefix + path
+            target.write_bytes(self.store.get(self.destination.bucket, key).body)
+        return folder
+
+    def table(self, *partition_by: str) -> pa.Table:
+        """Read the visible data files over S3 with pyarrow, partition columns as text."""
+        filesystem = S3FileSystem(
+            access_key=self.server.access_key,
+            secret_key=self.server.secret_key,
+            endpoint_override=self.server.endpoint_url,
+            region="us-east-1",
+        )
+        columns = pa.schema([(name, pa.string()) for name in partition_by])
+        partitioning = ds.partitioning(columns, flavor="hive")
+        source = f"{self.destination.bucket}/{self.destination.prefix}".rstrip("/")
+        found = ds.dataset(source, filesystem=filesystem, format="parquet", partitioning=partitioning)
+        return found.to_table()
+
+
+@pytest.fixture
+def lake(seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake:
+    """Return an empty table of the test's own."""
+    return Lake(seaweed_store, seaweed, f"s3://{bucket}/{prefix}")

@@ -1,0 +1,307 @@
+"""``df.write.format("s3commit")`` in a real Spark session, on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import TaskContext
+
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.spark import committer_conf, register
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
+
+
+def write(frame: DataFrame, lake: Lake, mode: str = "append", **options: str) -> None:
+    """Write a frame as a notebook would."""
+    frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
+
+
+def rows(table: pa.Table) -> Counter[str]:
+    """Count equal rows, whatever the order of columns."""
+    names = sorted(table.column_names)
+    return Counter(repr([row[name] for name in names]) for row in table.to_pylist())
+
+
+def failing_once(frame: DataFrame, attempts: int = 1) -> DataFrame:
+    """Return the frame, with an exception at the end of the first attempts of each task."""
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        yield from batches
+        if context is not None and context.attemptNumber() < attempts:
+            raise RuntimeError("injected into the first attempt")
+
+    return frame.mapInArrow(pass_on, frame.schema)
+
+
+def failing_while_pending(frame: DataFrame, lake: Lake, seen: Path, attempts: int = 1) -> DataFrame:
+    """Return the frame, with an exception that waits until this very attempt has uploads pending.
+
+    Each attempt that saw its uploads leaves a file in the folder ``seen``, so that a test can tell.
+    """
+    endpoint, bucket, prefix = lake.server.endpoint_url, lake.destination.bucket, lake.destination.prefix
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from airflow_s3commit.spark.executor_store import store_of_process  # noqa: PLC0415 - in the worker
+        from airflow_s3commit.spark.session import StoreSettings  # noqa: PLC0415
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches
+        if context.attemptNumber() >= attempts:
+            return
+        store = store_of_process(StoreSettings(endpoint, "us-east-1", True))
+        mine = f"/part-{context.partitionId():05d}-"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if any(mine in upload.key for upload in store.list_uploads(bucket, prefix)):
+                (seen / f"{context.partitionId()}-{context.attemptNumber()}").touch()
+                break
+        raise RuntimeError("injected into the first attempt")
+
+    return frame.mapInArrow(pass_on, frame.schema)
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Hand rows to Python a few at a time, so that a writer has begun before its input ends."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.fixture
+def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
+    """Return a function that sets a job up and puts it into the session's conf, as an operator would."""
+    keys: set[str] = set()
+
+    def set_up(mode: str, attempt: str = "1") -> Job:
+        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id="airflow-run-1")
+        conf = committer_conf(
+            job.reference, "load", attempt, endpoint_url=lake.server.endpoint_url, path_style=True
+        )
+        keys.update(conf)
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        return job
+
+    yield set_up
+    for key in keys:
+        spark.conf.unset(key)
+
+
+def test_a_notebook_write_commits_by_itself(spark: SparkSession, lake: Lake) -> None:
+    """Without a job every row appears exactly once, the manifest counts them, and nothing stays pending."""
+    frame = spark.range(5000, numPartitions=3).selectExpr(
+        "id", "id / 7 as ratio", "cast(id % 4 as string) as dt", "concat('r', id % 2) as region"
+    )
+    write(frame, lake, partitionBy="dt,region")
+    expected = pa.Table.from_pylist([row.asDict() for row in frame.collect()])
+    assert rows(lake.table("dt", "region")) == rows(expected)
+    manifest = lake.manifest()
+    assert (manifest.counts.rows, manifest.counts.files) == (5000, 12)
+    assert manifest.conflict_mode == "append"
+    assert sorted(manifest.partitions) == [f"dt={n}/region=r{n % 2}" for n in range(4)]
+    listed = sorted(entry.key for entry in lake.files())
+    assert sorted(lake.destination.prefix + path for path in lake.visible()) == listed
+    assert all(f"-{manifest.job_id}.c000.snappy.parquet" in path for path in lake.visible())
+    assert lake.pending() == []
+    assert not [key for key in lake.everything() if "__magic_job" in key]
+
+
+def test_overwrite_replaces_touched_partitions_and_append_adds(spark: SparkSession, lake: Lake) -> None:
+    """Overwrite replaces only the partitions that get data; append leaves what is there."""
+    days = spark.range(30, numPartitions=2).selectExpr("id", "concat('d', id % 3) as dt")
+    write(days, lake, partitionBy="dt")
+    write(days.where("dt = 'd1'").selectExpr("id + 100 as id", "dt"), lake, "overwrite", partitionBy="dt")
+    write(days.where("dt = 'd2'").selectExpr("id + 200 as id", "dt"), lake, partitionBy="dt")
+    found = Counter((row["dt"], row["id"]) for row in lake.table("dt").to_pylist())
+    expected = Counter((f"d{n % 3}", n) for n in range(30) if n % 3 != 1)
+    expected += Counter(("d1", n + 100) for n in range(30) if n % 3 == 1)
+    expected += Counter(("d2", n + 200) for n in range(30) if n % 3 == 2)
+    assert found == expected
+    assert lake.pending() == []
+
+
+#: Bounds so tight that files are opened while rows still come.
+TIGHT = {"rowBytes": "64k", "openFiles": "2"}
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_retried_task_counts_once(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """When each task fails once with uploads pending, each row is there once and nothing is pending.
+
+    Spark ends the writer's input as if it were whole when what feeds it fails, so the failed attempts leave
+    pendingsets that lack rows: only the messages say which attempts count.
+    """
+    frame = spark.range(6_000, numPartitions=3).selectExpr(
+        "id", "cast(id % 5 as int) as p", "repeat(id, 300) as pad"
+    )
+    failing = failing_while_pending(frame, lake, tmp_path)
+    write(failing, lake, partitionBy="p", maxRecordsPerFile="300", **TIGHT)
+    assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0", "2-0"}
+    assert sorted(lake.table("p")["id"].to_pylist()) == list(range(6_000))
+    assert lake.manifest().counts.rows == 6_000
+    assert max(entry.rows or 0 for entry in lake.files()) <= 300
+    assert lake.pending() == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_write_that_fails_leaves_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """When a task with uploads pending fails for good, no file, upload or staging stays."""
+    frame = spark.range(4_000, numPartitions=2).selectExpr(
+        "id", "cast(id % 5 as int) as p", "repeat(id, 300) as pad"
+    )
+    failing = failing_while_pending(frame, lake, tmp_path, attempts=99)
+    with pytest.raises(Exception, match="injected into the first attempt"):
+        write(failing, lake, partitionBy="p", **TIGHT)
+    assert {path.name for path in tmp_path.iterdir()} >= {"0-0", "1-0"}
+    assert lake.visible() == []
+    assert lake.pending() == []
+    assert not [key for key in lake.everything() if "__magic_job" in key]
+
+
+def test_partition_values_are_named_as_spark_names_them(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Directories equal those of Spark's own writer, whatever the strings, booleans, dates and decimals."""
+    frame = spark.sql(
+        """select * from values
+        (null, true, date'2013-01-01', 1.50, 1), ('', false, date'0001-01-01', 0.01, 2),
+        ('a/b:c=d%', null, null, null, 3), ('é x', true, date'1582-10-04', -0.10, 4),
+        ('.{[^"', false, date'9999-12-31', 12345.67, 5) t(`na me`, b, d, n, id)"""
+    ).coalesce(1)
+    columns = ["na me", "b", "d", "n"]
+    write(frame, lake, partitionBy=json.dumps(columns))
+    frame.write.partitionBy(*columns).parquet(str(tmp_path / "native"))
+    theirs = tmp_path / "native"
+    native = {str(path.parent.relative_to(theirs)) for path in theirs.rglob("*.parquet")}
+    assert {path.rpartition("/")[0] for path in lake.visible()} == native
+    folder = lake.download(tmp_path / "ours")
+    back = spark.read.parquet(str(folder)).select(frame.columns)
+    wanted = spark.read.parquet(str(theirs)).select(frame.columns)
+    assert Counter(back.collect()) == Counter(wanted.collect())
+
+
+def test_types_read_back_as_from_sparks_own_writer(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Spark reads the same schema and values from our files as from its own; DuckDB reads the same rows."""
+    frame = spark.range(50, numPartitions=2).selectExpr(
+        "id", "cast(id as tinyint) as i8", "if(id % 3 = 0, null, cast(id as float)) as f",
+        "cast(id as double) / 3 as d", "cast(id as decimal(9, 2)) as d9", "cast(id as decimal(18, 3)) as d18",
+        "cast(id as decimal(38, 4)) as d38", "id % 2 = 0 as flag", "cast(id as string) as `text with.dots`",
+        "cast(cast(id as string) as binary) as raw",
+        "date_add(date'1850-01-01', cast(id as int)) as day", "timestamp'1890-01-01 00:00:01.000002' as t",
+        "timestamp_ntz'1500-01-01 00:00:00' as ntz", "array(id, null) as a", "map('k', id) as m",
+        "named_struct('x', id, 'y', array(named_struct('z', id))) as s", "make_dt_interval(0, 0, 0, id) as i",
+        "parse_json('{\"k\": 1}') as v",
+    )  # fmt: skip
+    write(frame, lake)
+    folder = lake.download(tmp_path / "ours")
+    frame.write.parquet(str(tmp_path / "native"))
+    ours, native = spark.read.parquet(str(folder)), spark.read.parquet(str(tmp_path / "native"))
+    assert ours.schema == native.schema
+    assert Counter(map(repr, ours.collect())) == Counter(map(repr, native.collect()))
+    # DuckDB takes Spark's own INT96 for a time without a zone, and has no types for the last two.
+    names = [name for name in frame.columns if name not in ("t", "i", "v")]
+    wanted = ", ".join(f'"{name}"' for name in names)
+    by_duckdb = [
+        duckdb.sql(f"select {wanted} from read_parquet('{place}/*.parquet') order by id").fetchall()
+        for place in (folder, tmp_path / "native")
+    ]
+    assert by_duckdb[0] == by_duckdb[1]
+    footer = pq.ParquetFile(next(folder.glob("*.parquet"))).metadata.metadata
+    written = json.loads(footer[b"org.apache.spark.sql.parquet.row.metadata"])
+    assert [field["name"] for field in written["fields"]] == frame.columns
+
+
+def test_under_a_job_the_write_only_seals(spark: SparkSession, lake: Lake, job_conf: Any) -> None:
+    """With a job in the conf nothing is visible until the job's owner commits; no path is needed."""
+    job = job_conf("replace")
+    frame = spark.range(100, numPartitions=2).selectExpr("id", "concat('d', id % 2) as dt")
+    frame.write.format("s3commit").mode("append").option("partitionBy", "dt").save()
+    assert lake.visible() == []
+    assert len(lake.pending()) == 4
+    seal = job.stage_seal("load", "1")
+    assert seal is not None
+    assert (seal.tasks, seal.counts.files, seal.counts.rows) == (2, 4, 100)
+    assert sorted(seal.partitions) == ["dt=d0", "dt=d1"]
+    job.seal()
+    job.commit()
+    assert sorted(lake.table("dt")["id"].to_pylist()) == list(range(100))
+    assert lake.pending() == []
+
+
+def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake, job_conf: Any) -> None:
+    """Overwrite on an append job, and a path that is not the job's, fail with what to do."""
+    job_conf("append")
+    frame = spark.range(10, numPartitions=1)
+    with pytest.raises(Exception, match="save mode overwrite contradicts conflict mode append"):
+        frame.write.format("s3commit").mode("overwrite").save()
+    with pytest.raises(Exception, match="leave the path out"):
+        frame.write.format("s3commit").mode("append").save(lake.uri.rstrip("/") + "x")
+    assert lake.pending() == []
+
+
+def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
+    spark: SparkSession, lake: Lake, job_conf: Any
+) -> None:
+    """A stage attempt that fails is aborted, and the next one's rows are the ones that count."""
+    frame = spark.range(100, numPartitions=2)
+    job = job_conf("append", "1")
+    with pytest.raises(Exception, match="injected"):
+        failing_once(frame, attempts=99).write.format("s3commit").mode("append").save()
+    assert job.stage_seal("load", "1") is None
+    job_conf("append", "2")
+    frame.write.format("s3commit").mode("append").save()
+    job.seal()
+    job.commit()
+    assert sorted(lake.table()["id"].to_pylist()) == list(range(100))
+    assert lake.pending() == []
+
+
+def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> None:
+    """A missing column, a type to be cast first and an unknown option are told from the driver."""
+    frame = spark.range(3).selectExpr("id", "current_timestamp() as t")
+    for options, says in (
+        ({"partitionBy": "day"}, "not among id, t"),
+        ({"partitionBy": "t"}, r"cast it to string first: df\.withColumn\('t'"),
+        ({"partitioned": "t"}, "has no option partitioned"),
+    ):
+        with pytest.raises(Exception, match=says):
+            write(frame, lake, **options)
+    assert lake.everything() == []
+
+
+def test_registration_carries_the_stores_place(spark: SparkSession, lake: Lake) -> None:
+    """After `register`, the session's endpoint is used even by the writer's own process on abort."""
+    conf = {"spark.s3commit.endpoint.url": lake.server.endpoint_url, "spark.s3commit.path.style": "true"}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        register(spark)
+        spark.range(10).write.format("s3commit").mode("append").save(lake.uri)
+        with pytest.raises(Exception, match="injected"):
+            failing_once(spark.range(10), 99).write.format("s3commit").mode("append").save(lake.uri)
+    finally:
+        for key in conf:
+            spark.conf.unset(key)
+    assert sorted(lake.table()["id"].to_pylist()) == list(range(10))
+    assert lake.pending() == []
+    assert not [key for key in lake.everything() if "__magic_job" in key]

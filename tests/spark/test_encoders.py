@@ -1,0 +1,126 @@
+"""Rows to Parquet."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_s3commit.spark.encoders import CODECS, ParquetEncoder, ParquetFormat, dictionary_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORM = ParquetFormat("snappy", "4.3.0", json.dumps({"type": "struct", "fields": []}))
+
+
+def encode(table: pa.Table, form: ParquetFormat = FORM, groups: int = 1) -> io.BytesIO:
+    """Return a table as a file."""
+    sink = io.BytesIO()
+    encoder = ParquetEncoder(sink, table.schema, form)
+    size = -(-table.num_rows // groups)
+    for group in range(groups):
+        encoder.write(table.slice(group * size, size))
+    encoder.close()
+    assert encoder.rows == table.num_rows
+    return sink
+
+
+def test_the_footer_is_what_spark_reads_its_schema_from() -> None:
+    """Spark's version and schema are in the footer, Arrow's schema is not."""
+    metadata = pq.ParquetFile(encode(pa.table({"x": [1]}))).metadata
+    assert metadata.metadata == {
+        b"org.apache.spark.version": b"4.3.0",
+        b"org.apache.spark.sql.parquet.row.metadata": FORM.row_metadata.encode(),
+    }
+
+
+def test_types_are_stored_as_spark_stores_them() -> None:
+    """Timestamps are INT64 microseconds, adjusted to UTC if they have a zone; small decimals are integers."""
+    moment = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
+    table = pa.table(
+        {
+            "utc": pa.array([moment], pa.timestamp("us", "Asia/Tokyo")),
+            "ntz": pa.array([moment], pa.timestamp("us")),
+            "d9": pa.array([Decimal("1.25")], pa.decimal128(9, 2)),
+            "d18": pa.array([Decimal("1.25")], pa.decimal128(18, 2)),
+            "d38": pa.array([Decimal("1.25")], pa.decimal128(38, 2)),
+        }
+    )
+    schema = pq.ParquetFile(encode(table)).schema
+    types = {schema.column(n).name: schema.column(n).physical_type for n in range(len(schema))}
+    wide = {"d38": "FIXED_LEN_BYTE_ARRAY"}
+    assert types == {"utc": "INT64", "ntz": "INT64", "d9": "INT32", "d18": "INT64", **wide}
+    zones = [json.loads(schema.column(n).logical_type.to_json()) for n in (0, 1)]
+    assert [(zone["timeUnit"], zone["isAdjustedToUTC"]) for zone in zones] == [
+        ("microseconds", True),
+        ("microseconds", False),
+    ]
+    assert pq.read_table(encode(table)).column("ntz").to_pylist() == [moment]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> None:
+    """DuckDB reads what each codec wrote, and the file's name says the codec as Spark's does."""
+    form = ParquetFormat(name, "4.3.0", "{}")
+    table = pa.table({"x": list(range(2000)), "s": ["abc"] * 2000})
+    path = tmp_path / f"file{form.suffix}"
+    path.write_bytes(encode(table, form).getvalue())
+    query = f"select sum(x), count(distinct s) from read_parquet('{path}')"
+    assert duckdb.sql(query).fetchall() == [(1999000, 1)]
+    assert form.suffix.endswith(".parquet")
+
+
+def test_each_write_is_a_row_group() -> None:
+    """Row groups are as large as the caller makes them."""
+    metadata = pq.ParquetFile(encode(pa.table({"x": list(range(10))}), groups=3)).metadata
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
+
+
+def test_a_file_without_rows_has_its_schema() -> None:
+    """Closing at once leaves a readable file with the columns."""
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False), ("a.b", pa.string())])
+    sink = io.BytesIO()
+    ParquetEncoder(sink, schema, FORM).close()
+    assert pq.read_table(sink).schema == schema
+
+
+def test_dictionaries_are_for_columns_that_repeat() -> None:
+    """Columns of distinct values go without a dictionary; nested ones keep it, by the file's paths."""
+    count = 4000
+    table = pa.table(
+        {
+            "unique": pa.array(range(count)),
+            "few.dotted": pa.array([n % 7 for n in range(count)]),
+            "flag": pa.array([True] * count),
+            "nothing": pa.nulls(count),
+            "s": pa.array([{"a": n, "m": [(1, [n])]} for n in range(count)],
+                          pa.struct([("a", pa.int32()), ("m", pa.map_(pa.int32(), pa.list_(pa.int32())))])),
+        }
+    )  # fmt: skip
+    chosen = dictionary_columns(table)
+    assert chosen == ["few.dotted", "s.a", "s.m.key_value.key", "s.m.key_value.value.list.element"]
+    group = pq.ParquetFile(encode(table)).metadata.row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    # Arrow gives up a dictionary that grows too large, so only its absence is certain for the others.
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} <= set(chosen)
+    assert "few.dotted" in {c.path_in_schema for c in columns if c.has_dictionary_page}
+    assert {c.path_in_schema for c in columns} >= set(chosen)
+
+
+def test_an_abandoned_file_sends_nothing_more() -> None:
+    """Letting go of a file writes no footer, now or when it is collected."""
+    sink = io.BytesIO()
+    table = pa.table({"x": list(range(1000))})
+    encoder = ParquetEncoder(sink, table.schema, FORM)
+    encoder.write(table)
+    before = sink.getvalue()
+    encoder.abandon()
+    assert sink.getvalue() == before

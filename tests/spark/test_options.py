@@ -1,0 +1,98 @@
+"""The options of the data source."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from airflow_s3commit.spark.options import (
+    InvalidOption,
+    WriteOptions,
+    parse_bytes,
+    parse_columns,
+    parse_options,
+)
+from airflow_s3commit.spark.session import StoreSettings
+
+
+def test_defaults_are_append_with_snappy_and_no_partitions() -> None:
+    """With only a path, a write appends to it."""
+    options = parse_options({"path": "s3a://lake/flights"}, overwrite=False)
+    assert options == WriteOptions(destination="s3://lake/flights/")
+    assert options.own_conflict_mode == "append"
+
+
+def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
+    """Options arrive in whatever case and leave as numbers, flags and tuples."""
+    options = parse_options(
+        {
+            "PATH": "s3://lake/t",
+            "partitionBy": "dt, region",
+            "compression": "ZSTD",
+            "maxRecordsPerFile": "1000",
+            "partBytes": "16MiB",
+            "parquet.block.size": "128m",
+            "openFiles": "3",
+            "endpointUrl": "http://127.0.0.1:1",
+            "pathStyle": "true",
+            "stage": "load",
+        },
+        overwrite=True,
+    )
+    assert options.partition_by == ("dt", "region")
+    assert (options.compression, options.max_records_per_file, options.open_files) == ("zstd", 1000, 3)
+    assert (options.part_bytes, options.row_group_bytes) == (16 << 20, 128 << 20)
+    assert options.store == StoreSettings(endpoint_url="http://127.0.0.1:1", path_style=True)
+    assert options.own_conflict_mode == "replace"
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("partition_by", "dt", "no option partition_by"),
+        ("compression", "rar", "not one of snappy"),
+        ("partBytes", "1m", "no parts under"),
+        ("partBytes", "many", "not a size"),
+        ("openFiles", "0", "less than 1"),
+        ("maxRecordsPerFile", "x", "maxrecordsperfile"),
+        ("conflictMode", "merge", "not one of fail, append, replace"),
+        ("pathStyle", "perhaps", "neither true nor false"),
+        ("stage", "a/b", "stage"),
+        ("partitionBy", "dt,,x", "empty"),
+        ("partitionBy", "dt,DT", "twice"),
+        ("partitionBy", "[1]", "JSON list"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(name: str, value: str, says: str) -> None:
+    """An unknown or malformed option is refused with a message that names it."""
+    with pytest.raises(InvalidOption, match=says):
+        parse_options({"path": "s3://lake/t", name: value}, overwrite=False)
+
+
+def test_overwrite_contradicts_another_conflict_mode() -> None:
+    """Overwrite means replace; append is neutral."""
+    with pytest.raises(InvalidOption, match="contradicts conflictMode=fail"):
+        parse_options({"conflictMode": "fail"}, overwrite=True)
+    assert parse_options({"conflictMode": "fail"}, overwrite=False).own_conflict_mode == "fail"
+
+
+def test_given_store_settings_win_over_the_sessions() -> None:
+    """An option beats what the session's registration found, which fills the rest."""
+    session = StoreSettings("http://127.0.0.1:1", "eu-west-1", True)
+    given = {"region": "us-east-1", "pathStyle": "false"}
+    options = parse_options(given, overwrite=False, store_defaults=session)
+    assert options.store == StoreSettings("http://127.0.0.1:1", "us-east-1", False)
+
+
+def test_columns_with_commas_come_as_json() -> None:
+    """A JSON list takes any column name."""
+    assert parse_columns('["a,b", "c"]') == ("a,b", "c")
+    assert parse_columns(" ") == ()
+
+
+def test_sizes_have_units() -> None:
+    """Sizes are bytes or have a binary unit."""
+    sizes = [parse_bytes(text) for text in ("7", "1k", "1KB", "2MiB", "1g")]
+    assert sizes == [7, 1024, 1024, 2 << 20, 1 << 30]

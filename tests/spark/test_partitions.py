@@ -1,0 +1,143 @@
+"""Splitting rows by partition values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_s3commit.spark.partitions import (
+    NULL_DIRECTORY,
+    PartitionSplitter,
+    UnsupportedPartition,
+    escape,
+    resolve_columns,
+)
+
+# As Spark 4.3's ExternalCatalogUtils.escapePathName answered for every character below 300.
+ESCAPED_BY_SPARK = {
+    *range(1, 32), 34, 35, 37, 39, 42, 47, 58, 61, 63, 91, 92, 93, 94, 123, 127,
+}  # fmt: skip
+
+
+def split(batch: pa.RecordBatch, *columns: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each directory."""
+    splitter = PartitionSplitter(batch.schema, resolve_columns(batch.schema, columns))
+    found = defaultdict(list)
+    for directory, rows in splitter.split(batch):
+        assert rows.schema == splitter.file_schema
+        found[directory].extend(rows.to_pylist())
+    return dict(found)
+
+
+def test_exactly_the_characters_that_spark_escapes_are_escaped() -> None:
+    """Each character is written as Spark writes it, in upper-case hexadecimal."""
+    assert {code for code in range(300) if escape(chr(code)) != chr(code)} == ESCAPED_BY_SPARK
+    assert escape("a:b/\x7fé😀 }") == "a%3Ab%2F%7Fé😀 }"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "rendered"),
+    [
+        (pa.string(), "a=b", "a%3Db"),
+        (pa.string(), "", NULL_DIRECTORY),
+        (pa.string(), None, NULL_DIRECTORY),
+        (pa.large_string(), "x", "x"),
+        (pa.int8(), -5, "-5"),
+        (pa.int64(), 2**63 - 1, "9223372036854775807"),
+        (pa.bool_(), True, "true"),
+        (pa.bool_(), False, "false"),
+        (pa.date32(), dt.date(1, 1, 1), "0001-01-01"),
+        (pa.date32(), dt.date(9999, 12, 31), "9999-12-31"),
+        (pa.decimal128(20, 6), Decimal("0.000001"), "0.000001"),
+        (pa.decimal128(20, 6), Decimal(0), "0.000000"),
+        (pa.decimal128(38, 0), Decimal(10) ** 20, "100000000000000000000"),
+    ],
+)
+def test_values_are_rendered_as_spark_casts_them(kind: pa.DataType, value: Any, rendered: str) -> None:
+    """A value's directory is what Spark's cast to string gives (seen with Spark 4.3)."""
+    batch = pa.record_batch({"p": pa.array([value], kind), "x": pa.array([1])})
+    assert split(batch, "p") == {f"p={rendered}": [{"x": 1}]}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.binary(), pa.decimal128(20, 7),
+     pa.list_(pa.int32()), pa.duration("us"), pa.null()],
+    ids=str,
+)  # fmt: skip
+def test_types_that_only_spark_can_render_are_refused(kind: pa.DataType) -> None:
+    """The message names the column, its type, and the cast that helps."""
+    schema = pa.schema([("when", kind), ("x", pa.int64())])
+    with pytest.raises(UnsupportedPartition, match=r"'when' has the type .*df\['when'\]\.cast\('string'\)"):
+        resolve_columns(schema, ["when"])
+
+
+def test_dates_beyond_python_are_refused_by_column() -> None:
+    """A date after the year 9999 is refused with the column's name, not rendered wrongly."""
+    batch = pa.record_batch({"p": pa.array([3_000_000], pa.int32()).cast(pa.date32()), "x": pa.array([1])})
+    with pytest.raises(UnsupportedPartition, match="partition column 'p' holds a value"):
+        split(batch, "p")
+
+
+def test_columns_are_resolved_as_spark_resolves_them() -> None:
+    """Case is disregarded unless it matters; missing, ambiguous and all columns are refused."""
+    schema = pa.schema([("Dt", pa.string()), ("x", pa.string()), ("X", pa.string())])
+    assert resolve_columns(schema, ["dT", "X"]) == ("Dt", "X")
+    for names, says in ((["y"], "not among"), (["Dt", "x", "X"], "no column would be left")):
+        with pytest.raises(UnsupportedPartition, match=says):
+            resolve_columns(schema, names)
+    with pytest.raises(UnsupportedPartition, match="ambiguous"):
+        resolve_columns(pa.schema([("ab", pa.string()), ("AB", pa.string())]), ["aB"])
+
+
+def test_directories_nest_in_the_given_order_with_escaped_names() -> None:
+    """The first partition column is the outermost directory, and names are escaped as values are."""
+    batch = pa.record_batch({"a:b": ["1"], "c": pa.array([2]), "x": pa.array([3])})
+    assert split(batch, "c", "a:b") == {"c=2/a%3Ab=1": [{"x": 3}]}
+
+
+rows = st.lists(
+    st.tuples(st.sampled_from([None, "", "a", "b", "/"]), st.none() | st.integers(0, 3)), max_size=60
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows, st.booleans())
+def test_splitting_keeps_every_row_in_its_order(
+    values: list[tuple[str | None, int | None]], arrange: bool
+) -> None:
+    """Whatever the order of rows, each is in the directory of its values, in the order it came."""
+    if arrange:
+        values = sorted(values, key=repr)
+    batch = pa.record_batch(
+        {
+            "s": pa.array([value[0] for value in values], pa.string()),
+            "n": pa.array([value[1] for value in values], pa.int64()),
+            "row": pa.array(range(len(values)), pa.int64()),
+        }
+    )
+    expected = defaultdict(list)
+    for row, (text, number) in enumerate(values):
+        left = escape(text or "") or NULL_DIRECTORY
+        expected[f"s={left}/n={NULL_DIRECTORY if number is None else number}"].append(row)
+    found = {name: sorted(row["row"] for row in rows) for name, rows in split(batch, "s", "n").items()}
+    assert found == dict(expected)
+    splitter = PartitionSplitter(batch.schema, ("s", "n"))
+    for _, piece in splitter.split(batch):
+        assert piece.column("row").to_pylist() == sorted(piece.column("row").to_pylist())
+    assert splitter.arranged(batch) or not arrange
+
+
+def test_a_small_piece_does_not_keep_its_batch_in_memory() -> None:
+    """Pieces are copied when they are a small part of an arranged batch."""
+    batch = pa.record_batch({"p": ["a"] * 10 + ["b"] * 9990, "x": pa.array(range(10_000))})
+    pieces = dict(PartitionSplitter(batch.schema, ("p",)).split(batch))
+    assert pieces["p=a"].get_total_buffer_size() < 1000
+    assert pieces["p=b"].num_rows == 9990

@@ -1,0 +1,47 @@
+"""What travels in the Spark conf."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.spark.session import (
+    JobInConf,
+    StoreSettings,
+    committer_conf,
+    job_from_conf,
+    store_from_conf,
+)
+
+REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
+
+
+def test_what_is_put_in_is_found_again() -> None:
+    """The conf carries the job, stage, attempt and store settings unchanged."""
+    conf = committer_conf(REFERENCE, "load", "2", endpoint_url="http://h", region="r", path_style=False)
+    assert job_from_conf(conf.get) == JobInConf(REFERENCE, "load", "2")
+    assert store_from_conf(conf.get) == StoreSettings("http://h", "r", False)
+    assert all(isinstance(value, str) and key.startswith("spark.s3commit.") for key, value in conf.items())
+
+
+def test_a_conf_without_a_job_names_none() -> None:
+    """Store settings alone are no job."""
+    assert job_from_conf({"spark.s3commit.endpoint.url": "http://h"}.get) is None
+    assert store_from_conf({}.get) == StoreSettings()
+
+
+def test_a_part_of_a_job_is_refused() -> None:
+    """A conf that names a job in part is refused with the missing keys."""
+    with pytest.raises(InvalidRecord, match=r"not spark\.s3commit\.job\.destination, spark\..*staging"):
+        job_from_conf({"spark.s3commit.job.id": "j1"}.get)
+
+
+def test_importing_the_door_imports_no_pyspark() -> None:
+    """Airflow's processes import `committer_conf` without PySpark and pyarrow."""
+    heavy = "{'pyspark', 'pyarrow', 'boto3'}"
+    code = f"import sys, airflow_s3commit.spark; sys.exit(bool({heavy} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
