@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_s3commit.protocol.task_attempt import TaskAttempt
+    from airflow_s3commit.protocol.local_file import LocalFile
     from airflow_s3commit.protocol.upload import OutputFile
 
 __all__ = ["Bounds", "OpenFiles", "RowBuffers"]

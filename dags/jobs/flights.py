@@ -41,7 +41,7 @@ def main() -> None:
     flights = spark.createDataFrame(flights_of(arguments.day))
     (
         flights.withColumn("dt", F.lit(arguments.day.isoformat()))
-        .coalesce(1)
+        .repartition(3)
         .sortWithinPartitions("carrier", "flight", "sched_dep_time")
         .write.format("s3commit")
         .mode("append")
