@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     InvalidRecord,
     NoSuchKey,
+    NoSuchUpload,
     NotReversible,
     PreconditionFailed,
     S3CommitError,
@@ -27,7 +29,7 @@ from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
-from airflow_s3commit.protocol.state import find_manifest, move, read_state
+from airflow_s3commit.protocol.state import find_manifest, move, read_state, spend
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.upload import JOB_METADATA
 from airflow_s3commit.protocol.uploads import (
@@ -68,7 +70,7 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
         while True:
             current = read_state(context)
             if current is None:
-                return _abort_unknown(context)
+                return _abort_unknown(context, reason)
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
                 current = move(context, current, "aborting", reason=reason)
@@ -88,10 +90,11 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
 
 
-def _abort_unknown(context: JobContext) -> AbortReport:
+def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    spend(context, reason)
     tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
     uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
@@ -118,22 +121,22 @@ def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool)
 
 def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | None:
     """Do the work of an abort; None if another process moved the job meanwhile."""
-    uploads, objects, unreadable = 0, 0, False
+    uploads, objects = 0, 0
     if current.record.state == "aborting":
         begun = current.record.begun
         for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]
-            unreadable = unreadable or len(readable) < len(batch)
             if begun:
                 objects += delete_ours(context, readable)
             else:
                 abort_uploads(context, map(PendingId.of, readable))
             uploads += len(readable)
         uploads += abort_uploads(context, untracked_uploads(context))
-        if begun and unreadable:
+        if begun:
             objects += _delete_by_metadata(context, current.record)
         if begun and current.record.saved_success is not None:
             _restore_success(context, current.record.saved_success)
+        spend(context, current.record.reason)
         if move(context, current, "aborted") is None:
             return None
     release_lock(context)
@@ -143,7 +146,10 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
 
 
 def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
-    """Take back objects whose pendingset cannot be read any more, by the job id they carry."""
+    """Take back objects that no record names any more, by the job id they carry.
+
+    Their pendingset may be gone, unreadable, or changed so that it names fewer.
+    """
     try:
         directories = list(load_seal(context, state.seal_etag).record.partitions)
     except InvalidRecord:
@@ -171,18 +177,39 @@ def _restore_success(context: JobContext, saved: SavedSuccess) -> None:
     """
     store, bucket, key = context.store, context.bucket, context.layout.success
     try:
-        standing = store.head(bucket, key).etag
+        while _is_to_be_restored(context, saved):
+            if "-" in saved.etag:
+                _put_success(context, saved)
+            else:
+                upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
+                etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
+                store.complete_upload(bucket, key, upload_id, [etag])
+    except NoSuchUpload:
+        # Another process is restoring the marker too, and cleaned up after both.
+        _restore_success(context, saved)
+    leftovers = (upload for upload in store.list_uploads(bucket, key) if upload.key == key)
+    abort_uploads(context, (PendingId(bucket, key, upload.upload_id) for upload in leftovers))
+
+
+def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:
+    """Tell whether the marker is gone, or still has the ETag that a sleeping committer may know."""
+    try:
+        return context.store.head(context.bucket, context.layout.success).etag == saved.etag
     except NoSuchKey:
-        standing = None
-    if standing is not None and standing != saved.etag:
-        return
-    if "-" in saved.etag:
-        condition = {"if_match": standing} if standing is not None else {"if_none_match": True}
-        try:
-            store.put(bucket, key, saved.body, **(condition if context.conditional else {}))
-        except PreconditionFailed:
-            logger.info("%s: another job wrote _SUCCESS meanwhile", context.name)
-        return
-    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
-    etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
-    store.complete_upload(bucket, key, upload_id, [etag])
+        return True
+
+
+def _put_success(context: JobContext, saved: SavedSuccess) -> None:
+    """Put a marker back in one piece; another job's marker is left alone."""
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    conditional = context.conditional
+    try:
+        store.head(bucket, key)
+    except NoSuchKey:
+        condition: dict[str, Any] = {"if_none_match": conditional}
+    else:
+        condition = {"if_match": saved.etag if conditional else None}
+    try:
+        store.put(bucket, key, saved.body, **condition)
+    except PreconditionFailed:
+        logger.info("%s: another process wrote _SUCCESS meanwhile", context.name)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from airflow_s3commit.exceptions import (
-    DestinationChanged,
-    DestinationNotEmpty,
-    InvalidRecord,
-    NoSuchKey,
-)
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken
 from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make_plan, verify_plan
@@ -60,7 +55,7 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
         else:
             verify_plan(context, plan.record)
             check_unchanged(context, job, seal.record, plan.record)
-    except (DestinationChanged, DestinationNotEmpty):
+    except Refused:
         release_lock(context)
         raise
     begun = move(

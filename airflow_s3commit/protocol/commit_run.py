@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from airflow_s3commit.exceptions import JobClosed, S3CommitError
 from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
 from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.lock import CommitLock, release_lock
 from airflow_s3commit.protocol.records import PlanRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
@@ -58,7 +59,9 @@ class CommitRun:
         progress: Told of every completed upload.
         shards: Into how many shards the commit is cut when it begins.
         lock: The destination's lock, once taken.
+        lock_in_doubt: It was taken, and may have been lost since.
         metrics: Durations in milliseconds, for the manifest.
+        files: The list of all files, if this process completed them all.
         requests: Counts this process's requests by Hadoop's statistic names.
 
     """
@@ -69,8 +72,10 @@ class CommitRun:
     progress: Callable[[Progress], None] = lambda _: None
     shards: int = 1
     lock: CommitLock | None = None
+    lock_in_doubt: bool = False
     metrics: dict[str, int] = field(default_factory=dict)
     requests: Callable[[], dict[str, int]] = dict
+    files: FileList | None = None
 
     def keep_lease(self) -> None:
         """Renew the lock when that is due.
@@ -84,9 +89,9 @@ class CommitRun:
 
     def drop_lock(self) -> None:
         """Give up a lock that was taken for a job that turned out to have ended."""
-        if self.lock is not None:
+        if self.lock is not None or self.lock_in_doubt:
             release_lock(self.context)
-            self.lock = None
+            self.lock, self.lock_in_doubt = None, False
 
     def pinned(self, state: StateRecord) -> tuple[SealRecord, PlanRecord]:
         """Read the seal and plan that the state names; a caller's own expectation must agree."""

@@ -24,7 +24,12 @@ from itertools import islice
 
 import msgspec
 
-from airflow_s3commit.exceptions import DestinationChanged, DestinationNotEmpty, InvalidRecord
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidRecord,
+    NoSuchKey,
+)
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import is_hidden, join_uri
@@ -161,7 +166,10 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
     decoder = msgspec.json.Decoder(PlannedObject)
     for part in plan.parts:
         key = context.layout.plan_part(plan.plan_id, part.number)
-        fetched = context.store.get(context.staging_bucket, key)
+        try:
+            fetched = context.store.get(context.staging_bucket, key)
+        except NoSuchKey:
+            raise InvalidRecord(f"{context.staging_uri(key)} is missing; plan again") from None
         if fetched.info.etag != part.etag:
             raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
         for planned in decoder.decode_lines(fetched.body):

@@ -9,6 +9,7 @@ from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.commit_run import CommitRun
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.manifest import write_manifest, write_success
@@ -54,13 +55,15 @@ def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
 def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     context, job = run.context, load_job(run.context)
     seal, plan = run.pinned(current.record)
+    files = run.files or FileList.of_sealed(context, seal)
+    metrics = {**run.metrics, **run.requests()}
     manifest = find_manifest(context) or write_manifest(
-        context, job, seal, plan, {**run.metrics, **run.requests()}
+        context, job, seal, plan, files=files, metrics=metrics
     )
     if job.options.replace_order == "publish-then-delete":
         run.delete_planned(plan)
     _discard_the_rest(context, seal)
-    write_success(context, manifest, seal)
+    write_success(context, manifest, files)
     release_lock(context)
 
 

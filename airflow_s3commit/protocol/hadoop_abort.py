@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.hadoop_adoption import ABORTED, Adoption, import_
 from airflow_s3commit.protocol.hadoop_files import HadoopFiles, text_digest
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.setup import find_job
-from airflow_s3commit.protocol.state import find_manifest, move, read_state
+from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state
 from airflow_s3commit.protocol.uploads import is_ours
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
@@ -51,18 +51,26 @@ def prepare_abort(adoption: Adoption) -> None:
     refuse_unknown(files)
     for _ in adoption.readable(files.found, forgiving=adoption.force):
         pass
-    standing = find_job(context)
-    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
-    adoption.set_up(standing.options if standing is not None else neutral, files.uri)
+    if not (current is None and is_spent(context)) and not _set_up(adoption, files):
+        return
     context = adoption.context
     if adoption.pendingsets_uri is not None:
         for file, pendingset in adoption.readable(files.found, forgiving=adoption.force):
             import_file(context, file, pendingset, ABORTED, text_digest(file.key).hex())
     current = read_state(context)
-    if current is not None and current.record.state in ("open", "sealed"):
+    if current is None:
+        adoption.is_moved_on()
+    elif current.record.state in ("open", "sealed"):
         # What is known of published objects is true for as long as nobody has moved the job on.
         begun = _was_publishing(adoption, files)
         move(context, current, "aborting", reason=ABORT_REASON, begun=begun)
+
+
+def _set_up(adoption: Adoption, files: HadoopFiles) -> bool:
+    """Set our job up, with options that let it start whatever is at the destination."""
+    standing = find_job(adoption.context)
+    neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
+    return adoption.set_up(standing.options if standing is not None else neutral, files.uri)
 
 
 def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:

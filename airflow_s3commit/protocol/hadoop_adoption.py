@@ -47,7 +47,7 @@ from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, Task
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions, encode
 from airflow_s3commit.protocol.setup import find_job, set_up_job
 from airflow_s3commit.protocol.stage import seal_job, seal_stage
-from airflow_s3commit.protocol.state import find_manifest, read_state
+from airflow_s3commit.protocol.state import find_manifest, is_spent, read_state
 
 __all__ = ["ABORTED", "Adoption", "import_file", "refuse_unknown", "take_over"]
 
@@ -110,8 +110,30 @@ class Adoption:
         record = set_up_job(self.context, options, {"adopted_from": source})
         if record is not None:
             self.context = replace(self.context, conditional=record.conditional_writes)
-        self.is_set_up = record is not None
-        return self.is_set_up
+            self.is_set_up = True
+        if find_manifest(self.context) is None:
+            return self.is_set_up
+        # Another process has committed the job; if it also cleaned up, what was set up here is a second one.
+        current = read_state(self.context)
+        if current is None or current.record.state == "open":
+            clean_staging(self.context)
+        return False
+
+    def is_moved_on(self) -> bool:
+        """Tell whether another process has taken the job further; if it ended, tidy up after it.
+
+        Whoever ends a job also removes what this process was reading, and may have done so before this
+        process wrote its last record.
+        """
+        current = read_state(self.context)
+        if current is not None:
+            return current.record.state != "open"
+        if find_manifest(self.context) is not None:
+            clean_staging(self.context)
+            return True
+        if self.is_set_up:
+            abort_job(self.context)
+        return False
 
     def find_conditional(self) -> None:
         """Use conditional writes, or not, as the standing job does."""
@@ -141,6 +163,8 @@ def take_over(adoption: Adoption) -> None:
         return
     if current is None and find_manifest(context) is not None:
         return
+    if current is None and is_spent(context):
+        raise JobClosed(f"{context.name} was aborted: nothing of it will become visible")
     try:
         files = adoption.files()
         _refuse_nothing(adoption, files)
@@ -148,26 +172,8 @@ def take_over(adoption: Adoption) -> None:
         if adoption.set_up(adoption.options, files.uri):
             _import_and_seal(adoption, files, checked)
     except S3CommitError:
-        if not _is_moved_on(adoption):
+        if not adoption.is_moved_on():
             raise
-
-
-def _is_moved_on(adoption: Adoption) -> bool:
-    """Tell, after an error, whether another process has taken the job further; if it ended, tidy up after it.
-
-    Whoever ends a job also removes what this process was reading, and may have done so before this process
-    wrote its last record.
-    """
-    context = adoption.context
-    current = read_state(context)
-    if current is not None:
-        return current.record.state != "open"
-    if find_manifest(context) is not None:
-        clean_staging(context)
-        return True
-    if adoption.is_set_up:
-        abort_job(context)
-    return False
 
 
 def _refuse_nothing(adoption: Adoption, files: HadoopFiles) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import JobClosed
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.abort import abort_job, abort_stage
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
@@ -115,7 +115,7 @@ class Job:
         staging = Destination.parse(reference.staging)
         layout = Layout(Destination.parse(reference.destination), staging, reference.job_id)
         if not f"/{staging.prefix}".endswith(f"/{MAGIC_PREFIX}{reference.job_id}/"):
-            raise JobClosed(f"{reference.staging} is not the staging of job {reference.job_id}")
+            raise InvalidRecord(f"{reference.staging} is not the staging of job {reference.job_id}")
         return cls(
             JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait)
         )

@@ -206,6 +206,11 @@ class Layout:
         return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
 
     @property
+    def aborted(self) -> str:
+        """Key of the record that the job was aborted, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/aborted/{self.job_id}.json")
+
+    @property
     def lock(self) -> str:
         """Key of the destination's commit lock."""
         return lock_key(self.destination)

@@ -83,21 +83,16 @@ def take_lock(context: JobContext, settle: Callable[[JobContext], None]) -> Comm
     """
     began = context.clock.monotonic()
     while True:
+        ours = _record(context)
         try:
             stored = journal.create(
-                context.store,
-                context.bucket,
-                context.layout.lock,
-                _record(context),
-                conditional=context.conditional,
+                context.store, context.bucket, context.layout.lock, ours, conditional=context.conditional
             )
         except NoSuchKey:
             continue
         holder = stored.record
         if holder.job_id == context.job_id:
-            taken: Stored[LockRecord] | None = (
-                stored if holder.owner == context.owner else _swap(context, stored)
-            )
+            taken: Stored[LockRecord] | None = stored if holder == ours else _swap(context, stored)
         elif stored.date - stored.modified > holder.lease + _STORE_CLOCK_SECONDS:
             logger.warning(
                 "%s: the lock of job %s lapsed; settling that job first", context.name, holder.job_id

@@ -12,7 +12,6 @@ import logging
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
 
 import msgspec
 
@@ -20,7 +19,8 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFa
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
-from airflow_s3commit.protocol.layout import SUCCESS, Layout, partition_of
+from airflow_s3commit.protocol.file_list import FileList
+from airflow_s3commit.protocol.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.pendingset import IOStatistics
 from airflow_s3commit.protocol.records import (
     Counts,
@@ -32,7 +32,6 @@ from airflow_s3commit.protocol.records import (
     decode,
     encode,
 )
-from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.protocol.success import (
     MANIFEST_DIAGNOSTIC,
@@ -57,13 +56,19 @@ _PART_BYTES = 2 * MIN_PART_BYTES
 
 
 def write_manifest(
-    context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord | None, metrics: dict[str, int]
+    context: JobContext,
+    job: JobRecord,
+    seal: SealRecord,
+    plan: PlanRecord,
+    *,
+    files: FileList,
+    metrics: dict[str, int],
 ) -> ManifestRecord:
     """Write the list of files and the summary of a committed job, and return the summary that stands.
 
     Before: the job's state is ``committed``. After: the manifest stands. Run again: the same manifest.
     """
-    digest = _write_files(context, _entry_lines(context, seal))
+    digest = _write_files(context, files.lines())
     record = ManifestRecord(
         job_id=context.job_id,
         destination=context.layout.destination.uri,
@@ -72,11 +77,7 @@ def write_manifest(
         committed=context.now_ms(),
         counts=seal.counts,
         partitions=seal.partitions,
-        replaced=Counts(
-            files=plan.objects if plan is not None else 0,
-            bytes=plan.bytes if plan is not None else 0,
-            rows=None,
-        ),
+        replaced=Counts(files=plan.objects, bytes=plan.bytes, rows=None),
         files=join_uri(context.bucket, context.layout.manifest_files),
         files_sha256=digest,
         context=job.context,
@@ -89,14 +90,14 @@ def write_manifest(
     return stored.record
 
 
-def write_success(context: JobContext, manifest: ManifestRecord, seal: SealRecord) -> None:
+def write_success(context: JobContext, manifest: ManifestRecord, files: FileList) -> None:
     """Write ``_SUCCESS`` for a committed job, unless a later job has written its own.
 
     Before: the manifest stands and the job is not cleaned up. After: ``_SUCCESS`` is this job's, or a later
     one's. The write is conditional on what was there before the job was last seen committed, so that a
     process which slept cannot put an old marker over a newer one.
     """
-    filenames = [f"/{key}" for key in islice(_keys(context, seal), MAX_FILENAMES)]
+    filenames = [f"/{key}" for key in files.first_keys(MAX_FILENAMES)]
     body = encode(_success(manifest, filenames, context))
     while True:
         standing = _success_etag(context, manifest.job_id)
@@ -181,29 +182,6 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
         yield decoder.decode(line)
 
 
-def _keys(context: JobContext, seal: SealRecord) -> Iterator[str]:
-    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
-        for upload in pendingset.commits:
-            yield upload.destinationKey
-
-
-def _entry_lines(context: JobContext, seal: SealRecord) -> Iterator[bytes]:
-    destination = context.layout.destination
-    for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
-        for upload in pendingset.commits:
-            extra = upload.s3commit
-            entry = FileEntry(
-                key=upload.destinationKey,
-                size=upload.length,
-                etag=upload.expected_etag,
-                rows=extra.rows if extra is not None else None,
-                partition=partition_of(destination.relative(upload.destinationKey) or ""),
-                upload=extra.upload if extra is not None else "",
-                statistics=extra.statistics if extra is not None else None,
-            )
-            yield msgspec.json.encode(entry) + b"\n"
-
-
 def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
     """Write the list in bounded memory and return its SHA-256 in hexadecimal."""
     store, bucket, key = context.store, context.bucket, context.layout.manifest_files
@@ -250,8 +228,8 @@ def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext
         jobIdSource="airflow-s3commit",
         metrics=manifest.metrics,
         diagnostics={
-            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, context.layout.manifest),
             **manifest.context,
+            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, context.layout.manifest),
         },
         filenames=filenames,
         iostatistics=IOStatistics(counters=counters),

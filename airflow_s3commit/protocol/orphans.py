@@ -92,8 +92,8 @@ def plan_sweep(
     Args:
         store: Where everything is.
         destination: The destination.
-        older_than: Seconds without a sign of life after which a job is dead. Longer than any task works on
-            one file, and than any job waits for its commit: those give none meanwhile.
+        older_than: Seconds without a sign of life after which a job is dead. It must be longer than any
+            task works, and than any job waits for its commit: they need not give a sign meanwhile.
         staging_root: Where jobs on this destination have their staging, if not below it. Without it their
             uploads are orphans once they are that old.
         threads: How many requests are made at once; 0 makes them in the caller's thread.

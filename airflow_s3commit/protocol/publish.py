@@ -25,31 +25,24 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
 )
-from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.begin import begin
-from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, RolledBack
+from airflow_s3commit.protocol.completion import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.finish import finish
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.lock import take_lock
-from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import (
-    Counts,
     JobRecord,
     ManifestRecord,
     PlanRecord,
     SavedSuccess,
     SealRecord,
-    ShardRecord,
     StateRecord,
-    encode,
 )
-from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.setup import load_job
 from airflow_s3commit.protocol.state import find_manifest, gone, move, read_state
-from airflow_s3commit.protocol.uploads import complete_uploads
 from airflow_s3commit.store.counting import counting
 
 __all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
@@ -150,7 +143,7 @@ def finish_shards(context: JobContext) -> ManifestRecord:
     """
     state = read_state(context)
     if state is not None and state.record.state == "committing":
-        missing = sorted(set(range(state.record.shards)) - _complete_shards(context, state.record))
+        missing = sorted(set(range(state.record.shards)) - complete_shards(context, state.record))
         if missing:
             raise JobClosed(f"{context.name}: shards {missing} are not complete; complete them first")
     return commit_job(context)
@@ -186,7 +179,7 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
     context = run.context
     while True:
         current = read_state(context)
-        if current is None or current.record.state in ("aborting", "aborted"):
+        if current is None or current.record.state == "aborted":
             run.drop_lock()
         try:
             result = step(run, current)
@@ -194,6 +187,8 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
             raise outcome.reason from None
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
+            # It may have been the lock that was lost: what is left to do takes it anew.
+            run.lock, run.lock_in_doubt = None, True
         except S3CommitError:
             # Whoever moves a job on also removes what this process may be reading: look again first.
             if _same_state(current, read_state(context)):
@@ -216,7 +211,7 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
         case "committing":
             with _rolling_back(run, current) as (job, seal, plan):
                 _prepare(run, current.record, job, plan)
-                _complete(run, seal, _tasks_left(run.context, current.record))
+                complete_all(run, current.record, seal)
                 if move(run.context, current, "committed") is None:
                     raise Overtaken
                 logger.info("%s: committed", run.context.name)
@@ -255,8 +250,7 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
     if not 0 <= shard < current.record.shards:
         raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
     with _rolling_back(run, current) as (_, seal, _plan):
-        counts = _complete(run, seal, lambda number: number % current.record.shards == shard)
-        _mark_complete(run.context, current.record, shard, counts)
+        complete_one_shard(run, current.record, seal, shard)
     return True
 
 
@@ -317,52 +311,3 @@ def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> No
         )
     except PreconditionFailed:
         logger.info("%s: _SUCCESS was written anew by another job", context.name)
-
-
-def _complete(run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool]) -> Counts:
-    """Complete the uploads of the wanted tasks, numbered in the seals' order."""
-    context = run.context
-    began, done = context.clock.monotonic(), Counts(rows=None)
-    for upload in complete_uploads(context, _uploads_of(run, seal, wanted)):
-        done = done.plus(Counts(files=1, bytes=upload.length, rows=None))
-        seconds = context.clock.monotonic() - began
-        run.progress(Progress(done.files, seal.counts.files, done.bytes, seconds))
-    run.metrics["complete_ms"] = int((context.clock.monotonic() - began) * 1000)
-    return done
-
-
-def _uploads_of(run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool]) -> Iterator[PendingUpload]:
-    """Yield the uploads of the wanted tasks for as long as the lock is this job's."""
-    stages = load_stage_seals(run.context, seal)
-    for _, _, pendingset in each_pendingset(run.context, stages, wanted):
-        for upload in pendingset.commits:
-            run.keep_lease()
-            yield upload
-
-
-def _tasks_left(context: JobContext, state: StateRecord) -> Callable[[int], bool]:
-    """Return which tasks are not in a shard that is known to be complete."""
-    if state.shards == 1:
-        return lambda _: True
-    complete = _complete_shards(context, state)
-    return lambda number: number % state.shards not in complete
-
-
-def _complete_shards(context: JobContext, state: StateRecord) -> set[int]:
-    shards = set()
-    for shard in range(state.shards):
-        key = context.layout.shard(shard)
-        stored = journal.find(context.store, context.staging_bucket, key, ShardRecord)
-        if stored is not None and (stored.record.job_id, stored.record.seal_etag) == (
-            context.job_id,
-            state.seal_etag,
-        ):
-            shards.add(shard)
-    return shards
-
-
-def _mark_complete(context: JobContext, state: StateRecord, shard: int, counts: Counts) -> None:
-    assert state.seal_etag is not None
-    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=state.seal_etag, counts=counts)
-    context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
-    clean_if_ended(context)

@@ -10,7 +10,7 @@ from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.publish import commit_job
 from airflow_s3commit.protocol.records import AbortReport, ManifestRecord, State
 from airflow_s3commit.protocol.setup import find_job
-from airflow_s3commit.protocol.state import find_manifest, read_state
+from airflow_s3commit.protocol.state import find_manifest, is_spent, read_state
 
 __all__ = ["recover_job"]
 
@@ -94,18 +94,20 @@ def _recover(
             return abort_job(context, force=force, reason=reason or "rolled back by recover")
 
 
-def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord:
+def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortReport:
     manifest = find_manifest(context)
     if manifest is not None:
         if rollback:
             raise AlreadyCommitted(f"{context.name} is committed; it cannot be rolled back")
         return manifest
+    if is_spent(context):
+        return AbortReport(uploads=0, objects=0, state="aborted")
     if find_job(context) is not None:
         raise JobClosed(
             f"{context.name} was never set up to the end: nothing was written. Set it up again with the same"
             " id, or abort it with: s3commit abort"
         )
     raise NoSuchJob(
-        f"{context.name} is not known: it was never set up, or it was aborted and cleaned up. There is"
+        f"{context.name} is not known: it was never set up. There is"
         " nothing to recover; s3commit pending shows what may be left of it"
     )

@@ -9,6 +9,7 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     InvalidDestination,
     InvalidRecord,
+    JobClosed,
     JobMismatch,
     NoSuchJob,
     NoSuchKey,
@@ -19,7 +20,7 @@ from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.preflight import check_store
 from airflow_s3commit.protocol.records import JobOptions, JobRecord
-from airflow_s3commit.protocol.state import find_manifest, first_state, read_state
+from airflow_s3commit.protocol.state import find_manifest, first_state, is_spent, read_state
 
 __all__ = ["find_job", "load_job", "set_up_job"]
 
@@ -39,6 +40,7 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
 
     Raises:
         JobMismatch: The id is taken by a job with other options.
+        JobClosed: A job of this id was aborted.
         DestinationNotEmpty: Committer ``directory``, conflict mode ``fail``, and there is data.
         InvalidDestination: The destination is an object.
         StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
@@ -47,7 +49,7 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
     with naming(context, "setup"):
         standing = find_job(context)
         if standing is None:
-            if find_manifest(context) is not None:
+            if _has_committed(context):
                 return None
             conditional = check_store(context, options)
             _refuse_object(context)
@@ -75,8 +77,40 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
                 first_state(context),
                 conditional=standing.conditional_writes,
             )
+            if _has_ended_meanwhile(context):
+                return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return standing
+
+
+def _has_committed(context: JobContext) -> bool:
+    """Tell whether a job of this id has committed; refuse the id if one was aborted."""
+    if find_manifest(context) is not None:
+        return True
+    if is_spent(context):
+        raise JobClosed(f"{context.name} was aborted, and its id is spent; set up a job with another id")
+    return False
+
+
+def _has_ended_meanwhile(context: JobContext) -> bool:
+    """Look again after the job's records were written, and withdraw them if the id has ended by then.
+
+    A commit or abort leaves its own record before it removes the job's. So of a setup and the end of an
+    earlier job of this id at the same time, at least one sees the other.
+    """
+    try:
+        committed = _has_committed(context)
+    except JobClosed:
+        _withdraw(context)
+        raise
+    if committed:
+        _withdraw(context)
+    return committed
+
+
+def _withdraw(context: JobContext) -> None:
+    context.store.delete(context.staging_bucket, context.layout.job)
+    context.store.delete(context.staging_bucket, context.layout.state)
 
 
 def find_job(context: JobContext) -> JobRecord | None:

@@ -27,9 +27,18 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
-from airflow_s3commit.protocol.records import ManifestRecord, State, StateRecord
+from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, State, StateRecord, encode
 
-__all__ = ["find_manifest", "first_state", "gone", "move", "read_state", "require_state"]
+__all__ = [
+    "find_manifest",
+    "first_state",
+    "gone",
+    "is_spent",
+    "move",
+    "read_state",
+    "require_state",
+    "spend",
+]
 
 
 def first_state(context: JobContext) -> StateRecord:
@@ -115,6 +124,17 @@ def find_manifest(context: JobContext) -> ManifestRecord | None:
     """Return the manifest that proves the job committed, or None."""
     stored = journal.find(context.store, context.bucket, context.layout.manifest, ManifestRecord)
     return stored.record if stored is not None else None
+
+
+def is_spent(context: JobContext) -> bool:
+    """Tell whether a job of this id was aborted: then none can be set up under it again."""
+    return journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord) is not None
+
+
+def spend(context: JobContext, reason: str | None) -> None:
+    """Write down that the job was aborted. Run again: the same."""
+    record = AbortedRecord(job_id=context.job_id, since=context.now_ms(), reason=reason)
+    context.store.put(context.bucket, context.layout.aborted, encode(record))
 
 
 def gone(context: JobContext) -> S3CommitError:

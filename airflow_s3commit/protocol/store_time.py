@@ -52,18 +52,21 @@ def tells_when_uploads_began(store: ObjectStore, destination: Destination) -> bo
     """Find out whether a listing of uploads tells the truth about when they began.
 
     Some stores say the same time of every upload; going by it would take the newest one for an orphan. An
-    upload is started, listed and aborted. A store that doesn't list it has told no untruth.
+    upload is started, listed and aborted; whoever did so before and died is cleaned up after. An upload that
+    is not listed, or by its time was not begun just now, is a no.
     """
-    key = time_key(destination)
+    bucket, key = destination.bucket, time_key(destination)
     now = asked_time(store, destination)
-    upload_id = store.create_upload(
-        destination.bucket, key, metadata={}, content_type="application/octet-stream"
-    )
+    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
     try:
-        began = [u.initiated for u in store.list_uploads(destination.bucket, key) if u.upload_id == upload_id]
+        probes = [upload for upload in store.list_uploads(bucket, key) if upload.key == key]
     finally:
-        store.abort_upload(destination.bucket, key, upload_id)
-    return all(abs(initiated - now) <= _TOLERANCE_SECONDS for initiated in began)
+        store.abort_upload(bucket, key, upload_id)
+    for probe in probes:
+        if probe.upload_id != upload_id and now - probe.initiated > _TOLERANCE_SECONDS:
+            store.abort_upload(bucket, key, probe.upload_id)
+    began = [probe.initiated for probe in probes if probe.upload_id == upload_id]
+    return bool(began) and all(abs(initiated - now) <= _TOLERANCE_SECONDS for initiated in began)
 
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:

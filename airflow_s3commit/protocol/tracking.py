@@ -88,11 +88,19 @@ def tracked_uploads(
         skip: Keys of pendingsets to leave out, with the records of their task attempts.
 
     """
+    # An upload's own record is listed right after the pendingset that names it too.
+    named: set[str] = set()
     for info in context.store.list_objects(context.staging_bucket, prefix or context.layout.stages):
         if info.key.endswith(PENDINGSET_SUFFIX) and info.key not in skip:
-            yield from _read(context, info.key, PendingSet)
+            named.clear()
+            for upload in _read(context, info.key, PendingSet):
+                if upload is not None:
+                    named.add(upload.uploadId)
+                yield upload
         elif info.key.endswith(PENDING_SUFFIX) and _pendingset_of(info.key) not in skip:
-            yield from _read(context, info.key, PendingUpload)
+            for upload in _read(context, info.key, PendingUpload):
+                if upload is None or upload.uploadId not in named:
+                    yield upload
 
 
 def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
@@ -145,7 +153,7 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
 
 
 def _intended_key(context: JobContext, intent: str) -> str:
-    """Read the key that an intent was written for, and check that it is that key and below the destination."""
+    """Read the key that an intent was written for; check that it is that key, below the destination."""
     key = context.store.get(context.staging_bucket, intent).body.decode(errors="replace")
     if not intent.endswith(f"-{key_digest(key)}{INTENT_SUFFIX}"):
         raise InvalidRecord(f"{context.staging_uri(intent)} was changed after it was written")

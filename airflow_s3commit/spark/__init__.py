@@ -1,18 +1,22 @@
 """The PySpark door: DataFrames become pending multipart uploads.
 
-Importing this package imports neither PySpark nor pyarrow; `register` and the data source do.
+Importing this package imports neither PySpark nor pyarrow; `register`, `write_pending` and the data source
+do.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.spark.session import committer_conf, store_from_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["committer_conf", "register"]
+    from airflow_s3commit.spark.pending import PendingWrite, write_pending
+
+__all__ = ["PendingWrite", "committer_conf", "register", "write_pending"]
 
 
 def register(spark: SparkSession) -> None:
@@ -29,3 +33,9 @@ def register(spark: SparkSession) -> None:
     store = store_from_conf(lambda key: spark.conf.get(key, None))
     source = type("S3CommitDataSource", (S3CommitDataSource,), {"store_defaults": store})
     spark.dataSource.register(source)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("PendingWrite", "write_pending"):
+        return getattr(importlib.import_module("airflow_s3commit.spark.pending"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

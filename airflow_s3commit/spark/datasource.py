@@ -7,17 +7,13 @@ the tasks find the job, and tell the driver's side in their messages.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
-import pyspark
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.spark.commit_flow import (
@@ -28,18 +24,19 @@ from airflow_s3commit.spark.commit_flow import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.encoders import ParquetFormat
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.partitions import resolve_columns
 from airflow_s3commit.spark.session import StoreSettings
-from airflow_s3commit.spark.write_task import TablePlan, TaskIds, write_task
+from airflow_s3commit.spark.table_plan import plan_table
+from airflow_s3commit.spark.write_task import TaskIds, write_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from airflow_s3commit.protocol.records import CommittedTask
+    from airflow_s3commit.spark.write_task import TablePlan
 
 __all__ = ["S3CommitDataSource", "S3CommitWriter", "TaskMessage"]
 
@@ -73,11 +70,7 @@ class S3CommitDataSource(DataSource):
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
-        arrow = _arrow_schema(schema)
-        partition_by = resolve_columns(arrow, options.partition_by)
-        in_files = StructType([field for field in schema.fields if field.name not in partition_by])
-        form = ParquetFormat(options.compression, pyspark.__version__, in_files.json())
-        return S3CommitWriter(TablePlan(arrow, partition_by, form, options), str(uuid4()))
+        return S3CommitWriter(plan_table(schema, options), str(uuid4()))
 
 
 @dataclass
@@ -99,13 +92,14 @@ class S3CommitWriter(DataSourceArrowWriter):
 
     Args:
         plan: What every task is told.
-        job_id: Id of the job that the write sets up by itself where the conf names none.
+        write_id: A UUID for this write; the job that it sets up by itself, where the conf names none, has it
+            as its id.
 
     """
 
-    def __init__(self, plan: TablePlan, job_id: str) -> None:
+    def __init__(self, plan: TablePlan, write_id: str) -> None:
         self._plan = plan
-        self._job_id = job_id
+        self._write_id = write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads.
@@ -120,9 +114,15 @@ class S3CommitWriter(DataSourceArrowWriter):
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
         options = self._plan.options
-        target = target_of(options, self._job_id, context.getLocalProperty)
+        target = target_of(options, self._write_id, context.getLocalProperty)
         job = ready_job(target, options)
-        ids = TaskIds(target.stage, target.stage_attempt, context.partitionId(), context.taskAttemptId())
+        ids = TaskIds.of_spark(
+            target.stage,
+            target.stage_attempt,
+            self._write_id,
+            context.partitionId(),
+            context.taskAttemptId(),
+        )
         return TaskMessage(write_task(job, iterator, self._plan, ids), target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -144,11 +144,11 @@ class S3CommitWriter(DataSourceArrowWriter):
             target = told[0].target
         elif self._plan.options.destination is not None:
             # No task said whose job it was. If it was one of the conf's, none of this id is found.
-            target = own_target(self._plan.options, self._job_id)
+            target = own_target(self._plan.options, self._write_id)
         else:
             return
         try:
-            abort_write(target)
+            abort_write(target, tasks_ended=len(told) == len(messages))
         except S3CommitError:
             logger.warning(
                 "job %s on %s could not be aborted; run `s3commit abort` for it",
@@ -158,9 +158,3 @@ class S3CommitWriter(DataSourceArrowWriter):
 
 def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:
     return [message for message in messages if isinstance(message, TaskMessage)]
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    # Newer PySpark wants the time zone of timestamps said; files hold UTC whatever it is.
-    wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
-    return to_arrow_schema(schema, timezone="UTC") if wants_zone else to_arrow_schema(schema)

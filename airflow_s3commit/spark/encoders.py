@@ -15,8 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from airflow_s3commit.spark.column_statistics import ColumnCounts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from airflow_s3commit.protocol.statistics import ColumnStatistics
 
 __all__ = ["CODECS", "Codec", "ParquetEncoder", "ParquetFormat", "Sink"]
 
@@ -102,6 +106,7 @@ class ParquetEncoder:
 
     Attributes:
         rows: Rows written so far.
+        statistics: What is known of each column, once closed.
 
     """
 
@@ -110,7 +115,10 @@ class ParquetEncoder:
         self._schema = schema
         self._form = form
         self._writer: pq.ParquetWriter | None = None
+        self._counts = ColumnCounts(schema)
+        self._footers: list[pq.FileMetaData] = []
         self.rows = 0
+        self.statistics: dict[str, ColumnStatistics] | None = None
 
     def write(self, table: pa.Table) -> None:
         """Write rows as one row group."""
@@ -118,6 +126,7 @@ class ParquetEncoder:
             return
         writer = self._writer or self._start(table)
         writer.write_table(table, row_group_size=table.num_rows)
+        self._counts.add(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
@@ -125,6 +134,7 @@ class ParquetEncoder:
         writer = self._writer or self._start(self._schema.empty_table())
         writer.add_key_value_metadata(self._form.footer)
         writer.close()
+        self.statistics = self._counts.statistics(self._footers[0])
 
     def abandon(self) -> None:
         """Let go of the file without another byte reaching the sink."""
@@ -141,6 +151,7 @@ class ParquetEncoder:
             use_dictionary=dictionary_columns(first),
             store_decimal_as_integer=True,
             store_schema=False,
+            metadata_collector=self._footers,
         )
         return self._writer
 

@@ -17,8 +17,8 @@ from airflow_s3commit.spark.encoders import ParquetEncoder, ParquetFormat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.protocol.task_attempt import TaskAttempt
     from airflow_s3commit.protocol.local_file import LocalFile
+    from airflow_s3commit.protocol.task_attempt import TaskAttempt
     from airflow_s3commit.protocol.upload import OutputFile
 
 __all__ = ["Bounds", "OpenFiles", "RowBuffers"]
@@ -178,7 +178,7 @@ class OpenFiles:
     def _close(self, directory: str) -> None:
         entry = self._open[directory]
         entry.encoder.close()
-        entry.file.close(rows=entry.encoder.rows)
+        entry.file.close(rows=entry.encoder.rows, statistics=entry.encoder.statistics)
         del self._open[directory]
 
     def _make_room(self) -> None:

@@ -94,9 +94,7 @@ def parse_options(
     fields: dict[str, Any] = {}
     store: dict[str, Any] = {}
     for name, value in given.items():
-        target, (name_of, read) = (
-            (fields, _FIELDS[name]) if name in _FIELDS else (store, _STORE_FIELDS[name])
-        )
+        target, (name_of, read) = (fields, _FIELDS[name]) if name in _FIELDS else (store, _STORE_FIELDS[name])
         try:
             target[name_of] = read(value)
         except (ValueError, Refused) as error:

@@ -21,7 +21,14 @@ import pyarrow.types as pt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["NULL_DIRECTORY", "PartitionSplitter", "UnsupportedPartition", "escape", "resolve_columns"]
+__all__ = [
+    "NULL_DIRECTORY",
+    "PartitionSplitter",
+    "UnsupportedPartition",
+    "escape",
+    "resolve_columns",
+    "resolve_name",
+]
 
 #: What Hive and Spark write for a null, and for an empty string.
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
@@ -57,7 +64,7 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
             renders it, or no other column would be left.
 
     """
-    resolved = tuple(_resolve(schema, name) for name in names)
+    resolved = tuple(resolve_name(schema.names, name) for name in names)
     for name in resolved:
         _renderer(name, schema.field(name).type)
     if resolved and len(resolved) == len(schema.names):
@@ -178,13 +185,19 @@ def _directory_value(value: Any, render: Callable[[Any], str]) -> str:
     return escape(render(value)) or NULL_DIRECTORY
 
 
-def _resolve(schema: pa.Schema, name: str) -> str:
-    if name in schema.names:
+def resolve_name(names: Sequence[str], name: str) -> str:
+    """Return the column that is meant: the one of that name, or the only one that differs in case.
+
+    Raises:
+        UnsupportedPartition: There is none, or more than one.
+
+    """
+    if name in names:
         return name
-    alike: list[str] = [known for known in schema.names if known.lower() == name.lower()]
+    alike = [known for known in names if known.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
-    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {', '.join(schema.names)}"
+    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {', '.join(names)}"
     raise UnsupportedPartition(f"partition column {name!r} {problem}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ _GATHERED_SHARE = 4
 
 #: Parts of a task on their way at once.
 _UPLOAD_THREADS = 4
+
+#: So much of a write's UUID tells it from others of the same stage attempt.
+_WRITE_DIGITS = 8
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
@@ -74,14 +78,31 @@ class TaskIds:
         stage: The job's name for this write.
         stage_attempt: Which attempt at it.
         partition: Spark's partition id.
-        attempt: Spark's task attempt id, unique in the application.
+        attempt: Which attempt at the task; see `of_spark`.
 
     """
 
     stage: str
     stage_attempt: str
     partition: int
-    attempt: int
+    attempt: str
+
+    @classmethod
+    def of_spark(
+        cls, stage: str, stage_attempt: str, write_id: str, partition: int, task_attempt_id: int
+    ) -> TaskIds:
+        """Return the ids of an attempt that Spark runs.
+
+        Args:
+            stage: The job's name for this write.
+            stage_attempt: Which attempt at it.
+            write_id: An id that the driver made for this very write, a UUID. Spark numbers the attempts of
+                each application from 0, and a restarted application has the same conf as the one before.
+            partition: Spark's partition id.
+            task_attempt_id: Spark's number of the attempt.
+
+        """
+        return cls(stage, stage_attempt, partition, f"{write_id[:_WRITE_DIGITS]}.{task_attempt_id}")
 
     def stem(self, job_id: str) -> str:
         """Return the first part of file names: no other task of the job has it."""
@@ -107,10 +128,11 @@ def write_task(job: Job, batches: Iterable[pa.RecordBatch], plan: TablePlan, ids
         ids.stage,
         ids.stage_attempt,
         f"{ids.partition:05d}",
-        str(ids.attempt),
+        ids.attempt,
         part_bytes=plan.options.part_bytes,
         buffered_bytes=plan.in_flight_bytes,
         threads=_UPLOAD_THREADS,
+        local_dir=_local_dir(ids.partition),
     ) as attempt:
         remaining = iter(batches)
         first = next(remaining, None)
@@ -129,6 +151,12 @@ def write_task(job: Job, batches: Iterable[pa.RecordBatch], plan: TablePlan, ids
                 files.write_empty("")
             files.close()
         return attempt.commit()
+
+
+def _local_dir(partition: int) -> str | None:
+    """Return a directory of Spark's own: what a killed task leaves there goes with its executor."""
+    directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
+    return directories[partition % len(directories)] if directories else None
 
 
 def _gathered(

@@ -140,7 +140,7 @@ class World:
 def stopped(case: Case, *, commit: bool) -> Iterator[World]:
     """Yield the world after every fault at every call of an adoption."""
     points = 0
-    for at, fault in product(count(1), FAULTS):
+    for at, fault in ((at, fault) for at in count(1) for fault in FAULTS):
         world = World(case)
         if not world.run(at, fault, commit=commit):
             break
@@ -194,3 +194,36 @@ def test_an_ordinary_abort_ends_a_stopped_adoption(case: Case) -> None:
             world.check_committed()
         else:
             world.check_aborted()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.mode == "replace"], ids=str)
+@pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True), (False, False)])
+def test_another_process_may_adopt_the_job_at_any_moment(case: Case, first: bool, second: bool) -> None:
+    """Whatever the second one brought about before the first one went on is what stays."""
+    for at in count(1):
+        world = World(case)
+        ended, errors, calls = [], [], count(1)
+
+        def step_in(_: str) -> None:
+            if next(calls) == at:  # noqa: B023 - called in this turn only
+                with suppress(S3CommitError):
+                    world.adopt(world.dead.store, commit=second)  # noqa: B023
+                    ended.append(second)  # noqa: B023
+
+        try:
+            world.adopt(FaultyStore(world.dead.store, gate=step_in), commit=first)
+        except S3CommitError as error:
+            errors.append(error)
+        if next(calls) <= at:
+            break
+        if first == second and errors:
+            # It lost its ground under its feet; asked again, it finds what the other one did.
+            with suppress(S3CommitError):
+                world.adopt(world.dead.store, commit=first)
+        if not errors and ended and first != second:
+            raise AssertionError(f"at {at} both ended as they wished")
+        outcome = ended[0] if ended else first
+        if not outcome:
+            world.abort_as_ours()
+        (world.check_committed if outcome else world.check_aborted)()
+    assert at > 20

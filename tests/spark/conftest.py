@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,11 +15,16 @@ from pyarrow.fs import S3FileSystem
 from pyspark.sql import SparkSession
 
 from airflow_s3commit.protocol.destination import Destination, is_hidden
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.spark import committer_conf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
     from airflow_s3commit.demo.seaweed import SeaweedServer
     from airflow_s3commit.protocol.records import FileEntry, ManifestRecord
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 def spark(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run one local session whose processes find the store's keys in their environment, as on a cluster.
 
-    A task may fail twice before its job does.
+    A task may fail once before its job does. The session is made for many small jobs.
     """
     home = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
@@ -41,8 +47,10 @@ def spark(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         session = (
-            SparkSession.builder.master("local[2,3]")
+            SparkSession.builder.master("local[2,2]")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "2")
@@ -121,3 +129,37 @@ class Lake:
 def lake(seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake:
     """Return an empty table of the test's own."""
     return Lake(seaweed_store, seaweed, f"s3://{bucket}/{prefix}")
+
+
+@pytest.fixture
+def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
+    """Return a function that sets a job up and puts it into the session's conf, as an operator would."""
+    keys: set[str] = set()
+
+    def set_up(mode: str, attempt: str = "1") -> Job:
+        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id="airflow-run-1")
+        conf = committer_conf(
+            job.reference, "load", attempt, endpoint_url=lake.server.endpoint_url, path_style=True
+        )
+        keys.update(conf)
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        return job
+
+    yield set_up
+    for key in keys:
+        spark.conf.unset(key)
+
+
+def write(frame: DataFrame, lake: Lake, mode: str = "append", **options: str) -> None:
+    """Write a frame as a notebook would."""
+    frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
+
+
+def wait_until_idle(spark: SparkSession) -> None:
+    """Wait until Spark has killed the tasks of a job that failed: it does so after it says so."""
+    deadline = time.monotonic() + 60
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    while any(info.numRunningTasks() for info in tracker.getExecutorInfos()):
+        assert time.monotonic() < deadline, "Spark still runs tasks of a job that failed"
+        time.sleep(0.1)

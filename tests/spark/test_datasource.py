@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,100 +10,23 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import TaskContext
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.spark import committer_conf, register
+from tests.spark.conftest import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tests.spark.conftest import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
-
-
-def write(frame: DataFrame, lake: Lake, mode: str = "append", **options: str) -> None:
-    """Write a frame as a notebook would."""
-    frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
 
 
 def rows(table: pa.Table) -> Counter[str]:
     """Count equal rows, whatever the order of columns."""
     names = sorted(table.column_names)
     return Counter(repr([row[name] for name in names]) for row in table.to_pylist())
-
-
-def failing_once(frame: DataFrame, attempts: int = 1) -> DataFrame:
-    """Return the frame, with an exception at the end of the first attempts of each task."""
-
-    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        yield from batches
-        if context is not None and context.attemptNumber() < attempts:
-            raise RuntimeError("injected into the first attempt")
-
-    return frame.mapInArrow(pass_on, frame.schema)
-
-
-def failing_while_pending(frame: DataFrame, lake: Lake, seen: Path, attempts: int = 1) -> DataFrame:
-    """Return the frame, with an exception that waits until this very attempt has uploads pending.
-
-    Each attempt that saw its uploads leaves a file in the folder ``seen``, so that a test can tell.
-    """
-    endpoint, bucket, prefix = lake.server.endpoint_url, lake.destination.bucket, lake.destination.prefix
-
-    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from airflow_s3commit.spark.executor_store import store_of_process  # noqa: PLC0415 - in the worker
-        from airflow_s3commit.spark.session import StoreSettings  # noqa: PLC0415
-
-        context = TaskContext.get()
-        assert context is not None
-        yield from batches
-        if context.attemptNumber() >= attempts:
-            return
-        store = store_of_process(StoreSettings(endpoint, "us-east-1", True))
-        mine = f"/part-{context.partitionId():05d}-"
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if any(mine in upload.key for upload in store.list_uploads(bucket, prefix)):
-                (seen / f"{context.partitionId()}-{context.attemptNumber()}").touch()
-                break
-        raise RuntimeError("injected into the first attempt")
-
-    return frame.mapInArrow(pass_on, frame.schema)
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Hand rows to Python a few at a time, so that a writer has begun before its input ends."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
-    yield
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-@pytest.fixture
-def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
-    """Return a function that sets a job up and puts it into the session's conf, as an operator would."""
-    keys: set[str] = set()
-
-    def set_up(mode: str, attempt: str = "1") -> Job:
-        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id="airflow-run-1")
-        conf = committer_conf(
-            job.reference, "load", attempt, endpoint_url=lake.server.endpoint_url, path_style=True
-        )
-        keys.update(conf)
-        for key, value in conf.items():
-            spark.conf.set(key, value)
-        return job
-
-    yield set_up
-    for key in keys:
-        spark.conf.unset(key)
 
 
 def test_a_notebook_write_commits_by_itself(spark: SparkSession, lake: Lake) -> None:
@@ -138,44 +60,6 @@ def test_overwrite_replaces_touched_partitions_and_append_adds(spark: SparkSessi
     expected += Counter(("d2", n + 200) for n in range(30) if n % 3 == 2)
     assert found == expected
     assert lake.pending() == []
-
-
-#: Bounds so tight that files are opened while rows still come.
-TIGHT = {"rowBytes": "64k", "openFiles": "2"}
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_a_retried_task_counts_once(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """When each task fails once with uploads pending, each row is there once and nothing is pending.
-
-    Spark ends the writer's input as if it were whole when what feeds it fails, so the failed attempts leave
-    pendingsets that lack rows: only the messages say which attempts count.
-    """
-    frame = spark.range(6_000, numPartitions=3).selectExpr(
-        "id", "cast(id % 5 as int) as p", "repeat(id, 300) as pad"
-    )
-    failing = failing_while_pending(frame, lake, tmp_path)
-    write(failing, lake, partitionBy="p", maxRecordsPerFile="300", **TIGHT)
-    assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0", "2-0"}
-    assert sorted(lake.table("p")["id"].to_pylist()) == list(range(6_000))
-    assert lake.manifest().counts.rows == 6_000
-    assert max(entry.rows or 0 for entry in lake.files()) <= 300
-    assert lake.pending() == []
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_a_write_that_fails_leaves_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """When a task with uploads pending fails for good, no file, upload or staging stays."""
-    frame = spark.range(4_000, numPartitions=2).selectExpr(
-        "id", "cast(id % 5 as int) as p", "repeat(id, 300) as pad"
-    )
-    failing = failing_while_pending(frame, lake, tmp_path, attempts=99)
-    with pytest.raises(Exception, match="injected into the first attempt"):
-        write(failing, lake, partitionBy="p", **TIGHT)
-    assert {path.name for path in tmp_path.iterdir()} >= {"0-0", "1-0"}
-    assert lake.visible() == []
-    assert lake.pending() == []
-    assert not [key for key in lake.everything() if "__magic_job" in key]
 
 
 def test_partition_values_are_named_as_spark_names_them(
@@ -255,24 +139,9 @@ def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake,
     with pytest.raises(Exception, match="save mode overwrite contradicts conflict mode append"):
         frame.write.format("s3commit").mode("overwrite").save()
     with pytest.raises(Exception, match="leave the path out"):
-        frame.write.format("s3commit").mode("append").save(lake.uri.rstrip("/") + "x")
-    assert lake.pending() == []
-
-
-def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
-    spark: SparkSession, lake: Lake, job_conf: Any
-) -> None:
-    """A stage attempt that fails is aborted, and the next one's rows are the ones that count."""
-    frame = spark.range(100, numPartitions=2)
-    job = job_conf("append", "1")
-    with pytest.raises(Exception, match="injected"):
-        failing_once(frame, attempts=99).write.format("s3commit").mode("append").save()
-    assert job.stage_seal("load", "1") is None
-    job_conf("append", "2")
-    frame.write.format("s3commit").mode("append").save()
-    job.seal()
-    job.commit()
-    assert sorted(lake.table()["id"].to_pylist()) == list(range(100))
+        # With its options the writer's own process finds the store, to abort what it may have begun there.
+        elsewhere = f"{lake.uri}elsewhere/"
+        frame.write.format("s3commit").mode("append").options(**lake.options).save(elsewhere)
     assert lake.pending() == []
 
 
@@ -287,21 +156,3 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)
     assert lake.everything() == []
-
-
-def test_registration_carries_the_stores_place(spark: SparkSession, lake: Lake) -> None:
-    """After `register`, the session's endpoint is used even by the writer's own process on abort."""
-    conf = {"spark.s3commit.endpoint.url": lake.server.endpoint_url, "spark.s3commit.path.style": "true"}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        register(spark)
-        spark.range(10).write.format("s3commit").mode("append").save(lake.uri)
-        with pytest.raises(Exception, match="injected"):
-            failing_once(spark.range(10), 99).write.format("s3commit").mode("append").save(lake.uri)
-    finally:
-        for key in conf:
-            spark.conf.unset(key)
-    assert sorted(lake.table()["id"].to_pylist()) == list(range(10))
-    assert lake.pending() == []
-    assert not [key for key in lake.everything() if "__magic_job" in key]

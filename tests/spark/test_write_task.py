@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("dt", pa.string()), ("x", pa.int64())])
 FORM = ParquetFormat("snappy", "4.3.0", "{}")
-IDS = TaskIds("spark", "0", 3, 17)
+IDS = TaskIds("spark", "0", 3, "17")
 
 
 def plan(*partition_by: str, **options: int) -> TablePlan:
@@ -117,8 +117,8 @@ def test_a_large_partition_streams_row_groups(store: MemoryStore, job: Job) -> N
 
 def test_an_empty_table_is_one_file_of_the_first_task(store: MemoryStore, job: Job) -> None:
     """As with Spark's own writer, the first task of an unpartitioned write leaves the schema."""
-    nobody = write_task(job, [], plan(), TaskIds("spark", "0", 1, 8))
-    first = write_task(job, [], plan(), TaskIds("spark", "0", 0, 9))
+    nobody = write_task(job, [], plan(), TaskIds("spark", "0", 1, "8"))
+    first = write_task(job, [], plan(), TaskIds("spark", "0", 0, "9"))
     assert (nobody.files, first.files, first.rows) == (0, 1, 0)
     ((path, table),) = committed(store, job, nobody, first).items()
     assert (path, table.schema.names, table.num_rows) == (
@@ -128,13 +128,13 @@ def test_an_empty_table_is_one_file_of_the_first_task(store: MemoryStore, job: J
 
 def test_an_empty_partitioned_table_has_no_file(store: MemoryStore, job: Job) -> None:
     """A partitioned write of nothing commits nothing."""
-    assert write_task(job, [], plan("dt"), TaskIds("spark", "0", 0, 1)).files == 0
+    assert write_task(job, [], plan("dt"), TaskIds("spark", "0", 0, "1")).files == 0
 
 
 def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> None:
     """Two stages of a job can write the same partitions; the job id still ends the stem."""
-    one = write_task(job, batches([("a", 1)]), plan("dt"), TaskIds("spark", "0", 0, 1))
-    two = write_task(job, batches([("a", 2)]), plan("dt"), TaskIds("late.rows", "0", 0, 1))
+    one = write_task(job, batches([("a", 1)]), plan("dt"), TaskIds("spark", "0", 0, "1"))
+    two = write_task(job, batches([("a", 2)]), plan("dt"), TaskIds("late.rows", "0", 0, "1"))
     job.seal_stage("late.rows", "0", [two])
     files = committed(store, job, one)
     assert sorted(files) == [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from airflow_s3commit.protocol.records.codec import decode, encode
 from airflow_s3commit.protocol.records.job import (
+    AbortedRecord,
     AbortReport,
     Committer,
     ConflictMode,
@@ -36,6 +37,7 @@ from airflow_s3commit.protocol.records.plan import PlannedObject, PlanPart, Plan
 
 __all__ = [
     "AbortReport",
+    "AbortedRecord",
     "CommittedTask",
     "Committer",
     "ConflictMode",

@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
 
 __all__ = [
     "AbortReport",
+    "AbortedRecord",
     "Committer",
     "ConflictMode",
     "JobOptions",
@@ -168,6 +169,24 @@ class LockRecord(Versioned, frozen=True, kw_only=True):
     owner: Text
     lease: Annotated[float, Meta(gt=0)]
     nonce: Text
+
+
+class AbortedRecord(Versioned, frozen=True, kw_only=True):
+    """``_s3commit/aborted/<job id>.json``: this job was aborted, and its id is spent.
+
+    It outlives the staging, so that a process which slept through the abort cannot set the job up anew.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        since: When, in milliseconds since the epoch by the aborting machine's clock, for people.
+        reason: Why, if the caller said so.
+
+    """
+
+    job_id: Text
+    since: Count
+    reason: str | None = None
 
 
 class AbortReport(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,142 @@
+"""How the program reaches a store: the options that all commands share.
+
+Credentials are not among them: what stands on a command line is seen by everybody on the machine. They come
+from where boto3 takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from airflow_s3commit.cli.parameters import SectionedOption
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3 import S3Config, S3Store
+
+__all__ = ["Connection", "open_store", "store_options"]
+
+SECTION = "Store"
+
+#: Seconds for which a request is sent again before it is given up, unless told otherwise.
+DEFAULT_PATIENCE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the store.
+
+    Attributes:
+        config: Its address, and whose credentials to use.
+        patience: Seconds for which a request is sent again.
+
+    """
+
+    config: S3Config
+    patience: float = DEFAULT_PATIENCE
+
+    @classmethod
+    def taken_from(cls, values: dict[str, Any]) -> Connection:
+        """Take the store's options out of a command's values.
+
+        Raises:
+            click.UsageError: The endpoint is none.
+
+        """
+        endpoint = values.pop("endpoint_url")
+        verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
+        patience = values.pop("patience")
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            raise click.BadParameter(
+                f"{endpoint!r} is no URL; write http://… or https://…", param_hint="--endpoint-url"
+            )
+        if not verify_ssl and bundle is not None:
+            raise click.UsageError("--no-verify-ssl and --ca-bundle contradict each other")
+        try:
+            config = S3Config(
+                endpoint_url=endpoint,
+                region=values.pop("region"),
+                profile=values.pop("profile"),
+                verify=False if not verify_ssl else bundle,
+                path_style=values.pop("path_style"),
+            )
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
+        return cls(config, patience)
+
+    def arguments(self) -> list[str]:
+        """Return the options that lead another command to the same store."""
+        config, said = self.config, []
+        for name, value in (
+            ("--endpoint-url", config.endpoint_url),
+            ("--region", config.region),
+            ("--profile", config.profile),
+            ("--ca-bundle", config.verify if isinstance(config.verify, str) else None),
+        ):
+            if value is not None:
+                said += [name, value]
+        if config.verify is False:
+            said.append("--no-verify-ssl")
+        if config.path_style is not None:
+            said.append("--path-style" if config.path_style else "--virtual-hosted")
+        return said
+
+
+def open_store(connection: Connection) -> ObjectStore:
+    """Return the store; nothing is sent yet.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is not usable.
+
+    """
+    return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
+
+
+def store_options() -> list[click.Option]:
+    """Return the options of `Connection`, for a command."""
+    options: tuple[tuple[list[str], Mapping[str, Any]], ...] = (
+        (
+            ["--endpoint-url"],
+            {
+                "metavar": "URL",
+                "help": "The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
+            },
+        ),
+        (["--region"], {"help": "The bucket's region. Default: AWS_DEFAULT_REGION or the profile."}),
+        (["--profile"], {"help": "A profile of the AWS configuration files. Default: AWS_PROFILE."}),
+        (
+            ["--path-style/--virtual-hosted", "path_style"],
+            {
+                "default": None,
+                "help": "Ask for endpoint/bucket/key or bucket.endpoint/key. Default: virtual on AWS only.",
+            },
+        ),
+        (
+            ["--verify-ssl/--no-verify-ssl", "verify_ssl"],
+            {"default": True, "help": "Whether to check the store's certificate. Default: yes."},
+        ),
+        (
+            ["--ca-bundle"],
+            {
+                "type": click.Path(exists=True, dir_okay=False, path_type=Path),
+                "callback": lambda _ctx, _param, path: str(path) if path is not None else None,
+                "help": "A file with the authorities to trust.",
+            },
+        ),
+        (
+            ["--patience"],
+            {
+                "type": float,
+                "default": DEFAULT_PATIENCE,
+                "show_default": True,
+                "metavar": "SECONDS",
+                "help": "How long a request that gets no answer is sent again.",
+            },
+        ),
+    )
+    return [SectionedOption(names, section=SECTION, **settings) for names, settings in options]

@@ -1,0 +1,214 @@
+"""Where results, errors and progress go: tables for people, or exactly one JSON object for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import click
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from airflow_s3commit.cli.wording import cell, plain
+
+__all__ = ["Column", "Declined", "Output", "facts", "table"]
+
+#: Columns of output that goes into a file or a pipe: lines are not to be cut there.
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+class Declined(Exception):
+    """The person at the terminal said no; nothing was done."""
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        title: Its heading.
+        right: Whether it holds numbers.
+        wide: Whether it is left out of narrow tables.
+        whole: Whether its cells are never folded.
+
+    """
+
+    title: str
+    right: bool = False
+    wide: bool = False
+    whole: bool = True
+
+
+class Output:
+    """What a command says, to whom.
+
+    Results go to the standard output, everything else to the standard error.
+
+    Args:
+        as_json: One JSON object instead of tables; no colours, no progress.
+        debug: Show where errors come from.
+
+    """
+
+    def __init__(self, *, as_json: bool = False, debug: bool = False) -> None:
+        self.as_json = as_json
+        self.debug = debug
+        self._out = _console(stderr=False)
+        self.err = _console(stderr=True)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there is room for columns that are good to have."""
+        return self._out.width >= 110  # noqa: PLR2004
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether anybody sees how far something is."""
+        return not self.as_json and self.err.is_terminal
+
+    def result(self, value: Mapping[str, Any], *views: RenderableType | None) -> None:
+        """Give the result: ``value`` to scripts, ``views`` to people."""
+        if self.as_json:
+            self.raw(json.dumps(value, indent=2))
+            return
+        for view in views:
+            if view is not None:
+                self._out.print(view)
+
+    def stream(
+        self,
+        value: Mapping[str, Any],
+        name: str,
+        items: Iterable[Any],
+        as_value: Callable[[Any], Any],
+        as_line: Callable[[Any], str],
+    ) -> None:
+        """Give a result with a list too long to be held: ``name`` of the object, or a line an item."""
+        if not self.as_json:
+            for item in items:
+                self.raw(plain(as_line(item)))
+            return
+        head = json.dumps(dict(value), indent=2)[:-2]
+        click.echo(f"{head}{',' if value else ''}\n  {json.dumps(name)}: [", nl=False)
+        for n, item in enumerate(items):
+            click.echo(f"{',' if n else ''}\n    {json.dumps(as_value(item))}", nl=False)
+        click.echo("\n  ]\n}")
+
+    def raw(self, text: str) -> None:
+        """Write a line to the standard output as it is."""
+        click.echo(text)
+
+    def note(self, text: str, style: str = "") -> None:
+        """Tell people something that is no result."""
+        if not self.as_json:
+            self.err.print(Text(plain(text), style=style), soft_wrap=not self.err.is_terminal)
+
+    def failure(self, value: Mapping[str, Any], error: BaseException | None = None) -> None:
+        """Say what went wrong: ``message`` and, if there are any, ``notes`` and the ``next`` action."""
+        if self.debug and error is not None:
+            click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        if self.as_json:
+            self.raw(json.dumps({"error": dict(value)}, indent=2))
+            return
+        self.err.print(_line("error: ", value["message"], "bold red"), soft_wrap=True)
+        for note in value.get("notes", ()):
+            self.err.print(_line("       ", note, ""), soft_wrap=True)
+        if value.get("next"):
+            self.err.print(_line("next:  ", value["next"], "bold"), soft_wrap=True)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask the person at the terminal, if one is there and did not say yes before.
+
+        Raises:
+            Declined: They said no.
+
+        """
+        if yes or not is_interactive():
+            return
+        if not click.confirm(plain(question), err=True):
+            raise Declined
+
+    @contextmanager
+    def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show on a terminal that something is done, and how far; what is yielded is told of each step.
+
+        Args:
+            what: What is done.
+            total: How many steps it has; None if that is not known.
+
+        """
+        if not self.shows_progress:
+            yield lambda _: None
+            return
+        columns = (
+            (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            if total is None
+            else (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        )
+        with Progress(*columns, console=self.err, transient=True) as progress:
+            task = progress.add_task(what, total=total)
+            yield lambda steps: progress.update(task, completed=steps)
+
+
+def is_interactive() -> bool:
+    """Tell whether there is a person who could answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def table(
+    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, wide: bool, title: str | None = None
+) -> Table:
+    """Return a table; columns that are only good to have are left out if there is no room for them."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    shown = [n for n, column in enumerate(columns) if wide or not column.wide]
+    for n in shown:
+        column = columns[n]
+        made.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=column.whole,
+            overflow="fold",
+        )
+    for row in rows:
+        made.add_row(*(_cell(row[n]) for n in shown))
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Table:
+    """Return names and values, one a line; pairs without a value are left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None and value != "":
+            grid.add_row(name, _cell(value))
+    return grid
+
+
+def _cell(value: object) -> Text:
+    return value if isinstance(value, Text) else cell(value)
+
+
+def _line(label: str, text: str, style: str) -> Text:
+    return Text.assemble((label, style), plain(text))
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    terminal = stream.isatty()
+    width = None if terminal or os.environ.get("COLUMNS") else _WIDTH_WITHOUT_TERMINAL
+    return Console(stderr=stderr, highlight=False, width=width, soft_wrap=False)

@@ -1,0 +1,129 @@
+"""The program: its commands, and what becomes of anything that ends one of them early."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from airflow_s3commit import __version__
+from airflow_s3commit.cli.adopt import adopt
+from airflow_s3commit.cli.diagnose import doctor
+from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
+from airflow_s3commit.cli.finish import abort, commit, recover
+from airflow_s3commit.cli.jobs import jobs, show
+from airflow_s3commit.cli.manifest import manifest
+from airflow_s3commit.cli.output import Output
+from airflow_s3commit.cli.pending import pending, sweep
+from airflow_s3commit.cli.verify import verify
+
+__all__ = ["main", "program"]
+
+
+class Program(click.Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's shape
+        """Return the commands in the order in which they are explained."""
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes, then the examples."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl(EXIT_CODES_HELP)
+        super().format_epilog(ctx, formatter)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and exit with its code; see `click.Command.main`."""
+        words = list(sys.argv[1:] if args is None else args)
+
+        def run() -> Any:
+            return super(Program, self).main(words, prog_name, complete_var, standalone_mode=False, **extra)
+
+        if not standalone_mode:
+            return run()
+        sys.exit(_ended(run, Output(as_json="--json" in words, debug="--debug" in words)))
+
+
+def _ended(run: Any, output: Output) -> int:
+    """Run something and return its exit code, whatever happens in it."""
+    try:
+        return int(run() or ExitCode.OK)
+    except click.ClickException as error:
+        if output.as_json:
+            output.failure({"type": "UsageError", "outcome": "usage", "message": error.format_message()})
+        else:
+            error.show()
+        return ExitCode.USAGE
+    except click.Abort:
+        message = "interrupted; every command may be run again, and s3commit jobs shows where each job stands"
+        output.failure({"type": "Interrupted", "outcome": "outcome_unknown", "message": message})
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            return _bug(error, output)
+        # Whoever read this has seen enough. Python would complain again when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.BROKEN_PIPE
+    except Exception as error:
+        return _bug(error, output)
+
+
+def _bug(error: Exception, output: Output) -> int:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    output.failure(
+        {
+            "type": type(error).__name__,
+            "outcome": "outcome_unknown",
+            "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
+            "next": "run it again with --debug, and report what it says",
+        },
+        error,
+    )
+    return ExitCode.INTERNAL
+
+
+@click.group(
+    name="s3commit",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Examples:
+  s3commit jobs s3://lake/flights/                  which jobs are under way
+  s3commit show s3://lake/flights/ JOB              one of them from close by, and what to do next
+  s3commit recover s3://lake/flights/ JOB           finish what a dead process left
+  s3commit sweep s3://lake/flights/ --older-than 7d what may be cleaned up; --apply does it
+  s3commit doctor s3://lake/flights/                does this bucket do what jobs need?
+
+Credentials are taken from where boto3 takes them: the environment, a profile, the machine's role.
+""",
+)
+@click.version_option(__version__, prog_name="s3commit", message="%(prog)s %(version)s")
+def program() -> None:
+    """Look at zero-rename S3 commits, finish them, and clean up after them.
+
+    A job writes pending multipart uploads below a destination, and one commit makes them all visible. Its
+    records are on the store, so every command works from any machine, and every one may be run again.
+    """
+
+
+def main() -> NoReturn:
+    """Run the program named ``s3commit``."""
+    program.main(prog_name="s3commit")
+    raise AssertionError("the program exits by itself")
+
+
+for _command in (jobs, show, pending, commit, abort, recover, sweep, verify, adopt, manifest, doctor):
+    program.add_command(_command)

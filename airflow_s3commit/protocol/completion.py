@@ -1,0 +1,92 @@
+"""Completing a job's uploads: all of them, or one shard's, with a record of each shard that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.cleanup import clean_if_ended
+from airflow_s3commit.protocol.commit_run import CommitRun, Progress
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.file_list import FileList
+from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.records import Counts, SealRecord, ShardRecord, StateRecord, encode
+from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.uploads import complete_uploads
+
+__all__ = ["complete_all", "complete_one_shard", "complete_shards"]
+
+
+def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
+    """Complete every upload, but for those of shards that are known to be complete.
+
+    Raises:
+        JobFailed: An upload cannot be completed and never will be.
+        InvalidRecord: A pendingset is missing or was changed.
+        Overtaken: Another job took the lock.
+
+    """
+    done = complete_shards(run.context, state)
+    files = FileList(run.context) if not done else None
+    _complete(run, seal, lambda number: number % state.shards not in done, files)
+    run.files = files
+
+
+def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, shard: int) -> None:
+    """Complete the uploads of one shard, and write down that they are.
+
+    Raises:
+        JobFailed: An upload cannot be completed and never will be.
+        InvalidRecord: A pendingset is missing or was changed.
+        Overtaken: Another job took the lock.
+
+    """
+    counts = _complete(run, seal, lambda number: number % state.shards == shard, None)
+    assert state.seal_etag is not None
+    context = run.context
+    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=state.seal_etag, counts=counts)
+    context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
+    clean_if_ended(context)
+
+
+def complete_shards(context: JobContext, state: StateRecord) -> set[int]:
+    """Return the numbers of the shards that are known to be complete; none where there is but one."""
+    shards: set[int] = set()
+    if state.shards == 1:
+        return shards
+    for shard in range(state.shards):
+        key = context.layout.shard(shard)
+        stored = journal.find(context.store, context.staging_bucket, key, ShardRecord)
+        if stored is not None and (stored.record.job_id, stored.record.seal_etag) == (
+            context.job_id,
+            state.seal_etag,
+        ):
+            shards.add(shard)
+    return shards
+
+
+def _complete(
+    run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool], files: FileList | None
+) -> Counts:
+    """Complete the uploads of the wanted tasks, numbered in the seals' order, and list them in ``files``."""
+    context = run.context
+    began, done = context.clock.monotonic(), Counts(rows=None)
+    for upload in complete_uploads(context, _uploads_of(run, seal, wanted, files)):
+        done = done.plus(Counts(files=1, bytes=upload.length, rows=None))
+        seconds = context.clock.monotonic() - began
+        run.progress(Progress(done.files, seal.counts.files, done.bytes, seconds))
+    run.metrics["complete_ms"] = int((context.clock.monotonic() - began) * 1000)
+    return done
+
+
+def _uploads_of(
+    run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool], files: FileList | None
+) -> Iterator[PendingUpload]:
+    """Yield the uploads of the wanted tasks for as long as the lock is this job's."""
+    stages = load_stage_seals(run.context, seal)
+    for _, _, pendingset in each_pendingset(run.context, stages, wanted):
+        for upload in pendingset.commits:
+            run.keep_lease()
+            if files is not None:
+                files.add(upload)
+            yield upload

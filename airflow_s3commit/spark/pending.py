@@ -1,0 +1,256 @@
+"""``write_pending``: the door for programs, which says what it did and can arrange the rows beforehand.
+
+It needs no registration, because the tasks run a plain function; what they wrote comes back as their result,
+and Spark counts the result of one successful attempt a task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
+from pyspark.sql.types import StringType
+
+from airflow_s3commit.exceptions import DestinationNotEmpty, S3CommitError
+from airflow_s3commit.protocol.destination import Destination, is_hidden
+from airflow_s3commit.protocol.records import CommittedTask, ConflictMode, decode, encode
+from airflow_s3commit.spark.commit_flow import Target, abort_write, commit_write, ready_job, target_of
+from airflow_s3commit.spark.executor_store import store_of_process
+from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
+from airflow_s3commit.spark.partitions import resolve_name
+from airflow_s3commit.spark.session import DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, JobInConf
+from airflow_s3commit.spark.table_plan import plan_table
+from airflow_s3commit.spark.write_task import TablePlan, TaskIds, write_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from airflow_s3commit.protocol.records import JobReference, ManifestRecord, SealReference
+
+__all__ = ["PendingWrite", "SaveMode", "write_pending"]
+
+logger = logging.getLogger(__name__)
+
+#: Spark's save modes, by Spark's names.
+SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
+
+_CONFLICT_MODES: dict[str, ConflictMode] = {
+    "append": "append",
+    "overwrite": "replace",
+    "errorifexists": "fail",
+    "error": "fail",
+    "ignore": "fail",
+}
+
+#: Spark's own mode where none is said.
+_DEFAULT_MODE: SaveMode = "errorifexists"
+
+#: What `write_pending` says by its own arguments.
+_ARGUMENTS = {"path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "stage"}
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """What a write did.
+
+    Attributes:
+        destination: URI of the destination.
+        job: The job it wrote for; None if the write was ignored.
+        stage: Name of the write in the job.
+        stage_attempt: Which attempt at it.
+        tasks: The task attempts that count: where each one's pendingset is, its files, bytes and rows.
+        seal: The stage's seal, with counts of each partition; None if the write was ignored.
+        manifest: The manifest, if the write committed a job of its own; None where the job's owner does.
+        clustered: Whether rows were brought together by partition first.
+        ignored: Whether there was data already and the mode was ``ignore``.
+
+    """
+
+    destination: str
+    job: JobReference | None = None
+    stage: str = DEFAULT_STAGE
+    stage_attempt: str = DEFAULT_STAGE_ATTEMPT
+    tasks: tuple[CommittedTask, ...] = ()
+    seal: SealReference | None = None
+    manifest: ManifestRecord | None = None
+    clustered: bool = False
+    ignored: bool = False
+
+
+def write_pending(
+    frame: DataFrame,
+    *,
+    destination: str | None = None,
+    partition_by: Sequence[str] = (),
+    mode: SaveMode | None = None,
+    job: JobReference | None = None,
+    stage: str | None = None,
+    stage_attempt: str | None = None,
+    cluster: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> PendingWrite:
+    """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
+
+    The job is the one given, else the one in the Spark conf, which are only sealed; else the write sets one
+    up, commits it, and aborts it if anything fails.
+
+    Args:
+        frame: The rows.
+        destination: URI of the destination; the job's, if left out.
+        partition_by: Partition columns, outermost first. They become directories named as Spark's own
+            writer names them, whatever their types.
+        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows. Without a job the
+            default is ``errorifexists``, as Spark's is; with a job it is the job's conflict mode, which a
+            mode that is given must not contradict.
+        job: The job to write for.
+        stage: Name of the write in the job; the conf's, or ``spark``.
+        stage_attempt: Which attempt at it: letters and digits, new in each run.
+        cluster: Bring the rows of a partition together first (a shuffle and a sort), so that there is one
+            file a partition and not one for each task that has rows of it.
+        options: Further options of the data source ``s3commit``, by the same names.
+
+    Raises:
+        InvalidOption: An option is unknown, malformed, or an argument of this function.
+        UnsupportedPartition: A partition column is missing.
+        InvalidDestination: There is no destination, or another than the job's.
+        JobMismatch: The mode contradicts the job's conflict mode.
+        DestinationNotEmpty: The mode is ``errorifexists`` and there is data.
+        S3CommitError: As `Job.seal_stage` and `Job.commit` do.
+
+    """
+    session = frame.sparkSession
+    names = [resolve_name(frame.columns, name) for name in partition_by]
+    parsed = _write_options(destination, names, mode, stage, options or {})
+    write_id = str(uuid4())
+    given = None
+    if job is not None:
+        given = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    target = target_of(parsed, write_id, lambda key: session.conf.get(key, None), given)
+    if stage_attempt is not None:
+        target = replace(target, stage_attempt=stage_attempt)
+    if target.own:
+        parsed = _as_own(parsed, mode or _DEFAULT_MODE)
+    elif mode == "ignore":
+        raise InvalidOption(
+            "mode ignore is for writes without a job: its owner decides about data that is there"
+        )
+    if target.own and mode == "ignore" and _has_data(target):
+        return PendingWrite(target.reference.destination, ignored=True)
+    try:
+        return _write(
+            _arranged(frame, names, cluster=cluster), parsed, target, write_id, bool(names) and cluster
+        )
+    except DestinationNotEmpty:
+        if mode != "ignore":
+            raise
+        return PendingWrite(target.reference.destination, ignored=True)
+
+
+def _write(
+    frame: DataFrame, options: WriteOptions, target: Target, write_id: str, clustered: bool
+) -> PendingWrite:
+    plan = plan_table(frame.schema, options)
+    job = ready_job(target, options)
+    tasks_ended = False
+    try:
+        run = partial(_run_task, plan=plan, target=target, write_id=write_id)
+        found = frame.mapInArrow(run, "task string").collect()
+        tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
+        if not tasks:
+            # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.
+            ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
+            tasks = [write_task(job, [], plan, ids)]
+        tasks_ended = True
+        seal, manifest = commit_write(target, tasks)
+    except BaseException:
+        _abort(target, tasks_ended=tasks_ended)
+        raise
+    return PendingWrite(
+        destination=target.reference.destination,
+        job=target.reference,
+        stage=target.stage,
+        stage_attempt=target.stage_attempt,
+        tasks=tuple(tasks),
+        seal=seal,
+        manifest=manifest,
+        clustered=clustered,
+    )
+
+
+def _run_task(
+    batches: Iterator[pa.RecordBatch], *, plan: TablePlan, target: Target, write_id: str
+) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this runs in Spark tasks only")
+    ids = TaskIds.of_spark(
+        target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
+    )
+    task = write_task(target.job(), batches, plan, ids)
+    yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
+
+
+def _abort(target: Target, *, tasks_ended: bool) -> None:
+    try:
+        abort_write(target, tasks_ended=tasks_ended)
+    except S3CommitError:
+        logger.warning(
+            "job %s on %s could not be aborted; run `s3commit abort` for it",
+            target.reference.job_id, target.reference.destination, exc_info=True,
+        )  # fmt: skip
+
+
+def _write_options(
+    destination: str | None,
+    partition_by: Sequence[str],
+    mode: SaveMode | None,
+    stage: str | None,
+    options: Mapping[str, str],
+) -> WriteOptions:
+    if mode is not None and mode not in _CONFLICT_MODES:
+        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
+    for name in options:
+        if name.lower() in _ARGUMENTS:
+            raise InvalidOption(f"say {name} by the argument {_ARGUMENTS[name.lower()]} of write_pending")
+    said = {"path": destination, "partitionBy": json.dumps(list(partition_by)), "stage": stage}
+    given = {name: value for name, value in said.items() if value is not None}
+    parsed = parse_options({**options, **given}, overwrite=False)
+    return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
+
+
+def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
+    conflict_mode = _CONFLICT_MODES[mode]
+    # "If exists" is about the whole table, which only this committer judges. It writes as the default does.
+    judged_whole = conflict_mode == "fail" and options.committer == WriteOptions().committer
+    committer = "directory" if judged_whole else options.committer
+    return replace(options, conflict_mode=conflict_mode, committer=committer)
+
+
+def _has_data(target: Target) -> bool:
+    destination = Destination.parse(target.reference.destination)
+    found = store_of_process(target.store).list_objects(destination.bucket, destination.prefix)
+    return any(not is_hidden(info.key.removeprefix(destination.prefix)) for info in found)
+
+
+def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
+    """Return the frame with its partition columns as Spark casts them to text, and clustered by them."""
+    for name in partition_by:
+        if not isinstance(frame.schema[name].dataType, StringType):
+            frame = frame.withColumn(name, F.col(_quoted(name)).cast("string"))
+    if not (partition_by and cluster):
+        return frame
+    columns = [_quoted(name) for name in partition_by]
+    return frame.repartition(*columns).sortWithinPartitions(*columns)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,338 @@
+"""A small lake to test the protocol on, and the shortest ways to get a job there into a given state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any, Literal
+
+import msgspec
+
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.protocol.records import CommittedTask, JobOptions, JobReference, encode
+from airflow_s3commit.store.memory import MemoryStore
+from tests.fakes import ManualClock
+
+__all__ = [
+    "BUCKET",
+    "HOME",
+    "OURS",
+    "ROOT",
+    "THEIRS",
+    "Crash",
+    "Lake",
+    "WatchedStore",
+    "named",
+    "once",
+]
+
+BUCKET = "lake"
+ROOT = "flights/"
+HOME = f"{ROOT}_s3commit/"
+OURS = "11111111-aaaa-4bbb-8ccc-000000000001"
+THEIRS = "22222222-aaaa-4bbb-8ccc-000000000002"
+
+_SMALL: dict[str, Any] = {"part_bytes": 1, "threads": 0, "min_part_bytes": 1}
+
+
+class Crash(BaseException):
+    """The process died: no handler of errors sees this."""
+
+
+def _watched(verb: str) -> Callable[..., Any]:
+    inner = getattr(MemoryStore, verb)
+
+    def call(self: WatchedStore, bucket: str, key: str, *args: Any, **arguments: Any) -> Any:
+        if self.dead:
+            raise Crash
+        self.calls.append((verb, key))
+        self.before(verb, key)
+        outcome = inner(self, bucket, key, *args, **arguments)
+        self.after(verb, key)
+        return outcome
+
+    return call
+
+
+class WatchedStore(MemoryStore):
+    """A store in memory that tells of every call, before and after it; whoever is told may raise or act.
+
+    Attributes:
+        calls: Verb and key (or prefix) of every call so far.
+        before: Told before a call takes effect.
+        after: Told after a call took effect and before its answer arrives.
+        dead: Whether the process that uses it has died: then no call of it goes through any more.
+
+    """
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        super().__init__(*args, **arguments)
+        self.calls: list[tuple[str, str]] = []
+        self.rest()
+
+    def rest(self) -> None:
+        """Tell nobody any more; whoever calls from now on is another process."""
+        self.dead = False
+        self.before: Callable[[str, str], None] = lambda _verb, _key: None
+        self.after: Callable[[str, str], None] = lambda _verb, _key: None
+
+    def die(self, verb: str, ending: str = "", *, nth: int = 1, after: bool = False) -> None:
+        """Let the process die before, or after, its n-th call of ``verb`` on a key with this ending."""
+
+        def kill() -> None:
+            self.dead = True
+            raise Crash
+
+        watcher = once(verb, ending, kill, nth=nth)
+        if after:
+            self.after = watcher
+        else:
+            self.before = watcher
+
+    head = _watched("head")
+    get = _watched("get")
+    put = _watched("put")
+    delete = _watched("delete")
+    list_objects = _watched("list_objects")
+    create_upload = _watched("create_upload")
+    upload_part = _watched("upload_part")
+    complete_upload = _watched("complete_upload")
+    abort_upload = _watched("abort_upload")
+    list_uploads = _watched("list_uploads")
+
+
+def once(
+    verb: str, ending: str, act: Callable[[], None] | BaseException, *, nth: int = 1
+) -> Callable[[str, str], None]:
+    """Return a watcher that acts, or raises, at the n-th call of ``verb`` on a key with this ending."""
+    seen = count(1)
+
+    def watch(made: str, key: str) -> None:
+        if made == verb and key.endswith(ending) and next(seen) == nth:
+            if isinstance(act, BaseException):
+                raise act
+            act()
+
+    return watch
+
+
+def named(path: str, job_id: str = OURS) -> str:
+    """Return a path as unique file names make it; written out here, not taken from the code under test."""
+    directory, slash, name = path.rpartition("/")
+    stem, dot, ending = name.partition(".")
+    return f"{directory}{slash}{stem}-{job_id}{dot}{ending}"
+
+
+class Lake:
+    """Two buckets, a dataset in one of them, and jobs that refresh it.
+
+    Args:
+        conditions: Whether the store honours conditional writes.
+        repeat_complete: What a second completion of a finished upload gets.
+        prefix: The dataset's prefix.
+
+    Attributes:
+        clock: The clock of every process.
+        store_clock: The store's own.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        conditions: bool = True,
+        repeat_complete: Literal["ok", "gone"] = "ok",
+        prefix: str = ROOT,
+        stale_upload_days: int | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.store_clock = ManualClock()
+        self.store = WatchedStore(
+            (BUCKET, "other"),
+            now=self.store_clock.time,
+            min_part_bytes=1,
+            repeat_complete=repeat_complete,
+            conditions=conditions,
+            stale_upload_days=stale_upload_days,
+        )
+        self.prefix = prefix
+        self._ids = count(1)
+
+    @property
+    def destination(self) -> str:
+        """URI of the dataset."""
+        return f"s3://{BUCKET}/{self.prefix}"
+
+    def new_id(self) -> str:
+        """Return an id that no one else has."""
+        return f"id-{next(self._ids):06d}"
+
+    def context(self, job_id: str = OURS, **changes: Any) -> JobContext:
+        """Return what the steps of a job work with, without threads."""
+        layout = Layout.of(Destination.parse(self.destination), job_id)
+        context = JobContext(
+            self.store, layout, clock=self.clock, new_id=self.new_id, owner=f"owner of {job_id}", threads=0
+        )
+        return replace(context, **changes)
+
+    def reference(self, job_id: str = OURS) -> JobReference:
+        """Return what finds a job."""
+        return JobReference(
+            job_id=job_id, destination=self.destination, staging=f"{self.destination}__magic_job-{job_id}/"
+        )
+
+    def set_up(self, job_id: str = OURS, *, said: Mapping[str, str] | None = None, **options: Any) -> Job:
+        """Set a job up, by default one that streams its files and replaces partitions."""
+        options = {"committer": "magic", "conflict_mode": "replace", **options}
+        Job.setup(
+            self.store, self.destination, options=JobOptions(**options), job_id=job_id, context=said,
+            clock=self.clock, new_id=self.new_id,
+        )  # fmt: skip
+        return self.job(job_id)
+
+    def job(
+        self, job_id: str = OURS, *, owner: str | None = None, lock_wait: float = 600.0, lease: float = 60.0
+    ) -> Job:
+        """Return a job as a process sees it that has just been started."""
+        job = Job.at(
+            self.store, self.reference(job_id), clock=self.clock, new_id=self.new_id, lock_wait=lock_wait
+        )
+        job._context = replace(job._context, threads=0, owner=owner or f"owner of {job_id}", lease=lease)
+        return job
+
+    def run_task(
+        self,
+        job: Job,
+        files: Mapping[str, bytes],
+        *,
+        stage: str = "spark",
+        stage_attempt: str = "1",
+        task: str = "00000",
+        attempt: str = "1",
+    ) -> CommittedTask:
+        """Run one task attempt: every file has as many rows as bytes."""
+        with job.task_attempt(stage, stage_attempt, task, attempt, **_SMALL) as writer:
+            for path, body in files.items():
+                file = writer.open(path)
+                file.write(body)
+                file.close(rows=len(body))
+            return writer.commit()
+
+    def run_stage(
+        self, job: Job, *tasks: Mapping[str, bytes], stage: str = "spark", stage_attempt: str = "1"
+    ) -> list[CommittedTask]:
+        """Run a stage whose n-th task writes the n-th files, and seal it."""
+        committed = [
+            self.run_task(job, files, stage=stage, stage_attempt=stage_attempt, task=f"{number:05d}")
+            for number, files in enumerate(tasks)
+        ]
+        job.seal_stage(stage, stage_attempt, committed)
+        return committed
+
+    def sealed(self, *tasks: Mapping[str, bytes], job_id: str = OURS, **options: Any) -> Job:
+        """Return a sealed job of one stage whose n-th task wrote the n-th files."""
+        job = self.set_up(job_id, **options)
+        self.run_stage(job, *tasks)
+        job.seal()
+        return job
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Put objects below the dataset's prefix."""
+        for path, body in files.items():
+            self.store.put(BUCKET, self.prefix + path, body)
+
+    def get(self, key: str) -> bytes:
+        """Return an object's content."""
+        return self.store.get(BUCKET, key).body
+
+    def tamper(self, key: str, *, old: bytes = b"", new: bytes = b"", cut: int = 0) -> None:
+        """Change a record behind everybody's back: replace some bytes, or cut some off its end."""
+        body = self.get(key)
+        assert old in body
+        body = body.replace(old, new) if old else body
+        self.store.put(BUCKET, key, body[:-cut] if cut else body)
+
+    def objects(self, prefix: str = "") -> list[str]:
+        """Return the keys of the bucket below a prefix."""
+        return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
+
+    def left(self) -> list[str]:
+        """Return the keys of the bucket, but for the notes that the ids of aborted jobs are spent."""
+        return [key for key in self.objects() if "_s3commit/aborted/" not in key]
+
+    def visible(self) -> dict[str, bytes]:
+        """Return everything in the bucket that is no record of the protocol, by key."""
+        return {
+            key: self.store._buckets[BUCKET].objects[key].body
+            for key in self.objects()
+            if "__magic_job-" not in key and "_s3commit/" not in key
+        }
+
+    def data(self) -> dict[str, bytes]:
+        """Return what is visible below the dataset's prefix, by path, without ``_SUCCESS``."""
+        return {
+            key.removeprefix(self.prefix): body
+            for key, body in self.visible().items()
+            if key.startswith(self.prefix) and key != f"{self.prefix}_SUCCESS"
+        }
+
+    def everything(self) -> dict[str, Any]:
+        """Return all objects of all buckets and all pending uploads, to compare with later."""
+        return {
+            name: (
+                {key: (stored.info.etag, stored.body) for key, stored in bucket.objects.items()},
+                sorted(bucket.uploads),
+            )
+            for name, bucket in self.store._buckets.items()
+        }
+
+    def pending(self) -> list[str]:
+        """Return the keys of all pending uploads."""
+        return [upload.key for upload in MemoryStore.list_uploads(self.store, BUCKET, "")]
+
+    def staging(self, job_id: str = OURS) -> list[str]:
+        """Return the keys of a job's records, relative to its staging."""
+        prefix = f"{self.prefix}__magic_job-{job_id}/"
+        return [key.removeprefix(prefix) for key in self.objects(prefix)]
+
+    def pendingset_key(self, task: str = "00000", attempt: str = "1", job_id: str = OURS) -> str:
+        """Return the key of a pendingset of stage ``spark``, attempt 1."""
+        tasks = f"{self.prefix}__magic_job-{job_id}/stages/spark-1/tasks/"
+        return f"{tasks}{task}_{attempt}.pendingset"
+
+    def forge_task(
+        self, keys: Mapping[str, str], *, task: str = "00000", job_id: str = OURS, **changes: Any
+    ) -> CommittedTask:
+        """Write a pendingset by hand, whose uploads have the given keys and buckets, and say it committed.
+
+        Args:
+            keys: Buckets by destination key.
+            task: The task.
+            job_id: The job in whose staging it is written.
+            **changes: Fields of the pendingset to set.
+
+        """
+        commits = [
+            PendingUpload(
+                uri=f"s3://{bucket}/x", uploadId="forged", bucket=bucket, destinationKey=key, etags=["e"],
+                length=1, jobId=job_id, s3commit=UploadExtra(upload=self.new_id(), rows=1),
+            )
+            for key, bucket in keys.items()
+        ]  # fmt: skip
+        extra = TaskExtra(stage="spark", stage_attempt="1", task=task, attempt="1", nonce=self.new_id())
+        record = PendingSet(jobId=job_id, commits=commits, s3commit=extra)
+        return self.place_task(encode(msgspec.structs.replace(record, **changes)), len(keys), task, job_id)
+
+    def place_task(self, body: bytes, files: int, task: str = "00000", job_id: str = OURS) -> CommittedTask:
+        """Put any bytes where a task's pendingset belongs, and say it committed so many one-byte files."""
+        key = self.pendingset_key(task, job_id=job_id)
+        written = self.store.put(BUCKET, key, body)
+        return CommittedTask(
+            stage="spark", stage_attempt="1", task=task, attempt="1", location=f"s3://{BUCKET}/{key}",
+            etag=written.etag, files=files, bytes=files, rows=files,
+        )  # fmt: skip

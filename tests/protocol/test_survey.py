@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.survey import JobSummary, UploadSummary, list_jobs, pending_uploads
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+
+FLIGHTS = Destination(BUCKET, ROOT)
+FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
+
+
+def _jobs(lake: Lake, *, committed: bool = False) -> dict[str, JobSummary]:
+    return {job.job_id: job for job in list_jobs(lake.store, FLIGHTS, committed=committed)}
+
+
+def _totals(summary: JobSummary) -> tuple[int, int, int | None]:
+    return summary.output.files, summary.output.bytes, summary.output.rows
+
+
+def _uploads(lake: Lake, destination: Destination = FLIGHTS, **asked: bool) -> dict[str, UploadSummary]:
+    found = pending_uploads(lake.store, destination, threads=0, **asked)
+    return {upload.key: upload for upload in found}
+
+
+def test_an_open_job_shows_what_its_pendingsets_name() -> None:
+    """A job that writes is listed with its options, its context, its age and what is pending so far."""
+    lake = Lake()
+    job = lake.set_up(said={"dag": "nightly"})
+    lake.store_clock.advance(100)
+    lake.run_task(job, FILES)
+    lake.store_clock.advance(20)
+    summary = _jobs(lake)[OURS]
+    assert (summary.state, summary.destination) == ("open", FLIGHTS.uri)
+    assert summary.staging == f"{FLIGHTS.uri}__magic_job-{OURS}/"
+    assert summary.owner is not None
+    assert summary.since is not None
+    assert summary.options == job.record().options
+    assert summary.context == {"dag": "nightly"}
+    assert (summary.age, summary.silent) == (120.0, 20.0)
+    assert _totals(summary) == (2, 10, 10)
+
+
+def test_a_sealed_job_shows_what_its_seal_counts() -> None:
+    """Output of an attempt that does not count is not shown once the job is sealed."""
+    lake = Lake()
+    job = lake.set_up()
+    counted = lake.run_task(job, FILES)
+    lake.run_task(job, FILES, attempt="2")
+    assert _jobs(lake)[OURS].output.files == 4
+    job.seal_stage("spark", "1", [counted])
+    job.seal()
+    assert _totals(_jobs(lake)[OURS]) == (2, 10, 10)
+    assert _jobs(lake)[OURS].state == "sealed"
+
+
+def test_jobs_of_other_destinations_are_not_listed() -> None:
+    """Neither a destination whose name goes on, nor one below, nor one whose staging is here, is mixed in."""
+    lake = Lake()
+    lake.set_up()
+    for uri in ("s3://lake/flights10/", "s3://lake/flights/dt=1/"):
+        Job.setup(lake.store, uri, job_id=THEIRS)
+    Job.setup(lake.store, "s3://lake/trains/", job_id="guest", options=JobOptions(staging=FLIGHTS.uri))
+    assert list(_jobs(lake)) == [OURS]
+
+
+def test_jobs_with_their_staging_elsewhere_are_listed() -> None:
+    """Under a staging root that many destinations share, this destination's jobs are found."""
+    lake = Lake()
+    options = JobOptions(staging="s3://other/staging/")
+    Job.setup(lake.store, FLIGHTS.uri, job_id=OURS, options=options)
+    Job.setup(lake.store, "s3://lake/trains/", job_id=THEIRS, options=options)
+    found = list(list_jobs(lake.store, FLIGHTS, Destination("other", "staging/")))
+    assert [(job.job_id, job.staging) for job in found] == [(OURS, f"s3://other/staging/__magic_job-{OURS}/")]
+
+
+def test_committed_jobs_are_listed_when_asked_for() -> None:
+    """A job that is committed and cleaned up is listed from its manifest, with what it committed."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    lake.store_clock.advance(60)
+    assert _jobs(lake) == {}
+    summary = _jobs(lake, committed=True)[OURS]
+    assert (summary.state, summary.staging, summary.age) == ("committed", None, 60.0)
+    assert summary.manifest == lake.job().manifest()
+    assert summary.output.files == 2
+    assert summary.to_dict()["manifest"]["files"] == 2
+
+
+def test_a_committed_job_that_is_not_cleaned_up_is_listed_once() -> None:
+    """A job that has both a staging and a manifest is one job."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.after = once("put", f"{OURS}.json", Crash())
+    try:
+        job.commit()
+    except Crash:
+        lake.store.rest()
+    jobs = list(list_jobs(lake.store, FLIGHTS, committed=True))
+    assert [(job.job_id, job.state, job.manifest) for job in jobs] == [(OURS, "committed", None)]
+
+
+def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
+    """A job whose state, record or pendingset cannot be read is listed with the reason, beside the others."""
+    lake = Lake()
+    lake.set_up()
+    for job_id, name in (("bad-job", "job.json"), ("bad-state", "state.json")):
+        lake.set_up(job_id)
+        lake.tamper(f"{ROOT}__magic_job-{job_id}/{name}", cut=5)
+    lake.run_task(lake.set_up("bad-set"), FILES)
+    lake.tamper(lake.pendingset_key(job_id="bad-set"), cut=5)
+    jobs = _jobs(lake)
+    assert jobs[OURS].problem is None
+    for job_id, name in (("bad-job", "job.json"), ("bad-state", "state.json"), ("bad-set", ".pendingset")):
+        assert name in (jobs[job_id].problem or "")
+
+
+def test_staging_without_records_is_listed() -> None:
+    """Remains that belong to no job that is known are listed, with their age and without a state."""
+    lake = Lake()
+    lake.put({"__magic_job-remains/stages/x": b"", "__magic_job-no slash": b"", "__magic_job-/x": b""})
+    lake.set_up()
+    lake.store_clock.advance(9)
+    jobs = _jobs(lake)
+    assert sorted(jobs) == [OURS, "remains"]
+    assert (jobs["remains"].state, jobs["remains"].destination, jobs["remains"].silent) == (None, None, 9.0)
+
+
+def test_uploads_are_listed_with_their_size_age_and_job() -> None:
+    """Every pending upload tells its parts and bytes if asked, how old it is, and whose it is."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), FILES)
+    stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/stray", metadata={}, content_type="x")
+    for number, body in ((1, b"1234"), (2, b"56")):
+        lake.store.upload_part(BUCKET, f"{ROOT}dt=1/stray", stray, number, body)
+    lake.store_clock.advance(30)
+    found = _uploads(lake, measure=True)
+    assert found[f"{ROOT}dt=1/stray"] == UploadSummary(
+        key=f"{ROOT}dt=1/stray", upload_id=stray, initiated=lake.store_clock.time() - 30, age=30.0, parts=2,
+        bytes=6,
+    )  # fmt: skip
+    ours = found[ROOT + named("dt=2/part-0.parquet")]
+    assert (ours.job_id, ours.bytes) == (OURS, 7)
+    assert {upload.bytes for upload in _uploads(lake).values()} == {None}
+
+
+def test_uploads_under_fixed_names_belong_to_whoever_intends_or_records_them() -> None:
+    """Without an id in the key an upload's job is told by its intent, or by a .pending file of Hadoop's."""
+    lake = Lake()
+    job = lake.set_up(unique_filenames=False)
+    with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
+        attempt.open("dt=1/part-0.parquet")
+        hadoops = f"{ROOT}dt=2/part-0.parquet"
+        upload_id = lake.store.create_upload(BUCKET, hadoops, metadata={}, content_type="x")
+        lake.put({
+            "__magic_job-hadoop/job-1/task-1/part-0.parquet.pending": (
+                b'{"version":2,"uri":"s3a://lake/x","uploadId":"%s","bucket":"lake","destinationKey":"%s",'
+                b'"etags":["e"],"length":3}' % (upload_id.encode(), hadoops.encode())
+            ),
+        })  # fmt: skip
+        owners = {key: upload.job_id for key, upload in _uploads(lake).items()}
+    assert owners == {f"{ROOT}dt=1/part-0.parquet": OURS, hadoops: "hadoop"}
+
+
+def test_uploads_of_jobs_above_and_below_are_told() -> None:
+    """An upload below the destination can be of a job on a directory above it or on a partition."""
+    lake = Lake(prefix="")
+    above = lake.set_up()
+    inside = Job.setup(
+        lake.store, f"{FLIGHTS.uri}dt=2/", job_id=THEIRS, options=JobOptions(committer="magic")
+    )
+    with (
+        above.task_attempt("spark", "1", "0", "1", threads=0) as one,
+        inside.task_attempt("spark", "1", "0", "1", threads=0) as two,
+    ):
+        one.open("flights/dt=1/a.parquet")
+        two.open("b.parquet")
+        owners = sorted(str(upload.job_id) for upload in _uploads(lake).values())
+    assert owners == [OURS, THEIRS]
+
+
+def test_looking_changes_nothing() -> None:
+    """Neither listing makes any call that could change anything."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.store.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
+    lake.store.calls.clear()
+    _jobs(lake, committed=True)
+    _uploads(lake, measure=True)
+    assert {verb for verb, _ in lake.store.calls} <= {"get", "head", "list_objects", "list_uploads"}
+
+
+def test_without_any_record_an_upload_has_no_age() -> None:
+    """Where nothing tells the store's time, the age is not made up from this machine's clock."""
+    lake = Lake()
+    lake.store.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
+    assert [upload.age for upload in _uploads(lake).values()] == [None]
