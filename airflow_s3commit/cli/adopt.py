@@ -16,7 +16,7 @@ from airflow_s3commit.cli.finish import told_of_ending
 from airflow_s3commit.cli.output import Column, facts, table
 from airflow_s3commit.cli.parameters import as_uri
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import moment, number, plain, size
+from airflow_s3commit.cli.wording import moment, number, plain, several, size
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.hadoop import HadoopJob, find_hadoop_jobs
@@ -134,8 +134,8 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
         Column("uploads", right=True),
         Column("size", right=True),
         Column("doubts", right=True),
-        Column("last written", wide=True),
-        Column("directory", wide=True, whole=False),
+        Column("last written", room=100),
+        Column("directory", room=150, whole=False),
     )
     rows = (
         [
@@ -149,7 +149,7 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
         ]
         for job in found
     )
-    session.output.result(value, table(columns, rows, wide=session.output.is_wide), *_doubts(found))
+    session.output.result(value, table(columns, rows, width=session.output.width), *_doubts(found))
     return ExitCode.OK
 
 
@@ -170,10 +170,11 @@ def _dry_run(session: Session, pendingsets: str | None, *, to_commit: bool) -> E
         return ExitCode.FINDINGS
     job = found[0]
     effect = (
-        f"complete {number(job.uploads)} uploads ({size(job.bytes)}) of {number(job.pendingsets)} tasks,"
-        f" and discard {number(job.others)} of attempts that do not count"
+        f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
+        f" of {several(job.pendingsets, 'task')}"
+        f", and discard {number(job.others)} of attempts that do not count"
         if to_commit
-        else f"discard {number(job.uploads + job.others)} uploads"
+        else f"discard {several(job.uploads + job.others, 'upload')}"
     )
     session.output.result(
         value,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from airflow_s3commit.cli.output import NextStep
 from airflow_s3commit.cli.session import Session
 from airflow_s3commit.cli.wording import age
 from airflow_s3commit.exceptions import (
@@ -26,91 +27,107 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.survey import JobSummary
 
-__all__ = ["next_for_job", "next_step"]
+__all__ = ["after_error", "for_job"]
 
 
-def next_step(error: S3CommitError, session: Session) -> str | None:
+def after_error(error: S3CommitError, session: Session) -> list[NextStep]:
     """Return what to do after an error, with the command to paste where there is one."""
     for kind, advise in _AFTER:
         if isinstance(error, kind):
             return advise(session)
-    return None
+    return []
 
 
-def next_for_job(summary: JobSummary, session: Session) -> str:
+def for_job(summary: JobSummary, session: Session) -> list[NextStep]:
     """Return what to do about a job in the state that it is in."""
-    job_id = summary.job_id
 
-    def run(name: str, *more: str) -> str:
-        return session.command(name, *more, job_id=job_id)
+    def run(words: str, name: str, *more: str) -> NextStep:
+        return NextStep(words, session.command(name, *more, job_id=summary.job_id))
 
     match summary.state:
         case _ if summary.problem is not None:
-            advice = f"a record is damaged; if the job is dead, give it up: {run('abort')}"
+            steps = [run("a record is damaged; if the job is dead, give it up", "abort")]
         case "open":
-            advice = (
-                f"its writers gave a sign of life {age(summary.silent)} ago. When they are done:"
-                f" {run('commit', '--seal')} - if they died: {run('abort')}"
-            )
+            steps = [
+                run("if its writers are done", "commit", "--seal"),
+                run(f"if they died (their last sign of life is {age(summary.silent)} old)", "abort"),
+            ]
         case "sealed":
-            advice = f"commit it: {run('commit')} - or give it up: {run('abort')}"
+            steps = [run("commit it", "commit"), run("or give it up", "abort")]
         case "committing":
-            advice = f"if its committer ({summary.owner}) is dead: {run('recover')}"
+            steps = [
+                run(f"if its committer ({summary.owner}) is dead, go on with it", "recover"),
+                run("or undo it", "recover", "--rollback"),
+            ]
         case "committed" if summary.staging is None:
-            advice = f"nothing; to compare it with what is there: {run('verify')}"
+            steps = [run("nothing; to compare it with what is there", "verify")]
         case "committed" | "aborting" | "aborted":
-            advice = f"finish what is left: {run('recover')}"
+            steps = [run("finish what is left", "recover")]
         case _:
-            advice = f"it was never set up to the end, or only remains are left: {run('abort')}"
-    return advice
+            steps = [run("it was never set up to the end, or only remains are left", "abort")]
+    return steps
 
 
-def _doctor(session: Session) -> str:
-    return f"see what is wrong: {session.about_all('doctor')}"
+def _doctor(session: Session) -> list[NextStep]:
+    return [NextStep("see what is wrong", session.about_all("doctor"))]
 
 
-def _look(session: Session) -> str:
+def _look(session: Session) -> list[NextStep]:
     if session.job_id is None:
-        return f"see what is there: {session.about_all('jobs')}"
-    return f"look at the job: {session.command('show')}"
+        return [NextStep("see what is there", session.about_all("jobs"))]
+    return [NextStep("look at the job", session.command("show"))]
 
 
-def _manifest(session: Session) -> str:
-    return f"see what it committed: {session.command('manifest')}"
+def _manifest(session: Session) -> list[NextStep]:
+    return [NextStep("see what it committed", session.command("manifest"))]
 
 
-def _known_jobs(session: Session) -> str:
-    return (
-        f"see which jobs there are: {session.about_all('jobs', '--committed')}; one whose records are"
-        " elsewhere needs --staging"
-    )
+def _known_jobs(session: Session) -> list[NextStep]:
+    words = "see which jobs there are; one whose records are elsewhere needs --staging"
+    return [NextStep(words, session.about_all("jobs", "--committed"))]
 
 
-def _recover(session: Session) -> str:
+def _recover(session: Session) -> list[NextStep]:
     if session.job_id is None:
-        return "nothing was undone; run the same command again"
-    return f"nothing was undone; go on with: {session.command('recover')}"
+        return [NextStep("nothing was undone; run the same command again")]
+    return [
+        NextStep("nothing was undone; see how far it came", session.command("show")),
+        NextStep("go on with a commit or abort that has begun", session.command("recover")),
+    ]
 
 
-def _again(_session: Session) -> str:
-    return "see that the store can be reached (--endpoint-url), and run the same command again"
+def _again(_session: Session) -> list[NextStep]:
+    return [NextStep("see that the store can be reached (--endpoint-url), and run the same command again")]
 
 
-def _replan(session: Session) -> str:
-    return f"look at what changed, then plan anew: {session.command('commit', '--replan')}"
+def _replan(session: Session) -> list[NextStep]:
+    words = "look at what changed; to replace what is there now"
+    return [NextStep(words, session.command("commit", "--replan"))]
 
 
-def _force(session: Session) -> str:
-    give_up = session.command("abort", "--force")
-    return f"go on with: {session.command('recover')} - or give old data up: {give_up}"
+def _force(session: Session) -> list[NextStep]:
+    return [
+        NextStep("go on with it", session.command("recover")),
+        NextStep("or give the old data up", session.command("abort", "--force")),
+    ]
 
 
-def _chosen_stages(session: Session) -> str:
-    return f"say which attempts count: {session.command('commit', '--stage', 'STAGE:ATTEMPT')}"
+def _chosen_stages(session: Session) -> list[NextStep]:
+    words = "say which attempt of a stage counts"
+    return [NextStep(words, session.command("commit", "--stage", "STAGE:ATTEMPT")), *_look(session)]
+
+
+def _failed(session: Session) -> list[NextStep]:
+    words = "its output was taken back: look for the reason, then set up a new job"
+    return [NextStep(words, session.about_all("jobs"))]
+
+
+def _lock_holder(session: Session) -> list[NextStep]:
+    return [NextStep("see who holds it, and try again later", session.about_all("jobs"))]
 
 
 #: The first that fits, so kinds of kinds come first.
-_AFTER: tuple[tuple[type[S3CommitError], Callable[[Session], str]], ...] = (
+_AFTER: tuple[tuple[type[S3CommitError], Callable[[Session], list[NextStep]]], ...] = (
     (OutcomeUnknown, _recover),
     (AccessDenied, _doctor),
     (NoSuchBucket, _doctor),
@@ -121,12 +138,9 @@ _AFTER: tuple[tuple[type[S3CommitError], Callable[[Session], str]], ...] = (
     (DuplicateOutput, _chosen_stages),
     (NotReversible, _force),
     (NoSuchJob, _known_jobs),
-    (
-        JobFailed,
-        lambda s: f"its output was taken back; look for why, then set up a new job ({s.about_all('jobs')})",
-    ),
+    (JobFailed, _failed),
     (DestinationNotEmpty, _look),
-    (LockHeld, lambda s: f"see who holds it: {s.about_all('jobs')}"),
+    (LockHeld, _lock_holder),
     (JobClosed, _look),
     (InvalidRecord, _look),
 )

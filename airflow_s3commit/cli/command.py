@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from airflow_s3commit.cli.advice import next_step
+from airflow_s3commit.cli.advice import after_error
 from airflow_s3commit.cli.connect import Connection, store_options
 from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
 from airflow_s3commit.cli.log import told_to
@@ -94,30 +94,23 @@ def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
     try:
         return function(session, **values)
     except Declined:
-        session.output.failure(
-            {
-                "type": "Declined",
-                "outcome": "did_not_happen",
-                "message": "you said no: nothing was deleted or discarded",
-            }
-        )
-        return ExitCode.FINDINGS
+        told = {"type": "Declined", "outcome": "did_not_happen"}
+        told["message"] = "you said no: nothing was deleted or discarded"
+        return session.output.failure(told, ExitCode.FINDINGS)
     except S3CommitError as error:
-        session.output.failure(_told(error, session), error)
-        return exit_code(error)
+        steps = after_error(error, session)
+        return session.output.failure(_told(error, session), exit_code(error), steps, error)
 
 
 def _told(error: S3CommitError, session: Session) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "outcome": outcome(error),
-        "exit_code": int(exit_code(error)),
         "message": str(error) or type(error).__name__,
         "notes": list(getattr(error, "__notes__", ())),
         "destination": session.destination.uri,
         "bucket": session.destination.bucket,
         "job_id": session.job_id,
-        "next": next_step(error, session),
     }
 
 

@@ -13,7 +13,7 @@ from airflow_s3commit.cli.command import store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.output import facts
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import plain
+from airflow_s3commit.cli.wording import plain, several
 from airflow_s3commit.protocol.bucket_settings import DEFAULT_DAYS, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.doctor import Check, Diagnosis, examine
 
@@ -100,11 +100,12 @@ def _views(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         if len(places) > 1:
             yield Text(plain(place), style="bold")
         yield facts((check.name, _finding(check)) for check in diagnosis.checks if check.place == place)
-    warnings, failures = diagnosis.count("warning"), diagnosis.count("failed")
+    warnings = several(diagnosis.count("warning"), "warning")
     if diagnosis.healthy:
-        yield Text(f"\nfit for jobs{f', with {warnings} warnings' if warnings else ''}", style="green")
+        yield Text(f"\nfit for jobs, with {warnings}", style="green")
     else:
-        yield Text(f"\nNOT fit for jobs: {failures} checks failed, {warnings} warnings", style="bold red")
+        failures = several(diagnosis.count("failed"), "check")
+        yield Text(f"\nNOT fit for jobs: {failures} failed, {warnings}", style="bold red")
 
 
 def _finding(check: Check) -> Text:

@@ -8,11 +8,11 @@ from rich.text import Text
 from airflow_s3commit.cli.command import store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.jobs import preview_words
-from airflow_s3commit.cli.output import facts, is_interactive
+from airflow_s3commit.cli.output import facts
 from airflow_s3commit.cli.parameters import as_duration, as_stage
 from airflow_s3commit.cli.rehearse import rehearse_commit, rehearse_ending, state_of
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import amount, number, size
+from airflow_s3commit.cli.wording import amount, several, size
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.preview import preview_commit
 from airflow_s3commit.protocol.records import AbortReport, ManifestRecord
@@ -159,8 +159,8 @@ def told_of_ending(session: Session, ended: ManifestRecord | AbortReport) -> Exi
             facts(
                 [
                     ("destination", ended.destination),
-                    ("visible", f"{amount(ended.counts)} in {number(len(ended.partitions))} partitions"),
-                    ("replaced", f"{number(ended.replaced.files)} files, {size(ended.replaced.bytes)}"),
+                    ("visible", f"{amount(ended.counts)} in {several(len(ended.partitions), 'partition')}"),
+                    ("replaced", f"{several(ended.replaced.files, 'file')}, {size(ended.replaced.bytes)}"),
                     ("manifest", manifest),
                 ]
             ),
@@ -174,18 +174,18 @@ def told_of_ending(session: Session, ended: ManifestRecord | AbortReport) -> Exi
         "objects": ended.objects,
     }
     if ended.state == "aborted":
-        words = f"aborted {session.job_id}: {number(ended.uploads)} uploads discarded"
-        words += f", {number(ended.objects)} objects taken back"
+        words = f"aborted {session.job_id}: {several(ended.uploads, 'upload')} discarded"
+        words += f", {several(ended.objects, 'object')} taken back"
     else:
         words = f"no job {session.job_id} is known at {session.destination.uri} (any more)"
-        words += f"; {number(ended.uploads)} uploads of it were pending, and are discarded"
+        words += f"; {several(ended.uploads, 'upload')} of it discarded"
     session.output.result(value, Text(words))
     return ExitCode.OK
 
 
 def _confirm_replacement(session: Session) -> None:
     """Ask, where somebody can answer, whether what a commit replaces may go."""
-    if session.yes or not is_interactive() or state_of(session) != "sealed":
+    if session.yes or not session.output.is_interactive or state_of(session) != "sealed":
         return
     preview = preview_commit(session.context)
     if preview.replaced:

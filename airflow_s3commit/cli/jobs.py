@@ -8,12 +8,12 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from airflow_s3commit.cli.advice import next_for_job
+from airflow_s3commit.cli.advice import for_job
 from airflow_s3commit.cli.command import store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.output import Column, facts, table
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import age, amount, cell, moment, number, plain, size, state_cell
+from airflow_s3commit.cli.wording import age, amount, cell, moment, number, plain, several, size, state_cell
 from airflow_s3commit.protocol.job_details import JobDetails, describe_job
 from airflow_s3commit.protocol.preview import CommitPreview
 from airflow_s3commit.protocol.survey import JobSummary, list_jobs
@@ -27,9 +27,9 @@ _COLUMNS = (
     Column("age", right=True),
     Column("files", right=True),
     Column("size", right=True),
-    Column("mode", wide=True),
-    Column("last sign of life", right=True, wide=True),
-    Column("context", wide=True, whole=False),
+    Column("mode", room=95),
+    Column("last sign of life", right=True, room=115),
+    Column("context", room=150, whole=False),
 )
 
 
@@ -59,7 +59,7 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if found:
         session.output.result(
-            value, table(_COLUMNS, map(_row, found), wide=session.output.is_wide), _problems(found)
+            value, table(_COLUMNS, map(_row, found), width=session.output.width), _problems(found)
         )
     else:
         session.output.result(value, Text(f"no job is under way at {plain(session.destination.uri)}"))
@@ -84,11 +84,10 @@ def show(session: Session) -> ExitCode:
     assert session.job_id is not None
     with session.output.working("looking at the job"):
         details = describe_job(session.store, session.destination, session.job_id, session.staging_root)
-    advice = next_for_job(details.summary, session)
-    value = {**details.to_dict(), "next": advice}
-    session.output.result(
-        value, Group(*_views(details, session)), Text.assemble(("\nnext: ", "bold"), plain(advice))
-    )
+    steps = for_job(details.summary, session)
+    value = {**details.to_dict(), "next": [step._asdict() for step in steps]}
+    session.output.result(value, *_views(details, session), Text())
+    session.output.advise(steps)
     return ExitCode.OK
 
 
@@ -98,7 +97,7 @@ def preview_words(preview: CommitPreview) -> str:
         return f"nothing: conflict mode fail refuses, because {preview.conflict} exists"
     if not preview.replaced:
         return "nothing"
-    words = f"{number(preview.replaced)} objects, {size(preview.replaced_bytes)}"
+    words = f"{several(preview.replaced, 'object')}, {size(preview.replaced_bytes)}"
     if preview.overwritten:
         words += f"; {number(preview.overwritten)} of them are overwritten in place, with no way back"
     return f"{words} ({'as planned' if preview.planned else 'as it is now'})"
@@ -134,6 +133,7 @@ def _views(details: JobDetails, session: Session) -> Iterator[RenderableType]:
     summary = details.summary
     yield facts(_about(details))
     if details.stages:
+        yield Text()
         yield table(
             (
                 Column("stage", whole=False),
@@ -143,7 +143,7 @@ def _views(details: JobDetails, session: Session) -> Iterator[RenderableType]:
                 Column("tasks", right=True),
                 Column("files", right=True),
                 Column("size", right=True),
-                Column("rows", right=True, wide=True),
+                Column("rows", right=True),
             ),
             (
                 [
@@ -158,7 +158,7 @@ def _views(details: JobDetails, session: Session) -> Iterator[RenderableType]:
                 ]
                 for stage in details.stages
             ),
-            wide=session.output.is_wide,
+            width=session.output.width,
         )
     for problem in details.problems:
         yield Text(plain(problem), style="red")

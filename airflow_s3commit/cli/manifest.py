@@ -12,9 +12,9 @@ from rich.text import Text
 
 from airflow_s3commit.cli.command import store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.output import Column, facts, table
+from airflow_s3commit.cli.output import Column, NextStep, facts, table
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import amount, moment, number, plain, size
+from airflow_s3commit.cli.wording import amount, moment, number, plain, several, size
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.records import Counts, FileEntry, ManifestRecord
@@ -55,7 +55,7 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
             _line,
         )
     else:
-        session.output.result(msgspec.to_builtins(record), *_views(record, wide=session.output.is_wide))
+        session.output.result(msgspec.to_builtins(record), *_views(record, width=session.output.width))
     return ExitCode.OK
 
 
@@ -64,7 +64,12 @@ def latest_or_none(session: Session) -> ManifestRecord | None:
     try:
         return latest_manifest(session.store, session.destination)
     except NoSuchKey:
-        _say_nothing(session, f"nothing was committed to {session.destination.uri}")
+        _say_nothing(
+            session,
+            f"no _SUCCESS at {session.destination.uri}: nothing is committed, or a commit is at work",
+        )
+        words = "see what is under way, and what was committed before"
+        session.output.advise([NextStep(words, session.about_all("jobs", "--committed"))])
         return None
 
 
@@ -74,9 +79,9 @@ def _of_job(session: Session, job_id: str) -> ManifestRecord | None:
     except NoSuchKey:
         _say_nothing(
             session,
-            f"job {job_id} did not commit to {session.destination.uri}; to see where it is:"
-            f" {session.command('show')}",
+            f"job {job_id} did not commit to {session.destination.uri}",
         )
+        session.output.advise([NextStep("see where it is", session.command("show"))])
         return None
 
 
@@ -90,15 +95,15 @@ def _say_nothing(session: Session, words: str) -> None:
     session.output.result(value, Text(plain(words)))
 
 
-def _views(record: ManifestRecord, *, wide: bool) -> Iterator[RenderableType]:
+def _views(record: ManifestRecord, *, width: int) -> Iterator[RenderableType]:
     yield facts(
         [
             ("job", record.job_id),
             ("destination", record.destination),
             ("committed", moment(record.committed)),
             ("committer", f"{record.committer}, conflict mode {record.conflict_mode}"),
-            ("brought", f"{amount(record.counts)} in {number(len(record.partitions))} partitions"),
-            ("replaced", f"{number(record.replaced.files)} files, {size(record.replaced.bytes)}"),
+            ("brought", f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"),
+            ("replaced", f"{several(record.replaced.files, 'file')}, {size(record.replaced.bytes)}"),
             ("list of files", record.files),
             *record.context.items(),
         ]
@@ -109,9 +114,9 @@ def _views(record: ManifestRecord, *, wide: bool) -> Iterator[RenderableType]:
         Column("files", right=True),
         Column("size", right=True),
         Column("rows", right=True),
-        Column("columns", right=True, wide=True),
+        Column("columns", right=True, room=90),
     )
-    yield table(columns, (_row(name, counts) for name, counts in named[:_SHOWN]), wide=wide)
+    yield table(columns, (_row(name, counts) for name, counts in named[:_SHOWN]), width=width)
     if len(named) > _SHOWN:
         yield Text(f"… and {len(named) - _SHOWN:,} more partitions; --json has them all", style="dim")
 

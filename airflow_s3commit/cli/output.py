@@ -24,9 +24,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.wording import cell, plain
 
-__all__ = ["Column", "Declined", "Output", "facts", "table"]
+__all__ = ["Column", "Declined", "NextStep", "Output", "facts", "table"]
 
 #: Columns of output that goes into a file or a pipe: lines are not to be cut there.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -42,15 +43,22 @@ class Column(NamedTuple):
     Attributes:
         title: Its heading.
         right: Whether it holds numbers.
-        wide: Whether it is left out of narrow tables.
+        room: It is left out where the terminal has fewer columns than that.
         whole: Whether its cells are never folded.
 
     """
 
     title: str
     right: bool = False
-    wide: bool = False
+    room: int = 0
     whole: bool = True
+
+
+class NextStep(NamedTuple):
+    """Something to do next, and if there is one the command line that does it."""
+
+    words: str
+    command: str | None = None
 
 
 class Output:
@@ -71,9 +79,14 @@ class Output:
         self.err = _console(stderr=True)
 
     @property
-    def is_wide(self) -> bool:
-        """Whether there is room for columns that are good to have."""
-        return self._out.width >= 110  # noqa: PLR2004
+    def width(self) -> int:
+        """Columns that results have room for."""
+        return self._out.width
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether there is a person who could answer."""
+        return sys.stdin is not None and sys.stdin.isatty()
 
     @property
     def shows_progress(self) -> bool:
@@ -87,7 +100,18 @@ class Output:
             return
         for view in views:
             if view is not None:
-                self._out.print(view)
+                self._out.print(view, soft_wrap=isinstance(view, Text) and not self._out.is_terminal)
+
+    def advise(self, steps: Iterable[NextStep], *, after_error: bool = False) -> None:
+        """Tell people what to do next; commands stand on lines of their own, unbroken, to be pasted."""
+        if self.as_json:
+            return
+        console, label = (self.err if after_error else self._out), "next: "
+        for step in steps:
+            console.print(Text.assemble((label, "bold"), plain(step.words)))
+            if step.command is not None:
+                console.print(Text(f"        {plain(step.command)}", style="cyan"), soft_wrap=True)
+            label = "      "
 
     def stream(
         self,
@@ -117,18 +141,33 @@ class Output:
         if not self.as_json:
             self.err.print(Text(plain(text), style=style), soft_wrap=not self.err.is_terminal)
 
-    def failure(self, value: Mapping[str, Any], error: BaseException | None = None) -> None:
-        """Say what went wrong: ``message`` and, if there are any, ``notes`` and the ``next`` action."""
+    def failure(
+        self,
+        value: Mapping[str, Any],
+        code: ExitCode,
+        steps: Sequence[NextStep] = (),
+        error: BaseException | None = None,
+    ) -> ExitCode:
+        """Say what went wrong: its ``message``, its ``notes`` if it has any, and what to do next.
+
+        Returns:
+            The code that the program exits with, as given.
+
+        """
         if self.debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         if self.as_json:
-            self.raw(json.dumps({"error": dict(value)}, indent=2))
-            return
+            told = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
+            self.raw(json.dumps({"error": told}, indent=2))
+            return code
         self.err.print(_line("error: ", value["message"], "bold red"), soft_wrap=True)
-        for note in value.get("notes", ()):
+        notes = value.get("notes", ())
+        if not self.debug and str(value.get("job_id")) in value["message"]:
+            notes = ()
+        for note in notes:
             self.err.print(_line("       ", note, ""), soft_wrap=True)
-        if value.get("next"):
-            self.err.print(_line("next:  ", value["next"], "bold"), soft_wrap=True)
+        self.advise(steps, after_error=True)
+        return code
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask the person at the terminal, if one is there and did not say yes before.
@@ -137,7 +176,7 @@ class Output:
             Declined: They said no.
 
         """
-        if yes or not is_interactive():
+        if yes or not self.is_interactive:
             return
         if not click.confirm(plain(question), err=True):
             raise Declined
@@ -164,17 +203,19 @@ class Output:
             yield lambda steps: progress.update(task, completed=steps)
 
 
-def is_interactive() -> bool:
-    """Tell whether there is a person who could answer."""
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
 def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, wide: bool, title: str | None = None
+    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, width: int, title: str | None = None
 ) -> Table:
     """Return a table; columns that are only good to have are left out if there is no room for them."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    shown = [n for n, column in enumerate(columns) if wide or not column.wide]
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+    )
+    shown = [n for n, column in enumerate(columns) if width >= column.room]
     for n in shown:
         column = columns[n]
         made.add_column(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -18,8 +17,9 @@ from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
 from airflow_s3commit.cli.finish import abort, commit, recover
 from airflow_s3commit.cli.jobs import jobs, show
 from airflow_s3commit.cli.manifest import manifest
-from airflow_s3commit.cli.output import Output
-from airflow_s3commit.cli.pending import pending, sweep
+from airflow_s3commit.cli.output import NextStep, Output
+from airflow_s3commit.cli.pending import pending
+from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.verify import verify
 
 __all__ = ["main", "program"]
@@ -57,23 +57,17 @@ class Program(click.Group):
         sys.exit(_ended(run, Output(as_json="--json" in words, debug="--debug" in words)))
 
 
-def _ended(run: Any, output: Output) -> int:
+def _ended(run: Callable[[], Any], output: Output) -> int:
     """Run something and return its exit code, whatever happens in it."""
     try:
         return int(run() or ExitCode.OK)
     except click.ClickException as error:
-        if output.as_json:
-            output.failure({"type": "UsageError", "outcome": "usage", "message": error.format_message()})
-        else:
-            error.show()
-        return ExitCode.USAGE
+        return _misused(error, output)
     except click.Abort:
-        message = "interrupted; every command may be run again, and s3commit jobs shows where each job stands"
-        output.failure({"type": "Interrupted", "outcome": "outcome_unknown", "message": message})
-        return ExitCode.INTERRUPTED
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            return _bug(error, output)
+        told = {"type": "Interrupted", "outcome": "outcome_unknown"}
+        told["message"] = "interrupted; every command may be run again"
+        return output.failure(told, ExitCode.INTERRUPTED)
+    except BrokenPipeError:
         # Whoever read this has seen enough. Python would complain again when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE
@@ -81,18 +75,23 @@ def _ended(run: Any, output: Output) -> int:
         return _bug(error, output)
 
 
-def _bug(error: Exception, output: Output) -> int:
+def _misused(error: click.ClickException, output: Output) -> ExitCode:
+    if not output.as_json:
+        error.show()
+        return ExitCode.USAGE
+    told = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
+    return output.failure(told, ExitCode.USAGE)
+
+
+def _bug(error: Exception, output: Output) -> ExitCode:
     where = traceback.extract_tb(error.__traceback__)[-1]
-    output.failure(
-        {
-            "type": type(error).__name__,
-            "outcome": "outcome_unknown",
-            "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
-            "next": "run it again with --debug, and report what it says",
-        },
-        error,
-    )
-    return ExitCode.INTERNAL
+    told = {
+        "type": type(error).__name__,
+        "outcome": "outcome_unknown",
+        "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
+    }
+    steps = [NextStep("run it again with --debug, and report what it says")]
+    return output.failure(told, ExitCode.INTERNAL, steps, error)
 
 
 @click.group(

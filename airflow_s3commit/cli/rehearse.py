@@ -10,12 +10,13 @@ from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.jobs import preview_words
 from airflow_s3commit.cli.output import facts
 from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import number, size
+from airflow_s3commit.cli.wording import several, size
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
 from airflow_s3commit.protocol.preview import preview_commit
 from airflow_s3commit.protocol.records import State
 from airflow_s3commit.protocol.state import find_manifest, gone
 from airflow_s3commit.protocol.survey import pending_uploads
+from airflow_s3commit.protocol.verify_pending import verify_pending
 
 __all__ = ["Step", "rehearse_commit", "rehearse_ending", "state_of"]
 
@@ -46,8 +47,8 @@ def rehearse_commit(session: Session) -> ExitCode:
         _NOTHING_CHANGED,
         facts(
             [
-                ("would be visible", f"{number(preview.files)} files, {size(preview.bytes)}"),
-                ("in", f"{number(preview.partitions)} partitions"),
+                ("would be visible", f"{several(preview.files, 'file')}, {size(preview.bytes)}"),
+                ("in", several(preview.partitions, "partition")),
                 ("would replace", preview_words(preview)),
             ]
         ),
@@ -70,9 +71,10 @@ def rehearse_ending(session: Session, step: Step) -> ExitCode:
         if upload.job_id == session.job_id
     ]
     goes_back = would in ("abort", "roll back", "go on with the abort")
-    words = f"{number(len(mine))} pending uploads would be {'discarded' if goes_back else 'completed'}"
-    if goes_back and state in ("committing", "aborting"):
-        words += ", and what was published of the job taken back"
+    published = verify_pending(session.context).completed if state == "committing" else None
+    words = f"{several(len(mine), 'pending upload')} would be {'discarded' if goes_back else 'completed'}"
+    if goes_back and published is not None:
+        words += f", {several(published, 'published object')} taken back"
     session.output.result(
         {
             "dry_run": True,
@@ -81,6 +83,7 @@ def rehearse_ending(session: Session, step: Step) -> ExitCode:
             "state": state,
             "would": would,
             "pending_uploads": len(mine),
+            "published_objects": published,
         },
         _NOTHING_CHANGED,
         facts([("state", state or "none"), ("would", would), ("effect", words)]),

@@ -10,7 +10,19 @@ from rich.text import Text
 from airflow_s3commit.protocol.records import Counts
 from airflow_s3commit.protocol.sweep_plan import USD_PER_GB_MONTH
 
-__all__ = ["age", "amount", "cell", "cost", "moment", "number", "plain", "seconds_of", "size", "state_cell"]
+__all__ = [
+    "age",
+    "amount",
+    "cell",
+    "cost",
+    "moment",
+    "number",
+    "plain",
+    "seconds_of",
+    "several",
+    "size",
+    "state_cell",
+]
 
 _KIB = 1024
 _CENT = 0.01
@@ -48,6 +60,11 @@ def number(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
+def several(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 file``, ``2,000 files``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def size(count: int | None) -> str:
     """Return bytes as ``1.5 GiB``."""
     if count is None:
@@ -63,7 +80,7 @@ def size(count: int | None) -> str:
 def amount(counts: Counts) -> str:
     """Return counts as ``3 files, 1.5 GiB, 1,000 rows``."""
     rows = f", {counts.rows:,} rows" if counts.rows is not None and counts.files else ""
-    return f"{counts.files:,} file{'' if counts.files == 1 else 's'}, {size(counts.bytes)}{rows}"
+    return f"{several(counts.files, 'file')}, {size(counts.bytes)}{rows}"
 
 
 def age(seconds: float | None) -> str:

@@ -26,7 +26,7 @@ def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
         Overtaken: Another job took the lock.
 
     """
-    done = complete_shards(run.context, state)
+    done = complete_shards(run.context, state) if state.shards > 1 else set()
     files = FileList(run.context) if not done else None
     _complete(run, seal, lambda number: number % state.shards not in done, files)
     run.files = files
@@ -50,10 +50,8 @@ def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, sha
 
 
 def complete_shards(context: JobContext, state: StateRecord) -> set[int]:
-    """Return the numbers of the shards that are known to be complete; none where there is but one."""
+    """Return the numbers of the shards that are known to be complete."""
     shards: set[int] = set()
-    if state.shards == 1:
-        return shards
     for shard in range(state.shards):
         key = context.layout.shard(shard)
         stored = journal.find(context.store, context.staging_bucket, key, ShardRecord)

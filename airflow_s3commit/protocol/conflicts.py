@@ -119,22 +119,20 @@ def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | Non
 
 
 def verify_plan(context: JobContext, plan: PlanRecord) -> None:
-    """Compare the ETag of every part of a plan with a listing, before anything is published.
+    """Read a plan's parts and check that they hold what its digest says, before anything is published.
 
     Raises:
-        InvalidRecord: One is missing or was changed.
+        InvalidRecord: A part is missing or was changed, or the plan names other parts than were written.
 
     """
-    parts = {context.layout.plan_part(plan.plan_id, part.number): part.etag for part in plan.parts}
-    if not parts:
-        return
-    prefix = next(iter(parts)).rpartition("/")[0] + "/"
-    standing = {info.key: info.etag for info in context.store.list_objects(context.staging_bucket, prefix)}
-    for key, etag in parts.items():
-        if standing.get(key) != etag:
-            raise InvalidRecord(
-                f"{context.staging_uri(key)} was changed or removed after it was written; plan again"
-            )
+    digest = _Digest()
+    for _ in digest.watch(planned_objects(context, plan)):
+        pass
+    if digest.value != plan.digest:
+        where = context.staging_uri(context.layout.plan)
+        raise InvalidRecord(
+            f"{where} does not agree with its parts: it was changed after it was written; plan again"
+        )
 
 
 def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:

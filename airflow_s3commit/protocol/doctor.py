@@ -23,8 +23,8 @@ from airflow_s3commit.protocol.context import new_uuid
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import HOME, MAGIC_PREFIX
 from airflow_s3commit.protocol.probes import (
+    DATA_PROBES,
     RECORD_PROBES,
-    UPLOAD_PROBES,
     Finding,
     Probe,
     Sandbox,
@@ -111,7 +111,7 @@ def examine(
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     home = destination.below(HOME).below(name)
-    checks = _examine(Sandbox(store, destination, home, clock), (*RECORD_PROBES, *UPLOAD_PROBES), progress)
+    checks = _examine(Sandbox(store, destination, home, clock), (*RECORD_PROBES, *DATA_PROBES), progress)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
         checks += _examine(staged, RECORD_PROBES, progress)
@@ -171,7 +171,7 @@ def _clear(box: Sandbox, findings: dict[str, Finding]) -> Finding | None:
 
 def _remedy(error: S3CommitError) -> str:
     if isinstance(error, AccessDenied):
-        return "check the credentials and the policy; --policy prints the least that must be allowed"
+        return "check the credentials and the policy; s3commit doctor --policy prints what it must allow"
     if isinstance(error, NoSuchBucket):
         return "make the bucket, or correct its name or the endpoint"
     if isinstance(error, Unavailable | OutcomeUnknown):

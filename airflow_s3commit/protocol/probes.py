@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import Doomed, ObjectStore, Upload
 
-__all__ = ["RECORD_PROBES", "UPLOAD_PROBES", "Finding", "Probe", "Sandbox", "Verdict"]
+__all__ = ["DATA_PROBES", "RECORD_PROBES", "Finding", "Probe", "Sandbox", "Verdict"]
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 
@@ -319,13 +319,13 @@ def _lifecycle(box: Sandbox) -> Finding:
             "warning",
             "no rule that these credentials can read removes incomplete uploads: what a crash leaves is"
             " billed until it is swept",
-            "add the rule that --lifecycle prints, or run s3commit sweep regularly",
+            "add the rule that s3commit doctor --lifecycle prints, or run s3commit sweep regularly",
         )
     if days < _SAFE_DAYS:
         return Finding(
             "warning",
             f"a rule removes incomplete uploads after {days} day: a job that is not committed by then fails",
-            "make it longer than any job takes; --lifecycle prints one of a week",
+            "make it longer than any job takes; s3commit doctor --lifecycle prints one of a week",
         )
     return Finding("ok", f"incomplete uploads are removed after {days} days: jobs must be committed by then")
 
@@ -339,14 +339,14 @@ RECORD_PROBES = (
     Probe("bucket", _bucket),
     Probe("directory", _directory, ("bucket",)),
     Probe("objects", _objects, ("bucket",)),
-    Probe("clock", _clock, ("objects",)),
     Probe("conditional create", _create_only, ("objects",)),
     Probe("compare and swap", _compare_and_swap, ("objects",)),
     Probe("conditional delete", _conditional_delete, ("objects",)),
 )
 
 #: What must hold where data goes besides.
-UPLOAD_PROBES = (
+DATA_PROBES = (
+    Probe("clock", _clock, ("objects",)),
     Probe("bulk delete", _bulk_delete, ("objects",)),
     Probe("complete uploads", _complete, ("objects",)),
     Probe("abort uploads", _abort, ("bucket",)),

@@ -163,7 +163,9 @@ def _write(
     tasks_ended = False
     try:
         run = partial(_run_task, plan=plan, target=target, write_id=write_id)
-        found = frame.mapInArrow(run, "task string").collect()
+        # PySpark takes a name with a dot for a field of a struct: rows travel under plain names.
+        plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+        found = plain.mapInArrow(run, "task string").collect()
         tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
         if not tasks:
             # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.
@@ -195,8 +197,14 @@ def _run_task(
     ids = TaskIds.of_spark(
         target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
     )
-    task = write_task(target.job(), batches, plan, ids)
+    task = write_task(target.job(), _named(batches, plan.schema.names), plan, ids)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
+
+
+def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
 def _abort(target: Target, *, tasks_ended: bool) -> None:

@@ -257,19 +257,19 @@ class Lake:
         body = body.replace(old, new) if old else body
         self.store.put(BUCKET, key, body[:-cut] if cut else body)
 
-    def objects(self, prefix: str = "") -> list[str]:
+    def keys(self, prefix: str) -> list[str]:
         """Return the keys of the bucket below a prefix."""
         return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
 
     def left(self) -> list[str]:
         """Return the keys of the bucket, but for the notes that the ids of aborted jobs are spent."""
-        return [key for key in self.objects() if "_s3commit/aborted/" not in key]
+        return [key for key in self.keys("") if "_s3commit/aborted/" not in key]
 
     def visible(self) -> dict[str, bytes]:
         """Return everything in the bucket that is no record of the protocol, by key."""
         return {
             key: self.store._buckets[BUCKET].objects[key].body
-            for key in self.objects()
+            for key in self.keys("")
             if "__magic_job-" not in key and "_s3commit/" not in key
         }
 
@@ -298,7 +298,7 @@ class Lake:
     def staging(self, job_id: str = OURS) -> list[str]:
         """Return the keys of a job's records, relative to its staging."""
         prefix = f"{self.prefix}__magic_job-{job_id}/"
-        return [key.removeprefix(prefix) for key in self.objects(prefix)]
+        return [key.removeprefix(prefix) for key in self.keys(prefix)]
 
     def pendingset_key(self, task: str = "00000", attempt: str = "1", job_id: str = OURS) -> str:
         """Return the key of a pendingset of stage ``spark``, attempt 1."""

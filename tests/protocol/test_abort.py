@@ -51,8 +51,8 @@ def check_untouched(lake: Lake) -> None:
     assert lake.pending() == [ROOT + named("dt=1/a", THEIRS)]
     assert lake.staging() == []
     assert len(lake.staging(THEIRS)) == 3
-    assert f"{HOME}lock.json" not in lake.objects()
-    assert f"{HOME}manifests/{OURS}.json" not in lake.objects()
+    assert f"{HOME}lock.json" not in lake.keys("")
+    assert f"{HOME}manifests/{OURS}.json" not in lake.keys("")
 
 
 STATES = ["empty", "open", "sealed", "committing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -229,9 +230,9 @@ def test_the_root_of_a_bucket_is_a_destination() -> None:
         lake.put({"a": b"1", "x/y": b"2", "x.y/z": b"3", "_hidden/a": b"4"})
         lake.sealed({"new": b"n"}, committer=committer).commit()
         assert set(lake.data()) - {"_SUCCESS", "_hidden/a"} == {named("new")} | left
-        assert "_SUCCESS" in lake.objects()
-        assert f"_s3commit/manifests/{OURS}.json" in lake.objects()
-        assert not any(key.startswith("__magic") for key in lake.objects())
+        assert "_SUCCESS" in lake.keys("")
+        assert f"_s3commit/manifests/{OURS}.json" in lake.keys("")
+        assert not any(key.startswith("__magic") for key in lake.keys(""))
 
 
 @pytest.mark.parametrize("change", ["added", "removed", "rewritten"])
@@ -252,7 +253,7 @@ def test_a_partition_that_changed_is_planned_again(change: str, committer: str) 
     with pytest.raises(DestinationChanged, match="plan again"):
         job.commit()
     assert lake.visible() == before
-    assert lake.context().layout.lock not in lake.objects()
+    assert lake.context().layout.lock not in lake.keys("")
     job.plan()
     job.commit()
     assert lake.data() == new_names(NEW, True)
@@ -347,7 +348,7 @@ def test_a_plan_with_many_objects_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
 def plan_keys(lake: Lake) -> tuple[str, str]:
     """Return the keys of a plan's summary and of its only part."""
     summary = lake.context().layout.plan
-    (part,) = [key for key in lake.objects() if key.endswith(".jsonl")]
+    (part,) = [key for key in lake.keys("") if key.endswith(".jsonl")]
     return summary, part
 
 
@@ -381,6 +382,25 @@ def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut:
     plan = job.plan()
     job.commit(plan_etag=plan.etag)
     assert lake.data() == {"dt=2/a": b"c", **new_names(NEW, True)}
+
+
+def test_a_forged_plan_deletes_nothing() -> None:
+    """A plan and a part that were changed to agree with each other don't agree with what is there."""
+    lake = Lake()
+    lake.put({"dt=1/a": b"a", "dt=7/innocent": b"i"})
+    job = lake.sealed(NEW)
+    job.plan()
+    summary, part = plan_keys(lake)
+    innocent = lake.store.head(BUCKET, f"{ROOT}dt=7/innocent")
+    line = {"key": innocent.key, "size": innocent.size, "etag": innocent.etag}
+    forged = lake.store.put(BUCKET, part, lake.get(part) + json.dumps(line).encode() + b"\n")
+    record = json.loads(lake.get(summary))
+    record["parts"][0]["etag"] = forged.etag
+    lake.store.put(BUCKET, summary, json.dumps(record).encode())
+    before = lake.visible()
+    with pytest.raises(InvalidRecord, match="plan again"):
+        job.commit()
+    assert lake.visible() == before
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["summary", "part"])

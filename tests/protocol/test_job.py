@@ -155,7 +155,7 @@ def test_jobs_on_one_destination_come_one_after_the_other() -> None:
     for number, mode in enumerate(["fail", "append", "replace", "append"]):
         lake.sealed({"dt=1/f": bytes([number])}, job_id=f"job-{number}", conflict_mode=mode).commit()
     assert lake.data() == {named("dt=1/f", f"job-{n}"): bytes([n]) for n in (2, 3)}
-    assert len([key for key in lake.objects() if "/manifests/" in key and key.endswith(".json")]) == 4
+    assert len([key for key in lake.keys("") if "/manifests/" in key and key.endswith(".json")]) == 4
 
 
 def test_jobs_on_neighbouring_destinations_never_meet() -> None:

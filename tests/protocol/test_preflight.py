@@ -109,7 +109,7 @@ def test_a_probe_that_fails_is_removed() -> None:
     lake.store.after = once("put", "", OutcomeUnknown("lost"))
     with pytest.raises(OutcomeUnknown):
         check_store(lake.context(), REQUIRED)
-    assert (lake.objects(), lake.pending()) == ([], [])
+    assert (lake.keys(""), lake.pending()) == ([], [])
     assert check_store(lake.context(), REQUIRED)
 
 

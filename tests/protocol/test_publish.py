@@ -68,7 +68,7 @@ def check_as_before(lake: Lake) -> None:
     assert lake.get(SUCCESS) == b"marker"
     assert (lake.pending(), lake.staging()) == ([], [])
     assert lake.job().manifest() is None
-    assert f"{HOME}lock.json" not in lake.objects()
+    assert f"{HOME}lock.json" not in lake.keys("")
 
 
 def check_committed(lake: Lake) -> None:
@@ -76,7 +76,7 @@ def check_committed(lake: Lake) -> None:
     assert lake.data() == COMMITTED
     assert OURS.encode() in lake.get(SUCCESS)
     assert (lake.pending(), lake.staging()) == ([], [])
-    assert f"{HOME}lock.json" not in lake.objects()
+    assert f"{HOME}lock.json" not in lake.keys("")
 
 
 def test_a_commit_makes_the_output_visible() -> None:
@@ -197,7 +197,7 @@ def test_without_a_marker_none_is_restored() -> None:
     """If there was no marker before, there is none after a rollback."""
     lake = stopped(sealed_lake(marker=None), "complete_upload", named("b"))
     lake.job().abort()
-    assert SUCCESS not in lake.objects()
+    assert SUCCESS not in lake.keys("")
 
 
 def test_a_sleeping_delete_of_the_marker_does_no_harm() -> None:

@@ -101,7 +101,7 @@ def test_what_changed_after_it_was_sealed_is_refused(
 ) -> None:
     """A seal, stage seal or pendingset that was changed or cut short stops the commit before it begins."""
     lake, _ = sealed_lake(unique_filenames=unique)
-    (key,) = [key for key in lake.objects() if key.endswith(record)]
+    (key,) = [key for key in lake.keys("") if key.endswith(record)]
     lake.tamper(key, old=old, new=new, cut=cut)
     refused(lake, InvalidRecord, lake.job().commit)
     if not unique or f"{OURS}/" in record:
@@ -116,7 +116,7 @@ def test_what_changed_after_it_was_sealed_is_refused(
 def test_what_is_missing_after_it_was_sealed_is_refused(record: str) -> None:
     """A seal, stage seal or pendingset that is gone stops the commit before it begins."""
     lake, _ = sealed_lake()
-    (key,) = [key for key in lake.objects() if key.endswith(record)]
+    (key,) = [key for key in lake.keys("") if key.endswith(record)]
     lake.store.delete(BUCKET, key)
     refused(lake, InvalidRecord, lake.job().commit, "missing")
 

@@ -41,7 +41,7 @@ def test_a_job_is_written_down() -> None:
     assert record.context == {"dag_id": "nightly"}
     assert record.conditional_writes
     assert lake.staging() == ["job.json", "state.json"]
-    assert len(lake.objects()) == 2
+    assert len(lake.keys("")) == 2
     assert lake.pending() == []
 
 
@@ -145,7 +145,7 @@ def test_a_bucket_that_is_not_there_is_told() -> None:
         Job.setup(lake.store, "s3://nowhere/x", job_id=OURS)
     with pytest.raises(NoSuchBucket):
         Job.setup(lake.store, lake.destination, job_id=OURS, options=JobOptions(staging="s3://nowhere/x"))
-    assert lake.objects() == []
+    assert lake.keys("") == []
 
 
 @pytest.mark.parametrize("uri", ["flights", "s3://lake/a/../b", "s3://lake/a\x00", "http://lake/x"])

@@ -151,7 +151,7 @@ def test_a_file_that_failed_cannot_be_left_out(committer: str) -> None:
         with pytest.raises(JobClosed, match="not closed"):
             attempt.commit()
     assert lake.pending() == []
-    assert lake.pendingset_key() not in lake.objects()
+    assert lake.pendingset_key() not in lake.keys("")
 
 
 def test_staged_files_are_sent_only_for_a_job_that_is_open() -> None:
@@ -196,7 +196,7 @@ def test_an_open_file_cannot_be_committed() -> None:
         file = attempt.open("a")
         with pytest.raises(JobClosed, match="not closed"):
             attempt.commit()
-        assert lake.pendingset_key() not in lake.objects()
+        assert lake.pendingset_key() not in lake.keys("")
         file.close()
         assert attempt.commit().files == 1
 
@@ -231,7 +231,7 @@ def test_an_abort_after_the_commit_takes_it_back() -> None:
         attempt.commit()
         attempt.abort()
     assert lake.pending() == []
-    assert lake.pendingset_key() not in lake.objects()
+    assert lake.pendingset_key() not in lake.keys("")
 
 
 def test_a_failed_abort_tries_everything() -> None:
@@ -270,7 +270,7 @@ def test_a_commit_that_fails_leaves_nothing(step: str, error: Any) -> None:
         lake.store.before = once(step, ending, error)
         attempt.commit()
     assert lake.pending() == []
-    assert lake.pendingset_key() not in lake.objects()
+    assert lake.pendingset_key() not in lake.keys("")
 
 
 def test_a_lost_answer_to_the_pendingset_is_found_out() -> None:
@@ -383,7 +383,7 @@ def test_a_job_that_ends_during_the_commit_is_noticed(ending: str, committer: st
     with pytest.raises((JobClosed, NoSuchJob, AlreadyCommitted)), late:
         late.commit()
     assert ROOT + named("late") not in lake.pending()
-    assert lake.pendingset_key("99999") not in lake.objects()
+    assert lake.pendingset_key("99999") not in lake.keys("")
     assert ROOT + named("late") not in lake.visible()
     assert (lake.left() == []) is (ending == "aborted")
 

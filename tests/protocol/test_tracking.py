@@ -176,7 +176,7 @@ def test_a_tampered_intent_reaches_no_other_key(body: bytes) -> None:
     with pytest.raises(Crash):
         lake.run_task(job, {"a": b"1"})
     lake.store.rest()
-    (intent,) = [key for key in lake.objects() if key.endswith(".intent")]
+    (intent,) = [key for key in lake.keys("") if key.endswith(".intent")]
     lake.store.put(BUCKET, intent, body)
     others = {upload(lake, key) for key in ("elsewhere/a", "flights10/a", f"{ROOT}_hidden/a")}
     lake.job().abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ import pytest
 
 from airflow_s3commit.exceptions import JobClosed, NoSuchJob, StoreRejected
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.manifest import manifest_files
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions
+from airflow_s3commit.protocol.statistics import ColumnStatistics
 from airflow_s3commit.spark.encoders import ParquetFormat
 from airflow_s3commit.spark.options import WriteOptions
 from airflow_s3commit.spark.write_task import TablePlan, TaskIds, write_task
@@ -20,6 +23,7 @@ from airflow_s3commit.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 SCHEMA = pa.schema([("dt", pa.string()), ("x", pa.int64())])
 FORM = ParquetFormat("snappy", "4.3.0", "{}")
@@ -49,6 +53,13 @@ def store() -> MemoryStore:
 def job(store: MemoryStore) -> Job:
     """Return a job that appends."""
     return Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id="j1")
+
+
+@pytest.fixture
+def streaming(store: MemoryStore) -> Job:
+    """Return a job whose committer uploads while rows come."""
+    options = JobOptions(committer="magic", conflict_mode="append")
+    return Job.setup(store, "s3://lake/t", options=options, job_id="j1")
 
 
 def committed(store: MemoryStore, job: Job, *tasks: CommittedTask) -> dict[str, pa.Table]:
@@ -143,7 +154,7 @@ def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> Non
     ]
 
 
-def test_a_failing_task_leaves_nothing_pending(store: MemoryStore, job: Job) -> None:
+def test_a_failing_task_leaves_nothing_pending(store: MemoryStore, streaming: Job) -> None:
     """An exception from the rows' side aborts what the attempt has uploaded."""
 
     def failing() -> Iterator[pa.RecordBatch]:
@@ -151,13 +162,37 @@ def test_a_failing_task_leaves_nothing_pending(store: MemoryStore, job: Job) -> 
         assert list(store.list_uploads("lake", "t/"))
         raise RuntimeError("the source broke")
 
+    tight = plan("dt", open_files=2, row_bytes=1_000, row_group_bytes=500)
     with pytest.raises(RuntimeError, match="the source broke"):
-        write_task(job, failing(), plan("dt", open_files=2, row_bytes=1_000, row_group_bytes=500), IDS)
+        write_task(streaming, failing(), tight, IDS)
     assert list(store.list_uploads("lake", "t/")) == []
     assert not [info for info in store.list_objects("lake", "t/") if info.key.endswith(".pendingset")]
 
 
-def test_unarranged_rows_go_up_before_the_input_ends(store: MemoryStore, job: Job) -> None:
+def test_a_staging_task_that_fails_has_sent_nothing(
+    store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its files are in a directory of Spark's until it commits, and are removed when it fails."""
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", ",".join(map(str, places)))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches([(f"d{n}", n) for n in range(500)])
+        assert [path for path in places[IDS.partition % 2].rglob("*") if path.is_file()]
+        raise RuntimeError("the source broke")
+
+    tight = plan("dt", open_files=2, row_bytes=1_000, row_group_bytes=500)
+    calls: list[object] = []
+    monkeypatch.setattr(store, "create_upload", lambda *args, **_: calls.append(args))
+    with pytest.raises(RuntimeError, match="the source broke"):
+        write_task(job, failing(), tight, IDS)
+    assert calls == []
+    assert [path for place in places for path in place.iterdir()] == []
+
+
+def test_unarranged_rows_go_up_before_the_input_ends(store: MemoryStore, streaming: Job) -> None:
     """Gathering rows to split them is bounded too: with little memory, uploads begin while rows come."""
     pending: list[int] = []
 
@@ -166,9 +201,28 @@ def test_unarranged_rows_go_up_before_the_input_ends(store: MemoryStore, job: Jo
             pending.append(len(list(store.list_uploads("lake", "t/"))))
             yield batch
 
-    assert write_task(job, watched(), plan("dt", row_bytes=20_000), IDS).rows == 5_000
+    assert write_task(streaming, watched(), plan("dt", row_bytes=20_000), IDS).rows == 5_000
     assert pending[0] == 0
     assert pending[-1] > 0
+
+
+def test_what_is_known_of_columns_reaches_the_manifest(store: MemoryStore, job: Job) -> None:
+    """Each file's entry has its rows and the statistics of its columns, partition columns left out."""
+    values = [("a", 5), ("b", 1), ("a", 7)]
+    job.seal_stage("spark", "0", [write_task(job, batches(values), plan("dt"), IDS)])
+    job.seal()
+    entries = {entry.partition: entry for entry in manifest_files(store, job.commit())}
+    assert entries["dt=a"].rows == 2
+    assert entries["dt=a"].statistics == {"x": ColumnStatistics(values=2, nulls=0, least=5, greatest=7)}
+    assert entries["dt=b"].statistics == {"x": ColumnStatistics(values=1, nulls=0, least=1, greatest=1)}
+
+
+def test_attempts_of_restarted_applications_have_other_ids(store: MemoryStore, job: Job) -> None:
+    """Two applications that Spark numbers alike commit side by side, and what is sealed counts."""
+    ids = [TaskIds.of_spark("spark", "0", str(uuid.uuid4()), 0, 0) for _ in range(2)]
+    tasks = [write_task(job, batches([("a", n)]), plan(), each) for n, each in enumerate(ids)]
+    assert tasks[0].location != tasks[1].location
+    assert rows_of(committed(store, job, tasks[1])) == Counter({("", 1): 1})
 
 
 def test_a_store_that_refuses_parts_fails_the_task_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
