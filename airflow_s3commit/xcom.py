@@ -11,7 +11,7 @@ from airflow_s3commit.protocol.layout import Layout
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.records import ManifestRecord
 
-__all__ = ["JsonObject", "manifest_summary", "manifest_uri", "stages_of"]
+__all__ = ["JsonObject", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
 
 #: A small JSON object, as one XCom holds it.
 JsonObject: TypeAlias = dict[str, Any]
@@ -54,3 +54,20 @@ def stages_of(stages: Iterable[Any] | None) -> list[tuple[str, str]] | None:
                 "or no stages at all to take every sealed stage of the job."
             )
     return named
+
+
+def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
+    """Return the ETags of the stages' seals, where the XComs of stage tasks name them.
+
+    With them, a seal that was changed after its stage ended is refused.
+
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks, as for `stages_of`.
+    """
+    etags: dict[tuple[str, str], str] = {}
+    for entry in stages or ():
+        if isinstance(entry, Mapping):
+            if {"stage", "stage_attempt", "etag"} <= entry.keys():
+                etags[str(entry["stage"]), str(entry["stage_attempt"])] = str(entry["etag"])
+        elif isinstance(entry, Iterable) and not isinstance(entry, (str, bytes)):
+            etags.update(seal_etags_of(entry))
+    return etags

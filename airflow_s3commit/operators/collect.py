@@ -35,13 +35,13 @@ class SealingOperator(CommitStepOperator):
 
     def seal(self, job: Job) -> SealReference:
         """Seal the job; one that is sealed with the same stages stays as it is."""
-        from airflow_s3commit.xcom import stages_of  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.xcom import seal_etags_of, stages_of  # noqa: PLC0415 - keeps DAG parsing light
 
         try:
-            stages = stages_of(self.stages)
+            stages, etags = stages_of(self.stages), seal_etags_of(self.stages)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
-        sealed = job.seal(stages)
+        sealed = job.seal(stages, etags=etags)
         self.log.info(
             "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
             job.reference.job_id,

@@ -14,6 +14,7 @@ from typing import Any
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     InvalidRecord,
+    JobClosed,
     NoSuchKey,
     NoSuchUpload,
     NotReversible,
@@ -29,6 +30,7 @@ from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.stage import find_stage_seal
 from airflow_s3commit.protocol.state import find_manifest, move, read_state, spend
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.upload import JOB_METADATA
@@ -84,7 +86,15 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
     """Abort the uploads that one stage attempt's pendingsets name; return how many.
 
     For a stage attempt that will not be sealed, because another one takes its place.
+
+    Raises:
+        JobClosed: It is sealed.
+
     """
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        raise JobClosed(
+            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
+        )
     prefix = context.layout.stage(stage, stage_attempt)
     tracked = tracked_uploads(context, prefix)
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))

@@ -209,9 +209,14 @@ class Job:
         """See `airflow_s3commit.protocol.abort.abort_stage`."""
         return abort_stage(self._context, stage, stage_attempt)
 
-    def seal(self, stages: Sequence[tuple[str, str]] | None = None) -> SealReference:
+    def seal(
+        self,
+        stages: Sequence[tuple[str, str]] | None = None,
+        *,
+        etags: Mapping[tuple[str, str], str] | None = None,
+    ) -> SealReference:
         """See `airflow_s3commit.protocol.stage.seal_job`."""
-        return seal_job(self._live(), stages)
+        return seal_job(self._live(), stages, etags=etags)
 
     def plan(self) -> PlanReference:
         """Resolve the sealed job's conflicts; see `airflow_s3commit.protocol.conflicts.make_plan`.

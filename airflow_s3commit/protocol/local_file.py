@@ -40,6 +40,7 @@ class LocalFile:
         self._path = path
         self._file: IO[bytes] = path.open("wb")
         self._state = "open"
+        self._length = 0
         self._rows: int | None = None
         self._statistics: Columns | None = None
         self._upload: OutputFile | None = None
@@ -76,7 +77,7 @@ class LocalFile:
 
     def tell(self) -> int:
         """Return the number of bytes written so far."""
-        return self._file.tell()
+        return self._length
 
     def flush(self) -> None:
         """Do nothing: the file is read after it was closed."""
@@ -94,7 +95,9 @@ class LocalFile:
         """
         if self._state != "open":
             raise JobClosed(f"{self.uri} is {self._state}")
-        return self._file.write(data)
+        written = self._file.write(data)
+        self._length += written
+        return written
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """End the file; see `OutputFile.close` for the arguments. Closing again does nothing."""

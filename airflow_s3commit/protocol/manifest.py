@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, NoSuchUpload, PreconditionFailed
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.records import (
     decode,
     encode,
 )
-from airflow_s3commit.protocol.state import read_state
+from airflow_s3commit.protocol.state import find_manifest, read_state
 from airflow_s3commit.protocol.success import (
     MANIFEST_DIAGNOSTIC,
     MAX_FILENAMES,
@@ -68,7 +68,14 @@ def write_manifest(
 
     Before: the job's state is ``committed``. After: the manifest stands. Run again: the same manifest.
     """
-    digest = _write_files(context, files.lines())
+    try:
+        digest = _write_files(context, files.lines())
+    except NoSuchUpload:
+        # Another process wrote the manifest meanwhile, and discarded the upload of this one's list.
+        standing = find_manifest(context)
+        if standing is None:
+            raise
+        return standing
     record = ManifestRecord(
         job_id=context.job_id,
         destination=context.layout.destination.uri,

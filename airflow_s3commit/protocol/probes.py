@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.clock import Clock
-from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, PreconditionFailed, StoreRejected
+from airflow_s3commit.exceptions import (
+    NoSuchKey,
+    NoSuchUpload,
+    PreconditionFailed,
+    S3CommitError,
+    StoreRejected,
+)
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import Doomed, ObjectStore, Upload
@@ -94,14 +100,26 @@ class Sandbox:
         return True
 
     def clear(self) -> None:
-        """Abort every upload and delete every object that may have been made. Repeatable."""
-        for key in sorted(self._uploads):
+        """Abort every upload and delete every object that may have been made. Repeatable.
+
+        All are tried before an error is raised.
+        """
+        errors = []
+        for key in sorted(self._uploads | self._keys):
+            try:
+                self._remove(key)
+            except S3CommitError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _remove(self, key: str) -> None:
+        if key in self._uploads:
             # By the exact key: some stores list uploads in no other way.
             for upload in list(self.store.list_uploads(self.bucket, key)):
                 if upload.key == key:
                     self.store.abort_upload(self.bucket, key, upload.upload_id)
-        for key in sorted(self._keys):
-            self.store.delete(self.bucket, key)
+        self.store.delete(self.bucket, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealRecord, decode
 from airflow_s3commit.store.base import Fetched, Get
-from airflow_s3commit.store.calls import in_batches
 
 __all__ = [
     "each_pendingset",
@@ -24,6 +23,9 @@ __all__ = [
 
 #: Pendingsets that are fetched at once and held while the ones before them are used.
 _AHEAD = 32
+
+#: Files in them together, unless one pendingset alone has more.
+_AHEAD_FILES = 10_000
 
 
 def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
@@ -77,7 +79,7 @@ def each_pendingset(
 
     """
     numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
-    for tasks in in_batches((pair for number, pair in numbered if wanted(number)), _AHEAD):
+    for tasks in _in_groups(pair for number, pair in numbered if wanted(number)):
         calls = [
             (number, Get(context.staging_bucket, pendingset_key(context, stage, task)))
             for number, (stage, task) in enumerate(tasks)
@@ -85,6 +87,22 @@ def each_pendingset(
         outcomes = dict(context.store.perform(calls))
         for number, (stage, task) in enumerate(tasks):
             yield stage, task, _checked(context, stage, task, outcomes.pop(number))
+
+
+def _in_groups(
+    tasks: Iterable[tuple[StageSealRecord, SealedTask]],
+) -> Iterator[list[tuple[StageSealRecord, SealedTask]]]:
+    """Yield tasks in groups that are small in number and in files: a group is held in memory."""
+    group: list[tuple[StageSealRecord, SealedTask]] = []
+    files = 0
+    for stage, task in tasks:
+        if group and (len(group) == _AHEAD or files + task.counts.files > _AHEAD_FILES):
+            yield group
+            group, files = [], 0
+        group.append((stage, task))
+        files += task.counts.files
+    if group:
+        yield group
 
 
 def verify_pendingsets(context: JobContext, stages: Iterable[StageSealRecord]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol import journal
@@ -68,7 +68,12 @@ def seal_stage(
     return _stage_reference(context, stored)
 
 
-def seal_job(context: JobContext, stages: Sequence[tuple[str, str]] | None = None) -> SealReference:
+def seal_job(
+    context: JobContext,
+    stages: Sequence[tuple[str, str]] | None = None,
+    *,
+    etags: Mapping[tuple[str, str], str] | None = None,
+) -> SealReference:
     """Write down which stage attempts count, and close the job to further output.
 
     Before: the job is open and its stages are sealed. After: the job is ``sealed``. Run again with the same
@@ -76,7 +81,8 @@ def seal_job(context: JobContext, stages: Sequence[tuple[str, str]] | None = Non
 
     Args:
         context: The job.
-        stages: Pairs of stage and stage attempt; None takes every sealed one.
+        stages: Pairs of stage and stage attempt; None takes every sealed one, of which there must be one.
+        etags: ETags of the stages' seals, where the caller was told them: any other seal is refused.
 
     Raises:
         DuplicateOutput: Two sealed attempts of one stage, or two stages that write one key.
@@ -87,7 +93,9 @@ def seal_job(context: JobContext, stages: Sequence[tuple[str, str]] | None = Non
     with naming(context, "seal"):
         current = require_state(context, "open", "sealed", "committing")
         chosen = sorted(stages) if stages is not None else _sealed_attempts(context)
-        record = _seal_record(context, chosen)
+        if stages is None and not chosen:
+            raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
+        record = _seal_record(context, chosen, etags or {})
         stored = journal.create(
             context.store,
             context.staging_bucket,
@@ -232,14 +240,18 @@ class _Keys:
         self._seen.add(digest)
 
 
-def _seal_record(context: JobContext, chosen: Sequence[tuple[str, str]]) -> SealRecord:
+def _seal_record(
+    context: JobContext, chosen: Sequence[tuple[str, str]], etags: Mapping[tuple[str, str], str]
+) -> SealRecord:
     names = [stage for stage, _ in chosen]
     doubled = {stage for stage in names if names.count(stage) > 1}
     if doubled:
         raise DuplicateOutput(
             f"{context.name}: several sealed attempts of stage {min(doubled)}; say which one counts"
         )
-    loaded = [load_stage_seal(context, stage, attempt, None) for stage, attempt in chosen]
+    loaded = [
+        load_stage_seal(context, stage, attempt, etags.get((stage, attempt))) for stage, attempt in chosen
+    ]
     if len(loaded) > 1:
         _refuse_shared_keys(context, [stored.record for stored in loaded])
     partitions: dict[str, Counts] = {}

@@ -107,7 +107,7 @@ def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
     """Yield the job's pending uploads that a listing of the destination or an open intent leads to."""
     destination = context.layout.destination
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
-        if holds_job_id(upload.key, context.job_id):
+        if holds_job_id(destination.relative(upload.key) or "", context.job_id):
             yield PendingId(destination.bucket, upload.key, upload.upload_id)
     yield from _intended_uploads(context)
 
