@@ -93,6 +93,9 @@ def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
     """Run a command's function, and turn its errors into words and an exit code."""
     try:
         return function(session, **values)
+    except BrokenPipeError:
+        session.output.discard()
+        return ExitCode.BROKEN_PIPE
     except Declined:
         told = {"type": "Declined", "outcome": "did_not_happen"}
         told["message"] = "you said no: nothing was deleted or discarded"

@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -135,6 +136,14 @@ class Output:
     def raw(self, text: str) -> None:
         """Write a line to the standard output as it is."""
         click.echo(text)
+
+    def discard(self) -> None:
+        """Give up the standard output: whoever read it has seen enough, and has closed it.
+
+        Otherwise Python would complain once more, when it closes the stream.
+        """
+        with suppress(OSError), Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
 
     def note(self, text: str, style: str = "") -> None:
         """Tell people something that is no result."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -67,10 +66,6 @@ def _ended(run: Callable[[], Any], output: Output) -> int:
         told = {"type": "Interrupted", "outcome": "outcome_unknown"}
         told["message"] = "interrupted; every command may be run again"
         return output.failure(told, ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read this has seen enough. Python would complain again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.BROKEN_PIPE
     except Exception as error:
         return _bug(error, output)
 

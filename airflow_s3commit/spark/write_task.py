@@ -102,7 +102,7 @@ class TaskIds:
             task_attempt_id: Spark's number of the attempt.
 
         """
-        return cls(stage, stage_attempt, partition, f"{write_id[:_WRITE_DIGITS]}.{task_attempt_id}")
+        return cls(stage, stage_attempt, partition, f"{task_attempt_id}w{write_id[:_WRITE_DIGITS]}")
 
     def stem(self, job_id: str) -> str:
         """Return the first part of file names: no other task of the job has it."""

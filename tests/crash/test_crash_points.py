@@ -21,7 +21,7 @@ CASES = [
         ("ok", "gone"),
     )
     if mode == "replace" or order == "publish-then-delete"
-]
+] + [Case("magic", "replace", track="s3", repeat_complete="gone"), Case("partitioned", "append", track="s3")]
 
 
 def _points(case: Case, step: str) -> int:

@@ -57,6 +57,7 @@ class Case:
     order: ReplaceOrder = "publish-then-delete"
     unique: bool = True
     repeat_complete: Any = "ok"
+    track: Any = "task"
 
     @property
     def options(self) -> JobOptions:
@@ -65,11 +66,13 @@ class Case:
             conflict_mode=self.mode,
             replace_order=self.order,
             unique_filenames=self.unique,
+            track_pending=self.track,
         )
 
     def __str__(self) -> str:
         names = "unique" if self.unique else "fixed"
-        return f"{self.committer}-{self.mode}-{self.order.split('-')[0]}-{names}-{self.repeat_complete}"
+        parts = (self.committer, self.mode, self.order.split("-")[0], names, self.repeat_complete, self.track)
+        return "-".join(parts)
 
 
 @dataclass

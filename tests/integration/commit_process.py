@@ -1,7 +1,7 @@
-"""Commits a job in a process of its own, saying a line before every call to the store.
+"""Commits or aborts a job in a process of its own, saying a line before every call to the store.
 
-Run as ``python -m tests.integration.commit_process <reference as JSON>``, with the store's address and keys
-in the environment.
+Run as ``python -m tests.integration.commit_process <reference as JSON> commit|abort``, with the store's
+address and keys in the environment.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Announcing:
 
 
 def main() -> None:
-    """Commit the job named on the command line."""
+    """Take the step named on the command line."""
     reference = JobReference.from_dict(json.loads(sys.argv[1]))
     store = S3Store.connect(S3Config(endpoint_url=os.environ["S3_ENDPOINT"], region="us-east-1"))
-    Job.at(Announcing(store), reference).commit()  # type: ignore[arg-type]
+    getattr(Job.at(Announcing(store), reference), sys.argv[2])()  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobOptions, JobReference
 from airflow_s3commit.store.s3 import S3Store
@@ -45,15 +46,31 @@ def _write(store: S3Store, destination: str, generation: str) -> Job:
     return job
 
 
-def _commit_process(seaweed: SeaweedServer, reference: JobReference) -> subprocess.Popen[bytes]:
+def _run_and_kill(seaweed: SeaweedServer, reference: JobReference, step: str, calls: int) -> None:
+    """Take a step in a process of its own and kill it when it is about to make this call."""
     environment = {
         **os.environ,
         "S3_ENDPOINT": seaweed.endpoint_url,
         "AWS_ACCESS_KEY_ID": seaweed.access_key,
         "AWS_SECRET_ACCESS_KEY": seaweed.secret_key,
     }
-    command = [sys.executable, "-m", "tests.integration.commit_process", json.dumps(reference.to_dict())]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.commit_process",
+        json.dumps(reference.to_dict()),
+        step,
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    made = 0
+    for made, _ in enumerate(process.stdout, start=1):
+        if made == calls:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.stdout.close()
+    process.wait()
+    print(f"{step} killed at call {made}, exit code {process.returncode}")
 
 
 def _contents(store: S3Store, bucket: str, prefix: str) -> list[bytes]:
@@ -72,23 +89,41 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
     job = _write(seaweed_store, destination, "new")
 
     # A commit of this size makes about 90 calls; the strikes are spread over all of them.
-    calls_before = random.Random(strike).randint(7 * strike + 1, 7 * strike + 7)
-    process = _commit_process(seaweed, job.reference)
-    assert process.stdout is not None
-    made = 0
-    for made, _ in enumerate(process.stdout, start=1):
-        if made == calls_before:
-            process.send_signal(signal.SIGKILL)
-            break
-    process.stdout.close()
-    process.wait()
-    print(f"killed at call {made}, exit code {process.returncode}")
+    calls = random.Random(strike).randint(7 * strike + 1, 7 * strike + 7)
+    _run_and_kill(seaweed, job.reference, "commit", calls)
 
     manifest = Job.at(seaweed_store, job.reference).commit()
 
-    expected = sorted(_data("new", task, part) for task in range(TASKS) for part in range(PARTITIONS))
-    assert _contents(seaweed_store, bucket, prefix) == expected
     assert manifest.counts.files == TASKS * PARTITIONS
-    assert list(seaweed_store.list_uploads(bucket, prefix)) == []
-    left = [info.key for info in seaweed_store.list_objects(bucket, prefix) if "__magic_job-" in info.key]
+    _check_generation(seaweed_store, bucket, prefix, "new")
+
+
+@pytest.mark.seaweedfs
+@pytest.mark.parametrize("strike", range(6))
+def test_a_killed_commit_and_a_killed_abort_end_either_way(
+    strike: int, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+) -> None:
+    """After SIGKILL of a commit and of its abort, aborting again restores the old files, or is too late."""
+    destination = f"s3://{bucket}/{prefix}"
+    _write(seaweed_store, destination, "old").commit()
+    job = _write(seaweed_store, destination, "new")
+    chance = random.Random(100 + strike)
+    _run_and_kill(seaweed, job.reference, "commit", chance.randint(15 * strike + 1, 15 * strike + 15))
+    _run_and_kill(seaweed, job.reference, "abort", chance.randint(1, 40))
+
+    again = Job.at(seaweed_store, job.reference)
+    try:
+        again.abort()
+    except AlreadyCommitted:
+        again.commit()
+        _check_generation(seaweed_store, bucket, prefix, "new")
+    else:
+        _check_generation(seaweed_store, bucket, prefix, "old")
+
+
+def _check_generation(store: S3Store, bucket: str, prefix: str, generation: str) -> None:
+    expected = sorted(_data(generation, task, part) for task in range(TASKS) for part in range(PARTITIONS))
+    assert _contents(store, bucket, prefix) == expected
+    assert list(store.list_uploads(bucket, prefix)) == []
+    left = [info.key for info in store.list_objects(bucket, prefix) if "__magic_job-" in info.key]
     assert left == []

@@ -25,8 +25,8 @@ class Lacking(MemoryStore):
     Args:
         what: ``prefixes``: uploads are listed by exact key only. ``listing``: not at all. ``ages``: all
             uploads began in 2010. ``metadata``: uploads lose theirs. ``conditional delete``: deletes ignore
-            conditions, bulk ones too; ``delete headers``: conditional deletes are rejected; ``bulk headers``: bulk
-            ones are.
+            conditions, bulk ones too; ``delete headers``: conditional deletes are rejected; ``bulk
+            headers``: bulk ones are.
         denied: Verbs that the credentials are not allowed.
 
     """

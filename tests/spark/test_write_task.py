@@ -220,6 +220,7 @@ def test_what_is_known_of_columns_reaches_the_manifest(store: MemoryStore, job: 
 def test_attempts_of_restarted_applications_have_other_ids(store: MemoryStore, job: Job) -> None:
     """Two applications that Spark numbers alike commit side by side, and what is sealed counts."""
     ids = [TaskIds.of_spark("spark", "0", str(uuid.uuid4()), 0, 0) for _ in range(2)]
+    assert all(each.attempt.isalnum() for each in ids)
     tasks = [write_task(job, batches([("a", n)]), plan(), each) for n, each in enumerate(ids)]
     assert tasks[0].location != tasks[1].location
     assert rows_of(committed(store, job, tasks[1])) == Counter({("", 1): 1})

@@ -1,0 +1,156 @@
+"""Jobs and show: every state is shown, to people in words and to scripts exactly."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
+from tests.protocol.building import OURS, THEIRS, Crash, Lake
+
+
+def _left_in_commit(lake: Lake, job_id: str = OURS) -> None:
+    lake.sealed(FILES, job_id=job_id)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        lake.job(job_id).commit()
+    lake.store.rest()
+
+
+def test_jobs_lists_every_job_with_its_state(lake: Lake, run: RunProgram) -> None:
+    """One line a job: id, state, age, what is pending, and how it commits."""
+    lake.run_task(lake.set_up(THEIRS, said={"dag": "nightly"}), FILES)
+    lake.sealed(FILES)
+    lake.store_clock.advance(3 * 3600)
+    result = run("jobs", lake.destination)
+    assert result.exit_code == 0
+    ours, theirs = (next(li for li in result.stdout.splitlines() if id_ in li) for id_ in (OURS, THEIRS))
+    assert "sealed" in ours
+    assert "3 h" in ours
+    assert "10 B" in ours
+    assert "open" in theirs
+    assert "dag nightly" in theirs
+    assert result.stderr == ""
+
+
+def test_jobs_as_json_has_exact_values(lake: Lake, run: RunProgram) -> None:
+    """Ages in seconds, bytes as bytes, options and context as they were given."""
+    lake.sealed(FILES, said={"dag": "nightly"})
+    lake.store_clock.advance(3725)
+    told = plain_json(run("jobs", lake.destination, "--json"))
+    assert told["destination"] == lake.destination
+    job = told["jobs"][0]
+    assert (job["job_id"], job["state"], job["age"]) == (OURS, "sealed", 3725.0)
+    assert (job["output"]["files"], job["output"]["bytes"], job["output"]["rows"]) == (2, 10, 10)
+    assert job["options"]["conflict_mode"] == "replace"
+    assert job["context"] == {"dag": "nightly"}
+
+
+def test_committed_jobs_are_listed_when_asked_for(lake: Lake, run: RunProgram) -> None:
+    """A cleaned-up job is known by its manifest only, and left out unless wanted."""
+    lake.sealed(FILES).commit()
+    assert "no job is under way" in run("jobs", lake.destination).stdout
+    assert OURS in run("jobs", lake.destination, "--committed").stdout
+
+
+def test_a_damaged_record_is_shown_with_its_job(lake: Lake, run: RunProgram) -> None:
+    """The others are listed all the same."""
+    lake.sealed(FILES)
+    lake.set_up(THEIRS)
+    lake.tamper(lake.context().layout.job, cut=10)
+    result = run("jobs", lake.destination)
+    assert result.exit_code == 0
+    assert THEIRS in result.stdout
+    assert f"{OURS}: " in result.stdout
+
+
+def test_a_table_fits_a_narrow_terminal(lake: Lake, run: RunProgram) -> None:
+    """On 80 columns no line is longer, and no job id is cut or folded."""
+    lake.sealed(FILES, said={"dag": "nightly", "run_id": "scheduled__2013-01-02T00:00:00+00:00"})
+    result = run("jobs", lake.destination, COLUMNS="80")
+    assert OURS in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_show_says_all_there_is(lake: Lake, run: RunProgram) -> None:
+    """State, owner, options, context, stages, uploads, what is replaced, and what to do next."""
+    lake.put(OLD)
+    lake.sealed(FILES, said={"dag": "nightly", "run": "[red]manual[/]"})
+    result = run("show", lake.destination, OURS)
+    assert result.exit_code == 0
+    for words in (
+        OURS,
+        "sealed",
+        f"owner of {OURS}",
+        "magic, conflict mode replace",
+        "nightly",
+        "[red]manual[/]",
+        "2 pending (10 B by the records)",
+        "1 object, 5 B (as it is now)",
+        f"s3commit commit {lake.destination} {OURS}\n",
+    ):
+        assert words in result.stdout
+
+
+def test_show_as_json_has_stages_preview_and_next(lake: Lake, run: RunProgram) -> None:
+    """Everything a person sees a script gets too."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    told = plain_json(run("show", lake.destination, OURS, "--json"))
+    assert told["summary"]["state"] == "sealed"
+    assert told["stages"][0]["tasks"] == 1
+    assert told["uploads"]["pending"] == 2
+    assert (told["preview"]["replaced"], told["preview"]["replaced_bytes"]) == (1, 5)
+    assert told["next"][0]["command"] == f"s3commit commit {lake.destination} {OURS}"
+
+
+def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunProgram) -> None:
+    """Half of it visible, the lock held: the next command is recover, with the way to the store in it."""
+    _left_in_commit(lake)
+    result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
+    assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
+    assert "1 complete" in result.stdout
+    assert "held, renewed" in result.stdout
+
+
+@pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])
+def test_every_state_has_a_next_step(lake: Lake, run: RunProgram, state: str) -> None:
+    """Whatever became of a job, show ends with something to do."""
+    expected = {"open": "commit --seal", "committed": "verify", "aborting": "recover", "none": "abort"}[state]
+    if state == "none":
+        lake.store.die("put", "state.json")
+        with pytest.raises(Crash):
+            lake.set_up()
+    elif state == "aborting":
+        lake.sealed(FILES)
+        lake.store.die("abort_upload")
+        with pytest.raises(Crash):
+            lake.job().abort()
+    else:
+        job = lake.sealed(FILES) if state == "committed" else lake.set_up()
+        if state == "committed":
+            job.commit()
+    lake.store.rest()
+    told = plain_json(run("show", lake.destination, OURS, "--json"))
+    commands = [step["command"] for step in told["next"]]
+    assert any(expected.split()[0] in command for command in commands)
+    if state == "open":
+        assert "--seal" in commands[0]
+
+
+def test_show_finds_a_job_whose_records_are_elsewhere(lake: Lake, run: RunProgram) -> None:
+    """With --staging, given as the root or as the job's own directory; and the advice has it too."""
+    lake.set_up(staging="s3://other/records/")
+    for staging in ("s3://other/records", f"s3://other/records/__magic_job-{OURS}/"):
+        result = run("show", lake.destination, OURS, "--staging", staging)
+        assert result.exit_code == 0
+        assert f"abort {lake.destination} {OURS} --staging s3://other/records/" in result.stdout
+    assert run("show", lake.destination, OURS).exit_code == 3
+
+
+def test_what_others_wrote_cannot_steer_the_terminal(lake: Lake, run: RunProgram) -> None:
+    """Control characters in a context are shown as text."""
+    lake.set_up(said={"dag": "\x1b[2Jgone"})
+    for command in (("jobs", lake.destination), ("show", lake.destination, OURS)):
+        result = run(*command)
+        assert "\x1b" not in result.stdout
+        assert "\\x1b[2Jgone" in result.stdout

@@ -1,0 +1,101 @@
+"""Sweep says what it would remove, removes it when told to, and says what it could not."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import Unavailable
+from tests.cli.conftest import FILES, RunProgram, plain_json
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def littered(lake: Lake) -> Lake:
+    """Return a lake with a dead job, an orphan, and a job left in its commit; all of it two days old."""
+    lake.run_task(lake.set_up(), FILES)
+    upload_id = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/stray.parquet", metadata={}, content_type="x")
+    lake.store.upload_part(BUCKET, f"{ROOT}dt=1/stray.parquet", upload_id, 1, b"stray")
+    lake.sealed({"dt=9/x.parquet": b"9", "dt=9/y.parquet": b"9"}, job_id=THEIRS)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        lake.job(THEIRS).commit()
+    lake.store.rest()
+    lake.store_clock.advance(2 * DAY)
+    return lake
+
+
+def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProgram) -> None:
+    """It names jobs, orphans, bytes and cost, and what it leaves alone; nothing is changed."""
+    before = littered.everything()
+    result = run("sweep", littered.destination, "--older-than", "1d")
+    assert result.exit_code == 0
+    assert littered.everything() == before
+    assert "dry run: nothing was changed" in result.stdout
+    assert OURS in result.stdout
+    assert "dt=1/stray.parquet" in result.stdout
+    assert "3 uploads, 15 B" in result.stdout
+    assert f"left alone: job {THEIRS}" in result.stdout
+
+
+def test_applied_it_removes_what_it_named_and_no_more(littered: Lake, run: RunProgram) -> None:
+    """The dead job and the orphan are gone; the commit that was left in its middle stands."""
+    result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
+    assert result.exit_code == 0
+    assert "1 job ended (2 uploads, 0 objects taken back), 1 orphan discarded (5 B)" in result.stdout
+    assert len(littered.pending()) == 1
+    assert littered.staging(OURS) == []
+    assert littered.staging(THEIRS) != []
+    again = run("sweep", littered.destination, "--older-than", "1d", "--apply")
+    assert "nothing to sweep" in again.stdout
+
+
+def test_what_is_young_is_left(littered: Lake, run: RunProgram) -> None:
+    """A week of silence is asked for, two days have passed."""
+    told = plain_json(run("sweep", littered.destination, "--older-than", "1w", "--json"))
+    assert (told["dry_run"], told["plan"]["jobs"], told["plan"]["uploads"]) == (True, [], [])
+
+
+def test_json_has_the_plan_and_what_came_of_it(littered: Lake, run: RunProgram) -> None:
+    """One object: the plan with totals and exact ages, and the report."""
+    told = plain_json(run("sweep", littered.destination, "--older-than", "36h", "--apply", "--json"))
+    assert told["plan"]["older_than"] == 36 * 3600.0
+    assert (told["plan"]["pending"], told["plan"]["bytes"]) == (3, 15)
+    assert told["plan"]["uploads"][0]["age"] == 2 * DAY
+    assert [job["job_id"] for job in told["jobs"]] == [OURS]
+    assert (told["dry_run"], told["uploads"], told["failures"]) == (False, 1, [])
+
+
+def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
+    """The plan is shown before the question; a no leaves everything."""
+    before = littered.everything()
+    result = run("sweep", littered.destination, "--older-than", "1d", "--apply", typed="n\n")
+    assert result.exit_code == 1
+    assert OURS in result.stdout
+    assert "End 1 job and discard 3 uploads?" in result.stderr
+    assert littered.everything() == before
+    run("sweep", littered.destination, "--older-than", "1d", "--apply", typed="y\n")
+    assert littered.staging(OURS) == []
+
+
+def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram) -> None:
+    """The rest is done all the same; exit code 1 and the error by name."""
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "abort_upload" and key.endswith("stray.parquet"):
+            raise Unavailable("slow down")
+
+    littered.store.before = refuse
+    result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
+    assert result.exit_code == 1
+    assert "FAILED: upload" in result.stdout
+    assert "1 job ended" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--older-than", "soon"), ("--older-than", "1d", "--apply", "--dry-run")]
+)
+def test_a_sweep_needs_to_know_how_old(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
+    """There is no default age, no guess at a wrong one, and no doing it and not doing it."""
+    assert run("sweep", lake.destination, *args).exit_code == 2
