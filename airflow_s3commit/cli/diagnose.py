@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
 
 import click
 from rich.console import RenderableType
@@ -16,6 +17,7 @@ from airflow_s3commit.cli.session import Session
 from airflow_s3commit.cli.wording import plain, several
 from airflow_s3commit.protocol.bucket_settings import DEFAULT_DAYS, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.doctor import Check, Diagnosis, examine
+from airflow_s3commit.protocol.probes import DATA_PROBES, RECORD_PROBES
 
 __all__ = ["doctor"]
 
@@ -61,8 +63,12 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
         return _to_paste(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
     if kms_key is not None:
         raise click.UsageError("--kms-key goes with --policy")
-    with session.output.working("trying it out"):
-        diagnosis = examine(session.store, session.destination, session.staging_root)
+    total = len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES)
+    begun = count()
+    with session.output.working("trying it out", total) as step:
+        diagnosis = examine(
+            session.store, session.destination, session.staging_root, progress=lambda _: step(next(begun))
+        )
     session.output.result(diagnosis.to_dict(), *_views(diagnosis))
     return ExitCode.OK if diagnosis.healthy else ExitCode.FINDINGS
 

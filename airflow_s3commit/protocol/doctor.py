@@ -22,14 +22,8 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.context import new_uuid
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import HOME, MAGIC_PREFIX
-from airflow_s3commit.protocol.probes import (
-    DATA_PROBES,
-    RECORD_PROBES,
-    Finding,
-    Probe,
-    Sandbox,
-    Verdict,
-)
+from airflow_s3commit.protocol.probes import DATA_PROBES, RECORD_PROBES
+from airflow_s3commit.protocol.sandbox import Finding, Probe, Sandbox, Verdict
 from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["Check", "Diagnosis", "examine"]

@@ -7,25 +7,20 @@ makes a finding of that too.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
 
-from airflow_s3commit.clock import Clock
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     NoSuchKey,
     NoSuchUpload,
     PreconditionFailed,
-    S3CommitError,
     StoreRejected,
 )
-from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.sandbox import BODY, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
-from airflow_s3commit.store.base import Doomed, ObjectStore, Upload
+from airflow_s3commit.store.base import Doomed, Upload
 
-__all__ = ["DATA_PROBES", "RECORD_PROBES", "Finding", "Probe", "Sandbox", "Verdict"]
-
-Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
+__all__ = ["DATA_PROBES", "RECORD_PROBES"]
 
 #: Differences of clocks, in seconds: what is worth a word, and what makes AWS refuse every signature.
 _SKEW_WORTH_A_WORD = 60.0
@@ -38,108 +33,15 @@ _BEGAN_TOLERANCE = 60.0
 _SAFE_DAYS = 2
 
 _NO_ETAG = "0" * 32
-_BODY = b"s3commit doctor"
-
-
-class Finding(NamedTuple):
-    """What a probe found out, and what to do about it."""
-
-    verdict: Verdict
-    says: str
-    remedy: str | None = None
-
-
-@dataclass
-class Sandbox:
-    """A place where probes make objects and uploads, and from which everything can be removed again.
-
-    Attributes:
-        store: The store.
-        destination: The destination that is examined.
-        home: The directory for the probes' objects, hidden from readers.
-        clock: This machine's clock.
-
-    """
-
-    store: ObjectStore
-    destination: Destination
-    home: Destination
-    clock: Clock
-    _keys: set[str] = field(default_factory=set)
-    _uploads: set[str] = field(default_factory=set)
-
-    @property
-    def bucket(self) -> str:
-        """The bucket of the probes' objects."""
-        return self.home.bucket
-
-    def key(self, name: str) -> str:
-        """Return the key of an object that is about to be made."""
-        key = self.home.key(name)
-        self._keys.add(key)
-        return key
-
-    def put(self, name: str, body: bytes = _BODY) -> str:
-        """Write an object whatever is there, and return its ETag."""
-        return self.store.put(self.bucket, self.key(name), body).etag
-
-    def begin(self, name: str, metadata: dict[str, str]) -> tuple[str, str]:
-        """Begin an upload; return its key and id."""
-        key = self.key(name)
-        self._uploads.add(key)
-        return key, self.store.create_upload(
-            self.bucket, key, metadata=metadata, content_type="application/octet-stream"
-        )
-
-    def is_there(self, key: str) -> bool:
-        """Tell whether an object is there."""
-        try:
-            self.store.head(self.bucket, key)
-        except NoSuchKey:
-            return False
-        return True
-
-    def clear(self) -> None:
-        """Abort every upload and delete every object that may have been made. Repeatable.
-
-        All are tried before an error is raised.
-        """
-        errors = []
-        for key in sorted(self._uploads | self._keys):
-            try:
-                self._remove(key)
-            except S3CommitError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _remove(self, key: str) -> None:
-        if key in self._uploads:
-            # By the exact key: some stores list uploads in no other way.
-            for upload in list(self.store.list_uploads(self.bucket, key)):
-                if upload.key == key:
-                    self.store.abort_upload(self.bucket, key, upload.upload_id)
-        self.store.delete(self.bucket, key)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One thing to try.
-
-    Attributes:
-        name: What it is about.
-        try_out: Tries it.
-        needs: Probes without whose success it makes no sense.
-
-    """
-
-    name: str
-    try_out: Callable[[Sandbox], Finding]
-    needs: tuple[str, ...] = ()
 
 
 def _bucket(box: Sandbox) -> Finding:
-    box.store.check_bucket(box.bucket)
+    try:
+        box.store.check_bucket(box.bucket)
+    except AccessDenied:
+        # The answer to a HEAD has no body; a listing is refused with the reason.
+        next(iter(box.store.list_objects(box.bucket, box.home.prefix)), None)
+        raise
     return Finding("ok", f"bucket {box.bucket} answers these credentials")
 
 
@@ -164,7 +66,7 @@ def _directory(box: Sandbox) -> Finding:
 def _objects(box: Sandbox) -> Finding:
     box.put("object")
     key = box.key("object")
-    if box.store.get(box.bucket, key).body != _BODY:
+    if box.store.get(box.bucket, key).body != BODY:
         return Finding("failed", "an object came back other than it was written", "use another store")
     listed = [info.key for info in box.store.list_objects(box.bucket, box.home.prefix)]
     box.store.delete(box.bucket, key)
@@ -180,7 +82,7 @@ def _objects(box: Sandbox) -> Finding:
 
 
 def _clock(box: Sandbox) -> Finding:
-    date = box.store.put(box.bucket, box.key("clock"), _BODY).date
+    date = box.store.put(box.bucket, box.key("clock"), BODY).date
     # The store says the time in whole seconds.
     skew = abs(box.clock.time() - date)
     says = f"this machine and the store are {skew:.0f} s apart"
@@ -193,7 +95,7 @@ def _clock(box: Sandbox) -> Finding:
 
 def _create_only(box: Sandbox) -> Finding:
     key = box.key("created")
-    box.store.put(box.bucket, key, _BODY, if_none_match=True)
+    box.store.put(box.bucket, key, BODY, if_none_match=True)
     try:
         box.store.put(box.bucket, key, b"another", if_none_match=True)
     except PreconditionFailed:
@@ -257,7 +159,7 @@ def _bulk_delete(box: Sandbox) -> Finding:
 
 def _complete(box: Sandbox) -> Finding:
     key, upload_id = box.begin("upload", {JOB_METADATA: "doctor", UPLOAD_METADATA: "examined"})
-    etag = box.store.upload_part(box.bucket, key, upload_id, 1, _BODY)
+    etag = box.store.upload_part(box.bucket, key, upload_id, 1, BODY)
     if box.is_there(key):
         return Finding(
             "failed", "an upload is visible before it is completed", "use a store that hides pending uploads"
@@ -274,7 +176,7 @@ def _complete(box: Sandbox) -> Finding:
             "an object does not carry its upload's metadata, so nobody can tell whose it is",
             "use a store that keeps user metadata of multipart uploads",
         )
-    if info.etag != f"{_md5(_md5(_BODY).digest()).hexdigest()}-1":
+    if info.etag != f"{_md5(_md5(BODY).digest()).hexdigest()}-1":
         return Finding(
             "ok",
             "invisible until completed, known by its metadata (ETags are no MD5 sums here: encryption, or the"
@@ -285,7 +187,7 @@ def _complete(box: Sandbox) -> Finding:
 
 def _abort(box: Sandbox) -> Finding:
     key, upload_id = box.begin("aborted", {})
-    box.store.upload_part(box.bucket, key, upload_id, 1, _BODY)
+    box.store.upload_part(box.bucket, key, upload_id, 1, BODY)
     box.store.abort_upload(box.bucket, key, upload_id)
     try:
         left = list(box.store.list_parts(box.bucket, key, upload_id))
@@ -317,7 +219,7 @@ def _list_uploads(box: Sandbox) -> Finding:
 
 
 def _upload_ages(box: Sandbox) -> Finding:
-    now = box.store.put(box.bucket, box.key("now"), _BODY).date
+    now = box.store.put(box.bucket, box.key("now"), BODY).date
     key, upload_id = box.begin("aged", {})
     began = [u.initiated for u in box.store.list_uploads(box.bucket, key) if u.upload_id == upload_id]
     box.store.abort_upload(box.bucket, key, upload_id)
