@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
@@ -23,6 +24,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
         nulls: How many are; None if that is not known.
         least: The least value; None if there is none, or it is not known.
         greatest: The greatest, likewise.
+        decimal: The bounds are decimal numbers as text; they are compared as numbers.
 
     """
 
@@ -30,6 +32,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nulls: _Count | None = None
     least: Value = None
     greatest: Value = None
+    decimal: bool = False
 
     def plus(self, other: ColumnStatistics) -> ColumnStatistics:
         """Return what is known of both parts of a column; what is not known of one is not known of both."""
@@ -38,6 +41,7 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
             nulls=_sum(self.nulls, other.nulls),
             least=_outer(self, other, self.least, other.least, min),
             greatest=_outer(self, other, self.greatest, other.greatest, max),
+            decimal=self.decimal and other.decimal,
         )
 
 
@@ -66,5 +70,7 @@ def _outer(
     numbers = isinstance(mine, int | float) and isinstance(theirs, int | float)
     if not numbers and not (isinstance(mine, str) and isinstance(theirs, str)):
         return None
-    bound: Value = pick(mine, theirs)
+    if one.decimal != other.decimal:
+        return None
+    bound: Value = pick(mine, theirs, key=Decimal if one.decimal else None)
     return bound

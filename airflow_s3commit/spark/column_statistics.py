@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from decimal import Decimal
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,10 +22,13 @@ from airflow_s3commit.protocol.statistics import ColumnStatistics, Value
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ColumnCounts"]
+__all__ = ["MAX_COLUMNS", "ColumnCounts"]
 
 #: Texts with more characters than this are no bounds: a manifest is read whole.
 _LONGEST_TEXT = 128
+
+#: So many columns have statistics: a wide table would make its pendingsets and manifest long.
+MAX_COLUMNS = 32
 
 
 class ColumnCounts:
@@ -50,15 +54,16 @@ class ColumnCounts:
                 self._unordered.add(number)
 
     def statistics(self, footer: pq.FileMetaData) -> dict[str, ColumnStatistics]:
-        """Return what is known of each top-level column, given the footer of the file it was written to."""
+        """Return what is known of the first top-level columns, given the footer of the file they are in."""
         leaf, known = 0, {}
-        for number, field in enumerate(self._schema):
+        for number, field in islice(enumerate(self._schema), MAX_COLUMNS):
             least, greatest = (None, None) if number in self._unordered else _bounds(footer, leaf)
             known[field.name] = ColumnStatistics(
                 values=self._rows - self._nulls[number],
                 nulls=self._nulls[number],
                 least=_value(least),
                 greatest=_value(greatest),
+                decimal=pt.is_decimal(field.type),
             )
             leaf += _leaves(field.type)
         return known

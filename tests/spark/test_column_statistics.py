@@ -64,7 +64,13 @@ def test_bounds_are_those_of_all_row_groups(
 ) -> None:
     """Least and greatest are compared as values and written as JSON; nulls and values are counted."""
     nulls = values.count(None)
-    wanted = ColumnStatistics(values=len(values) - nulls, nulls=nulls, least=least, greatest=greatest)
+    wanted = ColumnStatistics(
+        values=len(values) - nulls,
+        nulls=nulls,
+        least=least,
+        greatest=greatest,
+        decimal=pa.types.is_decimal(kind),
+    )
     found = of(values, kind)
     assert found == wanted
     assert msgspec.json.decode(msgspec.json.encode(found), type=ColumnStatistics) == wanted
