@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.protocol.cleanup import clean_if_ended
-from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken
+from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make_plan, verify_plan
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
@@ -32,7 +32,8 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
 
     Raises:
         Overtaken: Another process moved the job.
-        Refused: What was sealed or planned is not what is there.
+        Verdict: The destination, or the plan, is not what the commit needs; the lock was given back.
+        Refused: What was sealed is not what is there.
 
     """
     context = run.context
@@ -55,9 +56,13 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
         else:
             verify_plan(context, plan.record)
             check_unchanged(context, job, seal.record, plan.record)
-    except Refused:
+    except Refused as error:
+        # Moving the state, to the same one, fences off a process that began meanwhile with the lock it shares
+        # with this one; where that fails, it has begun, and what this one saw was its work.
+        if move(context, current, "sealed") is None:
+            raise Overtaken from error
         release_lock(context)
-        raise
+        raise Verdict(error) from error
     begun = move(
         context,
         current,

@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.uploads import delete_objects
 from airflow_s3commit.store.base import Doomed
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["CommitRun", "Overtaken", "Progress", "RolledBack"]
+__all__ = ["CommitRun", "Overtaken", "Progress", "Verdict"]
 
 _DELETE_BATCH = 1_000
 
@@ -35,11 +35,11 @@ class Overtaken(Exception):
     """Another process moved the job on; its state says what is left to do."""
 
 
-class RolledBack(Exception):
-    """The job failed and its destination was put back.
+class Verdict(Exception):
+    """This process moved the job's state because of an error, and the error is the outcome.
 
     Args:
-        reason: Why it failed.
+        reason: The error.
 
     """
 

@@ -27,7 +27,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.begin import begin
-from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, RolledBack
+from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, Verdict
 from airflow_s3commit.protocol.completion import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.finish import finish
@@ -183,7 +183,7 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
             run.drop_lock()
         try:
             result = step(run, current)
-        except RolledBack as outcome:
+        except Verdict as outcome:
             raise outcome.reason from None
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
@@ -283,7 +283,7 @@ def _rolling_back(
         if not _same_state(current, read_state(context)):
             raise Overtaken from error
         _roll_back(context, current, error)
-        raise RolledBack(error) from error
+        raise Verdict(error) from error
 
 
 def _roll_back(context: JobContext, current: Stored[StateRecord], error: S3CommitError) -> None:
