@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
 from tests.crash.faulty import FaultyStore
 from tests.crash.interleave import play, schedules
-from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline
+from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
 
 Record = Callable[[str, object], None]
 
@@ -27,6 +28,9 @@ Record = Callable[[str, object], None]
 CHANGES = 2
 
 REPLACE = Case()
+
+#: Pending uploads of a job that is ready to commit: three that count, and one of a speculative twin.
+PENDING = 4
 CASES = [REPLACE, Case(repeat_complete="gone"), Case(mode="append"), Case(committer="directory")]
 
 
@@ -123,6 +127,54 @@ def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) ->
         assert world.pending() == [], schedule
         world.abort(world.store)
         world.check_untouched()
+        played += 1
+    record_property("schedules", played)
+
+
+def _stopped_at(case: Case, at: int) -> World:
+    world = World(case)
+    world.advance_to("commit")
+    run_with_fault(world, world.commit, at, "after", watch=False)
+    return world
+
+
+@cache
+def _call_in_the_middle(case: Case) -> int:
+    """Return the first call after which a commit is under way and an upload is complete."""
+    for at in range(1, _calls("commit", case)):
+        world = _stopped_at(case, at)
+        state = world.job().state()
+        if state is not None and state.state == "committing" and len(world.pending()) < PENDING:
+            return at
+    raise AssertionError("a commit never is half done")
+
+
+def _half_committed(case: Case) -> World:
+    """Return a world whose committer died when it had completed one upload."""
+    return _stopped_at(case, _call_in_the_middle(case))
+
+
+@pytest.mark.parametrize("second", ["recover", "roll_back"])
+def test_a_commit_and_a_recovery_of_what_died_half_way_agree(second: str, record_property: Record) -> None:
+    """However a commit and a recovery of a half-published job interleave, it ends committed, or undone."""
+
+    def calls(step: str) -> int:
+        world = _half_committed(REPLACE)
+        getattr(world, step)(counting := FaultyStore(world.store))
+        return counting.calls
+
+    played = 0
+    for schedule in schedules(calls("commit"), calls(second), CHANGES):
+        world = _half_committed(REPLACE)
+        committing, recovering = play(world.store, (world.commit, getattr(world, second)), schedule)
+        if committing is None:
+            assert recovering is None or isinstance(recovering, AlreadyCommitted), (schedule, recovering)
+            world.check_committed()
+        else:
+            assert second == "roll_back", (schedule, committing)
+            assert isinstance(committing, JobClosed | NoSuchJob), (schedule, committing)
+            assert recovering is None, (schedule, recovering)
+            world.check_untouched()
         played += 1
     record_property("schedules", played)
 

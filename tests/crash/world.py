@@ -165,6 +165,12 @@ class World:
     def commit(self, store: Any) -> None:
         self.job(store).commit()
 
+    def recover(self, store: Any) -> None:
+        self.job(store).recover()
+
+    def roll_back(self, store: Any) -> None:
+        self.job(store).recover(rollback=True)
+
     def abort(self, store: Any) -> None:
         self.job(store).abort()
 
