@@ -53,7 +53,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> RunProgram:
     def run_program(*args: str, typed: str | None = None, **env: str) -> Result:
         if typed is not None:
             monkeypatch.setattr("airflow_s3commit.cli.output.Output.is_interactive", True)
-        return CliRunner().invoke(program, list(args), input=typed, env=env, prog_name="s3commit")
+        surroundings = {"COLUMNS": "200", **env}
+        return CliRunner().invoke(program, list(args), input=typed, env=surroundings, prog_name="s3commit")
 
     return run_program
 
