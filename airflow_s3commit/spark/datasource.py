@@ -1,4 +1,4 @@
-"""``df.write.format("s3commit")``: the writer that Spark calls.
+"""``format("s3commit")``: the data source, and the writer that Spark calls; the reader is in `reading`.
 
 The data source and the writer are made in a Python process that Spark starts beside the driver and that
 knows the options and nothing of the session. The session's conf reaches the tasks, as local properties; so
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_s3commit.protocol.records import CommittedTask
+    from airflow_s3commit.spark.reading import S3CommitReader
     from airflow_s3commit.spark.write_task import TablePlan
 
 __all__ = ["S3CommitDataSource", "S3CommitWriter", "TaskMessage"]
@@ -51,6 +52,9 @@ class S3CommitDataSource(DataSource):
     ``compression``, ``maxRecordsPerFile``, ``conflictMode``, ``committer``, ``stage``, ``partBytes``,
     ``uploadBytes``, ``rowBytes``, ``parquet.block.size``, ``openFiles``, ``endpointUrl``, ``region``,
     ``pathStyle``. Save modes are ``append`` and ``overwrite``: Spark passes no others on.
+
+    Options of a read: ``path`` (or ``.load(path)``), ``job`` (the last that committed by default),
+    ``endpointUrl``, ``region``, ``pathStyle``.
     """
 
     #: What a session's registration found in its conf.
@@ -60,6 +64,33 @@ class S3CommitDataSource(DataSource):
     def name(cls) -> str:
         """Return the format's name."""
         return "s3commit"
+
+    def schema(self) -> StructType:
+        """Return the columns of what is to be read, and settle for this read which job's files those are.
+
+        Raises:
+            InvalidOption: An option is unknown or malformed, or there is no path.
+            S3CommitError: As `airflow_s3commit.reader.dataset` does.
+
+        """
+        # Tasks that write import this module, and need none of what it takes to read.
+        from airflow_s3commit.spark.reading import parse_read_options, read_schema  # noqa: PLC0415
+
+        job_id, schema = read_schema(parse_read_options(self.options, self.store_defaults))
+        # Spark plans each action anew from this object, and each must read what the schema was made for.
+        self.options["job"] = job_id
+        return schema
+
+    def reader(self, schema: StructType) -> S3CommitReader:
+        """Return what plans the read and is sent to the tasks.
+
+        Raises:
+            InvalidOption: An option is unknown or malformed, or there is no path.
+
+        """
+        from airflow_s3commit.spark.reading import S3CommitReader, parse_read_options  # noqa: PLC0415
+
+        return S3CommitReader(schema, parse_read_options(self.options, self.store_defaults))
 
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
         """Check the options against the schema, and return what Spark sends to the tasks.

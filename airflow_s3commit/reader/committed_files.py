@@ -1,0 +1,108 @@
+"""A file system that opens the files of one manifest, and says what is wrong with one that has changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyarrow import fs
+
+from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+__all__ = ["CommittedFiles"]
+
+
+class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
+    """Opens files for reading after a look at their size; everything else is refused.
+
+    Only the opening of a file passes through Python, its bytes do not.
+
+    Args:
+        inner: Where the files are, with paths ``bucket/key``.
+        sizes: Their sizes in bytes, by path, as they were committed.
+        job_id: The job that committed them.
+        destination: URI of its destination.
+
+    """
+
+    def __init__(self, inner: fs.FileSystem, sizes: Mapping[str, int], job_id: str, destination: str) -> None:
+        self._inner = inner
+        self._sizes = sizes
+        self._job_id = job_id
+        self._destination = destination
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CommittedFiles) and (
+            (self._job_id, self._destination) == (other._job_id, other._destination)
+            and self._inner.equals(other._inner)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._job_id, self._destination))
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file of the manifest.
+
+        Raises:
+            NoSuchKey: It is gone.
+            DestinationChanged: Its size is not the committed one.
+
+        """
+        try:
+            file = self._inner.open_input_file(path)
+            size = file.size()
+        except FileNotFoundError as error:
+            raise NoSuchKey(
+                f"s3://{path}, committed by job {self._job_id}, is gone; {self._advice}"
+            ) from error
+        expected = self._sizes.get(path, size)
+        if size != expected:
+            file.close()
+            raise DestinationChanged(
+                f"s3://{path} has {size} bytes; job {self._job_id} committed {expected}; {self._advice}"
+            )
+        return file
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file of the manifest; see `open_input_file`."""
+        return self.open_input_file(path)
+
+    @property
+    def _advice(self) -> str:
+        return (
+            "if a later job has replaced it, open the dataset again; else see what is left with:"
+            f" s3commit verify {self._destination} {self._job_id}"
+        )
+
+    def get_type_name(self) -> str:
+        """Return the name of the file system below."""
+        return str(self._inner.type_name)
+
+    def normalize_path(self, path: str) -> str:
+        """Return a path as the file system below spells it."""
+        return str(self._inner.normalize_path(path))
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        """Describe files."""
+        return list(self._inner.get_file_info(paths))
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        """Refuse to list: a manifest says which files there are."""
+        self._refuse(selector)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("a dataset that is read by its manifest can only be read")
+
+    create_dir = _refuse
+    delete_dir = _refuse
+    delete_dir_contents = _refuse
+    delete_root_dir_contents = _refuse
+    delete_file = _refuse
+    move = _refuse
+    copy_file = _refuse
+    open_output_stream = _refuse
+    open_append_stream = _refuse

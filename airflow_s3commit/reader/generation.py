@@ -1,0 +1,68 @@
+"""Which manifest a reader goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.layout import SUCCESS, manifests_prefix
+from airflow_s3commit.protocol.manifest import read_manifest, read_success
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.destination import Destination
+    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.store.base import ObjectStore
+
+__all__ = ["find_generation"]
+
+_SUMMARY = ".json"
+
+
+def find_generation(store: ObjectStore, destination: Destination, job_id: str | None) -> ManifestRecord:
+    """Return the manifest of a job, or of the last job that committed.
+
+    The last job is the one that ``_SUCCESS`` names. While a commit is under way there is no ``_SUCCESS``:
+    then it is the one with the newest manifest, which is the old generation's until the new one is complete.
+
+    Raises:
+        NoSuchKey: The job has not committed to this destination, or none has.
+        InvalidRecord: ``_SUCCESS`` was written by another committer, or a record is damaged.
+
+    """
+    if job_id is not None:
+        return read_manifest(store, destination, job_id)
+    try:
+        success = read_success(store, destination)
+    except NoSuchKey:
+        return _newest(store, destination)
+    if success.manifest_uri is None or not success.jobId:
+        raise InvalidRecord(
+            f"{join_uri(destination.bucket, destination.key(SUCCESS))} names no manifest: it was written by"
+            f" {success.committer or 'another committer'}; name the job whose files are to be read, or read"
+            " the destination by listing it"
+        )
+    # Not the newest one where this is gone: that would be an older generation.
+    return read_manifest(store, destination, success.jobId)
+
+
+def _newest(store: ObjectStore, destination: Destination) -> ManifestRecord:
+    """Return the manifest that was written last by the store's clock, and by the committers' in a tie."""
+    prefix = manifests_prefix(destination)
+    found = [
+        info
+        for info in store.list_objects(destination.bucket, prefix, recursive=False)
+        if info.key.endswith(_SUMMARY)
+    ]
+    if not found:
+        raise NoSuchKey(
+            f"no job has committed to {destination.uri}: there is no _SUCCESS, and no manifest below"
+            f" {join_uri(destination.bucket, prefix)}; see what is under way with: s3commit jobs"
+            f" {destination.uri}"
+        )
+    newest = max(info.modified for info in found)
+    names = [
+        info.key.removeprefix(prefix).removesuffix(_SUMMARY) for info in found if info.modified == newest
+    ]
+    records = [read_manifest(store, destination, name) for name in names]
+    return max(records, key=lambda record: (record.committed, record.job_id))

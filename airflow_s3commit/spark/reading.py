@@ -1,0 +1,203 @@
+"""``spark.read.format("s3commit")``: the files of one job's manifest, in groups that tasks read as Arrow.
+
+Which job that is, is decided once, when the DataFrame is made: it is one generation for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from airflow_s3commit.exceptions import Refused
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.layout import check_id
+from airflow_s3commit.reader.filesystem import s3_filesystem
+from airflow_s3commit.reader.generation import find_generation
+from airflow_s3commit.reader.partition_columns import PartitionColumns
+from airflow_s3commit.reader.table import Table, dataset_of, first_schema, list_table
+from airflow_s3commit.spark.executor_store import store_of_process
+from airflow_s3commit.spark.options import InvalidOption
+from airflow_s3commit.spark.session import StoreSettings, parse_flag
+from airflow_s3commit.store.connection import S3Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyarrow.fs import FileSystem
+
+    from airflow_s3commit.reader.table import TableFile
+
+__all__ = ["FileGroup", "ReadOptions", "S3CommitReader", "parse_read_options", "read_schema"]
+
+#: Where Spark, and our writer, leave a file's schema in its footer.
+_ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
+
+#: Bytes of files that make the work of one task, as in ``spark.sql.files.maxPartitionBytes``.
+_GROUP_BYTES = 128 * 1024 * 1024
+
+#: Rows of a batch that is handed to Spark.
+_BATCH_ROWS = 10_000
+
+_NAMES = ("path", "job", "endpointUrl", "region", "pathStyle")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is read.
+
+    Attributes:
+        destination: URI of the destination.
+        job_id: The job whose files are read; None for the last that committed.
+        store: How to reach the store.
+
+    """
+
+    destination: str
+    job_id: str | None = None
+    store: StoreSettings = field(default_factory=StoreSettings)
+
+
+def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings) -> ReadOptions:
+    """Read the options of a read; their names are not case-sensitive.
+
+    Raises:
+        InvalidOption: An option is unknown or malformed, or there is no path.
+
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if unknown := sorted(given.keys() - {name.lower() for name in _NAMES}):
+        raise InvalidOption(
+            f"s3commit has no option {', '.join(unknown)} for reading; its options are {', '.join(_NAMES)}"
+        )
+    if "path" not in given:
+        raise InvalidOption("nothing to read: give the destination to .load()")
+    try:
+        path_style = given.get("pathstyle")
+        store = StoreSettings(
+            endpoint_url=given.get("endpointurl"),
+            region=given.get("region"),
+            path_style=parse_flag("pathStyle", path_style) if path_style else None,
+        )
+        return ReadOptions(
+            Destination.parse(given["path"]).uri,
+            check_id(given["job"]) if given.get("job") else None,
+            store.or_else(store_defaults),
+        )
+    except (ValueError, Refused) as error:
+        raise InvalidOption(f"an option of s3commit: {error}") from error
+
+
+def read_schema(options: ReadOptions) -> tuple[str, StructType]:
+    """Return the job that is read and the columns of its first file and of its directories.
+
+    Raises:
+        S3CommitError: As `airflow_s3commit.reader.dataset` does.
+
+    """
+    table = _find_table(options)
+    partitions = PartitionColumns(file.directory for file in table.files).schema
+    columns = first_schema(table, _filesystem(options.store))
+    written = (columns.metadata or {}).get(_ROW_METADATA)
+    if written is not None:
+        known = {column.name: column for column in StructType.fromJson(json.loads(written)).fields}
+    else:
+        known = {}
+    fields = [
+        known.get(column.name) or StructField(column.name, from_arrow_type(column.type))
+        for column in columns
+        if column.name not in partitions.names
+    ]
+    fields += [StructField(column.name, from_arrow_type(column.type)) for column in partitions]
+    return table.job_id, StructType(fields).toNullable()
+
+
+@dataclass
+class FileGroup(InputPartition):
+    """The files that one task reads."""
+
+    table: Table
+
+
+class S3CommitReader(DataSourceReader):
+    """Plans on the driver's side and reads in the tasks; plain data, pickled to both.
+
+    Args:
+        schema: The columns that are read, in this order: files' and partition columns.
+        options: What is read.
+
+    """
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._partition_schema = pa.schema([])
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the manifest's files in groups, each no larger than a task's share, or one file.
+
+        Raises:
+            S3CommitError: As `airflow_s3commit.reader.dataset` does.
+            UnreadablePartitions: A directory's value is not of the type that its column is to have.
+
+        """
+        table = _find_table(self._options)
+        wanted = _arrow(self._schema)
+        directories = {file.directory for file in table.files}
+        names = PartitionColumns(directories).schema.names
+        given = pa.schema([column for column in wanted if column.name in names])
+        # Typed over all files here, so that no task infers another type from its own.
+        self._partition_schema = PartitionColumns(directories, given).schema
+        return [FileGroup(Table(table.job_id, table.destination, files)) for files in _groups(table.files)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a group's rows.
+
+        Raises:
+            NoSuchKey: A file that was committed is gone.
+            DestinationChanged: A file has not the size that was committed.
+
+        """
+        # A table without files has one partition of Spark's own making.
+        if not isinstance(partition, FileGroup):
+            return
+        wanted, table = _arrow(self._schema), partition.table
+        columns = PartitionColumns((file.directory for file in table.files), self._partition_schema)
+        found = dataset_of(table, _filesystem(self._options.store), columns, wanted)
+        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+
+
+def _find_table(options: ReadOptions) -> Table:
+    store = store_of_process(options.store)
+    return list_table(store, find_generation(store, Destination.parse(options.destination), options.job_id))
+
+
+def _filesystem(settings: StoreSettings) -> FileSystem:
+    return s3_filesystem(
+        S3Config(endpoint_url=settings.endpoint_url, region=settings.region, path_style=settings.path_style)
+    )
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of a Python data source."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _groups(files: Iterable[TableFile]) -> Iterator[list[TableFile]]:
+    group: list[TableFile] = []
+    size = 0
+    for file in files:
+        if group and size + file.size > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    if group:
+        yield group

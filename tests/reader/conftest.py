@@ -1,0 +1,89 @@
+"""A table of Parquet files in a store in memory, with its data on local disk for pyarrow to read."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from airflow_s3commit.reader import dataset
+from airflow_s3commit.spark.column_statistics import ColumnCounts
+from tests.protocol.building import OURS, Lake
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow.dataset as ds
+
+    from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.records import ManifestRecord
+
+
+def write_tables(job: Job, tables: Mapping[str, pa.Table], **bounds: Any) -> None:
+    """Write each table as one file of the job, and seal the job."""
+    with job.task_attempt("spark", "1", "00000", "1", **bounds) as attempt:
+        for path, table in tables.items():
+            sink = io.BytesIO()
+            written: list[pq.FileMetaData] = []
+            pq.write_table(table, sink, metadata_collector=written)
+            counts = ColumnCounts(table.schema)
+            counts.add(table)
+            file = attempt.open(path)
+            file.write(sink.getvalue())
+            file.close(table.num_rows, counts.statistics(written[0]))
+        task = attempt.commit()
+    job.seal_stage("spark", "1", [task])
+    job.seal()
+
+
+class Table:
+    """A destination, and how to fill it and read it.
+
+    Attributes:
+        lake: The store and what is on it.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = Lake()
+        self._folder = folder
+
+    def sealed(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> Job:
+        """Return a sealed job that wrote these tables, by path."""
+        job = self.lake.set_up(job_id, **options)
+        write_tables(job, tables, part_bytes=1 << 20, threads=0, min_part_bytes=1)
+        return job
+
+    def commit(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> ManifestRecord:
+        """Commit a job that wrote these tables, by path."""
+        return self.sealed(tables, job_id, **options).commit()
+
+    def read(self, **arguments: Any) -> ds.Dataset:
+        """Return the dataset, on a copy of what is visible now."""
+        return dataset(self.lake.store, self.lake.destination, filesystem=self.copy(), **arguments)
+
+    def copy(self) -> fs.FileSystem:
+        """Make the local copy what is visible now, and return it as a file system of buckets."""
+        bucket = self._folder / "lake"
+        for path in bucket.rglob("*"):
+            if path.is_file():
+                path.unlink()
+        for key, body in self.lake.visible().items():
+            (bucket / key).parent.mkdir(parents=True, exist_ok=True)
+            (bucket / key).write_bytes(body)
+        return fs.SubTreeFileSystem(str(self._folder), fs.LocalFileSystem())
+
+    def local(self, key: str) -> Path:
+        """Return where the local copy has a key."""
+        return self._folder / "lake" / key
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Return an empty table."""
+    return Table(tmp_path)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow.fs import FileType
+
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.reader import dataset
+from airflow_s3commit.reader.filesystem import s3_filesystem
+from airflow_s3commit.store.connection import S3Config
+from tests.reader.conftest import write_tables
+
+if TYPE_CHECKING:
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.protocol.publish import Progress
+    from airflow_s3commit.store.s3 import S3Store
+
+pytestmark = pytest.mark.seaweedfs
+
+
+def generation(store: S3Store, destination: str, number: int, partitions: int) -> Job:
+    """Return a sealed job that puts a file with its number into each partition, in place of what is there."""
+    options = JobOptions(committer="magic", conflict_mode="replace")
+    job = Job.setup(store, destination, options=options, job_id=f"run-{number}")
+    rows = pa.table({"generation": pa.array([number] * 3, pa.int32())})
+    write_tables(job, {f"hour={hour}/a.parquet": rows for hour in range(partitions)}, part_bytes=5 << 20)
+    return job
+
+
+def test_one_generation_is_seen_while_another_is_committed(
+    seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+) -> None:
+    """Opened and read after each upload of the second commit, the dataset is the first job's, and whole."""
+    destination = f"s3://{bucket}/{prefix}"
+    generation(seaweed_store, destination, 1, 4).commit()
+    second = generation(seaweed_store, destination, 2, 4)
+    opened_before = dataset(seaweed.config, destination)
+    seen: list[tuple[int, list[int]]] = []
+
+    def look(progress: Progress) -> None:
+        rows = dataset(seaweed.config, destination).to_table()
+        seen.append((rows.num_rows, pc.unique(rows["generation"]).to_pylist()))
+
+    second.commit(progress=look)
+    assert seen == [(12, [1])] * 4
+    after = dataset(seaweed.config, destination)
+    assert after.schema == pa.schema([("generation", pa.int32()), ("hour", pa.int32())])
+    assert after.to_table(filter=pc.field("hour") == 2).to_pylist() == [{"generation": 2, "hour": 2}] * 3
+    with pytest.raises(NoSuchKey, match="committed by job run-1, is gone; if a later job has replaced it"):
+        opened_before.to_table()
+
+
+def test_the_filesystem_goes_where_the_clients_do(
+    seaweed: SeaweedServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Address and keys of the environment are found where the config holds none."""
+    for name, value in seaweed.environment.items():
+        monkeypatch.setenv(name, value)
+    from_environment = s3_filesystem(S3Config())
+    given = s3_filesystem(replace(seaweed.config, region="us-east-1"))
+    for filesystem in (from_environment, given):
+        assert filesystem.region == "us-east-1"
+        assert [info.type for info in filesystem.get_file_info([bucket])] == [FileType.Directory]

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
+from airflow_s3commit.reader import UnreadablePartitions, dataset
+from airflow_s3commit.reader.committed_files import CommittedFiles
+from airflow_s3commit.store.connection import S3Config
+from tests.protocol.building import OURS, THEIRS
+
+if TYPE_CHECKING:
+    from tests.reader.conftest import Table
+
+
+def numbers(*values: int) -> pa.Table:
+    """Return a table of these numbers and a text for each."""
+    return pa.table({"n": pa.array(values, pa.int64()), "s": [f"row {value}" for value in values]})
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths of files that were opened, as they are."""
+    paths: list[str] = []
+    inner = CommittedFiles.open_input_file
+
+    def open_input_file(self: CommittedFiles, path: str) -> pa.NativeFile:
+        paths.append(path)
+        return inner(self, path)
+
+    monkeypatch.setattr(CommittedFiles, "open_input_file", open_input_file)
+    return paths
+
+
+def test_only_what_the_manifest_names_is_read(table: Table) -> None:
+    """Foreign files, and those of other jobs, are not in the dataset; partition columns are."""
+    table.commit({"dt=2013-01-01/a.parquet": numbers(1, 2), "dt=2013-01-02/a.parquet": numbers(3)})
+    table.commit({"dt=2013-01-03/b.parquet": numbers(4)}, THEIRS)
+    table.lake.put({"dt=2013-01-01/foreign.parquet": b"no Parquet at all"})
+    assert table.read().to_table().to_pylist() == [{"n": 4, "s": "row 4", "dt": dt.date(2013, 1, 3)}]
+    rows = table.read(job_id=OURS).to_table(columns=["n", "dt"]).sort_by("n").to_pylist()
+    assert rows == [
+        {"n": 1, "dt": dt.date(2013, 1, 1)},
+        {"n": 2, "dt": dt.date(2013, 1, 1)},
+        {"n": 3, "dt": dt.date(2013, 1, 2)},
+    ]
+
+
+def test_a_filter_on_partitions_opens_only_their_files(table: Table, opened: list[str]) -> None:
+    """Files of other partitions are not touched, nulls included."""
+    table.commit(
+        {
+            "region=eu/a.parquet": numbers(1),
+            "region=us%2Feast/a.parquet": numbers(2),
+            "region=__HIVE_DEFAULT_PARTITION__/a.parquet": numbers(3),
+        }
+    )
+    found = table.read()
+    opened.clear()
+    assert found.to_table(filter=pc.field("region") == "us/east")["n"].to_pylist() == [2]
+    assert {path.split("/")[2] for path in opened} == {"region=us%2Feast"}
+    opened.clear()
+    assert found.to_table(filter=pc.field("region").is_null()).to_pylist() == [
+        {"n": 3, "s": "row 3", "region": None}
+    ]
+    assert {path.split("/")[2] for path in opened} == {"region=__HIVE_DEFAULT_PARTITION__"}
+
+
+def test_the_manifests_bounds_spare_files(table: Table, opened: list[str]) -> None:
+    """With `prune_by`, a file whose bounds exclude what the filter asks for is not opened."""
+    with_null = pa.table({"n": pa.array([5, None, 7], pa.int64()), "s": ["a", "b", "c"]})
+    table.commit({"low.parquet": numbers(1, 2), "mid.parquet": with_null, "high.parquet": numbers(8, 9)})
+
+    def read(expression: pc.Expression, prune_by: list[str]) -> tuple[list[int], int]:
+        found = table.read(prune_by=prune_by)
+        opened.clear()
+        rows = found.to_table(filter=expression)["n"].to_pylist()
+        return sorted(rows, key=str), len(set(opened))
+
+    assert read(pc.field("n") > 7, ["n"]) == ([8, 9], 1)
+    assert read(pc.field("n") < 3, ["n"]) == ([1, 2], 1)
+    assert read(pc.field("n") == 5, ["n"]) == ([5], 1)
+    assert read(pc.field("n").is_null(), ["n"])[0] == [None]
+    assert read(pc.field("n") > 7, []) == ([8, 9], 3)
+    with pytest.raises(ValueError, match="prune_by names x, which is no column"):
+        table.read(prune_by=["x"])
+
+
+def test_bounds_never_cost_a_row(table: Table) -> None:
+    """Of every type, rows at and between the bounds are found with pruning as without."""
+    moments = [dt.datetime(1899, 1, 1, 1, 2, 3, 4, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]
+    columns = {
+        "i": pa.array([-1, 3], pa.int8()),
+        "f": pa.array([0.1, 2.5], pa.float32()),
+        "nan": pa.array([float("nan"), 1.0]),
+        "t": pa.array(moments, pa.timestamp("us", "UTC")),
+        "ns": pa.array([1, 1_000_000_001], pa.timestamp("ns")),
+        "d": pa.array([dt.date(1, 1, 1), dt.date(2024, 1, 1)]),
+        "c": pa.array([Decimal("-9.10"), Decimal("10.20")], pa.decimal128(10, 2)),
+        "s": pa.array(["é", "\U0001f600"]),
+        "b": pa.array([False, True]),
+        "none": pa.array([None, None], pa.int32()),
+    }
+    data = pa.table(columns)
+    table.commit({"a.parquet": data, "b.parquet": data.slice(1)})
+    plain, pruned = table.read(), table.read(prune_by=list(columns))
+    for name, column in columns.items():
+        for value in column:
+            for expression in (
+                pc.field(name) == value, pc.field(name) >= value, pc.field(name) <= value,
+                pc.field(name) != value, pc.field(name).is_null(),
+            ):  # fmt: skip
+                found, wanted = pruned.to_table(filter=expression), plain.to_table(filter=expression)
+                assert repr(found.to_pydict()) == repr(wanted.to_pydict()), (name, value, expression)
+
+
+def test_a_file_that_is_gone_is_named(table: Table) -> None:
+    """The error has key, job and the next action, and comes at the reading, not before."""
+    manifest = table.commit({"dt=1/a.parquet": numbers(1), "dt=2/a.parquet": numbers(2)})
+    found = table.read()
+    key = f"{table.lake.prefix}dt=2/a-{OURS}.parquet"
+    table.local(key).unlink()
+    assert found.to_table(filter=pc.field("dt") == 1).num_rows == 1
+    with pytest.raises(NoSuchKey) as caught:
+        found.to_table()
+    message = str(caught.value)
+    assert f"s3://lake/{key}, committed by job {manifest.job_id}, is gone" in message
+    assert f"s3commit verify {table.lake.destination} {OURS}" in message
+
+
+def test_a_file_of_another_size_is_named(table: Table) -> None:
+    """The error has both sizes, key, job and the next action."""
+    table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2)})
+    found = table.read()
+    path = table.local(f"{table.lake.prefix}b-{OURS}.parquet")
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(
+        DestinationChanged, match=rf"b-{OURS}.parquet has {size + 1} bytes; job {OURS} committed {size}"
+    ):
+        found.to_table()
+
+
+def test_files_that_differ_are_read_under_a_given_schema(table: Table) -> None:
+    """A column that a file lacks is null; by default the first file's columns are read."""
+    table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2).append_column("x", [[True]])})
+    assert table.read().schema.names == ["n", "s"]
+    schema = pa.schema([("n", pa.int64()), ("x", pa.bool_())])
+    rows = table.read(schema=schema).to_table().sort_by("n").to_pylist()
+    assert rows == [{"n": 1, "x": None}, {"n": 2, "x": True}]
+
+
+def test_a_job_that_wrote_nothing_is_an_empty_dataset(table: Table) -> None:
+    """There is no row, and no column but those that are given."""
+    table.commit({})
+    assert table.read().to_table().num_rows == 0
+    schema = pa.schema([("n", pa.int64())])
+    assert table.read(schema=schema, partition_schema=pa.schema([("dt", pa.date32())])).schema.names == [
+        "n",
+        "dt",
+    ]
+
+
+def test_partition_types_may_be_given(table: Table) -> None:
+    """A code that looks like a number stays text, and filters as text."""
+    table.commit({"zip=01234/a.parquet": numbers(1), "zip=98765/a.parquet": numbers(2)})
+    found = table.read(partition_schema=pa.schema([("zip", pa.string())]))
+    assert found.to_table(filter=pc.field("zip") == "01234")["n"].to_pylist() == [1]
+    with pytest.raises(UnreadablePartitions):
+        table.read(partition_schema=pa.schema([("zip", pa.date32())]))
+
+
+def test_a_manifest_that_leads_elsewhere_is_refused(table: Table) -> None:
+    """A list that was changed, to name a file of somebody else, is not followed."""
+    table.commit({"a.parquet": numbers(1)})
+    table.lake.tamper(
+        f"{table.lake.prefix}_s3commit/manifests/{OURS}.jsonl", old=b"flights/a", new=b"secrets/a"
+    )
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        table.read()
+
+
+def test_the_dataset_stays_what_it_was(table: Table) -> None:
+    """A later commit changes nothing in a dataset that was opened before it."""
+    table.commit({"dt=1/a.parquet": numbers(1)})
+    before = table.read()
+    table.commit({"dt=2/a.parquet": numbers(2)}, THEIRS)
+    after = table.read()
+    assert before.to_table()["n"].to_pylist() == [1]
+    assert after.to_table()["n"].to_pylist() == [2]
+
+
+def test_a_store_alone_needs_a_filesystem(table: Table) -> None:
+    """What a store was connected with is its own secret; the error says what to give."""
+    with pytest.raises(ValueError, match="give a filesystem"):
+        dataset(table.lake.store, table.lake.destination)
+
+
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [(S3Config(profile="night"), "AWS_PROFILE"), (S3Config(verify=False), "verify")],
+)
+def test_what_pyarrow_cannot_do_is_refused(table: Table, config: S3Config, remedy: str) -> None:
+    """A profile by name and an unchecked certificate are errors that name the way out."""
+    with pytest.raises(ValueError, match=remedy):
+        dataset(config, table.lake.destination)
