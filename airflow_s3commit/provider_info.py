@@ -30,9 +30,11 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_s3commit.operators.setup",
                     "airflow_s3commit.operators.spark_submit",
                     "airflow_s3commit.operators.collect",
+                    "airflow_s3commit.operators.audit",
                     "airflow_s3commit.operators.resolve",
                     "airflow_s3commit.operators.commit",
                     "airflow_s3commit.operators.abort",
+                    "airflow_s3commit.operators.sweep",
                 ],
             }
         ],
@@ -44,6 +46,12 @@ def get_provider_info() -> dict[str, object]:
         ],
         "hooks": [
             {"integration-name": _INTEGRATION, "python-modules": ["airflow_s3commit.hooks.s3_commit"]},
+        ],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_s3commit.triggers.success_manifest"],
+            }
         ],
         "notifications": ["airflow_s3commit.notifications.abort_uploads.AbortUploadsNotifier"],
         "extra-links": ["airflow_s3commit.links.manifest.ManifestLink"],

@@ -9,15 +9,17 @@ from airflow.sdk import TaskGroup
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
+from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
 from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.params import CONFLICT_MODE
+from airflow_s3commit.retry_policy import commit_retry_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow.sdk import Asset, XComArg
+    from airflow.sdk import Asset, RetryPolicy, XComArg
 
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 
@@ -86,12 +88,19 @@ class S3CommitGroup:
         self._stages.append(task)
         return task
 
-    def wire(self, resolve: dict[str, Any], commit: dict[str, Any], abort: dict[str, Any]) -> None:
+    def wire(
+        self,
+        resolve: dict[str, Any],
+        commit: dict[str, Any],
+        abort: dict[str, Any],
+        audit: dict[str, Any] | None = None,
+    ) -> None:
         """Add the tasks behind the stages.
 
         :param resolve: Arguments of the resolve task.
         :param commit: Arguments of the commit task.
         :param abort: Arguments of the teardown.
+        :param audit: Arguments of the audit task; None leaves it out.
         :raises ValueError: The group has no stage.
         """
         if not self._stages:
@@ -106,8 +115,14 @@ class S3CommitGroup:
             task_id="commit", job=self.job, conflicts=resolved.output, **self._connection, **commit
         )
         aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self._connection, **abort)
+        gate: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
+        if audit is not None:
+            gate = S3CommitAuditOperator(
+                task_id="audit", job=self.job, stages=self._outputs, **self._connection, **audit
+            )
+            gate >> resolved
         for stage in self._stages:
-            self.setup >> stage >> resolved
+            self.setup >> stage >> gate
         resolved >> self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
 
 
@@ -120,7 +135,9 @@ def s3_commit_task_group(
     committer: str = "partitioned",
     staging: str | None = None,
     outlets: Sequence[Asset] = (),
+    audit: Mapping[str, Any] | None = None,
     retries: int = 2,
+    retry_policy: RetryPolicy | None = None,
     kill_window: float = 10.0,
     aws_conn_id: str | None = S3CommitHook.default_conn_name,
     region_name: str | None = None,
@@ -143,7 +160,12 @@ def s3_commit_task_group(
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
     :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
+    :param audit: Rules that the output must keep before any of it becomes visible, as
+        `S3CommitAuditOperator` takes them, and its ``on_fail`` if it is not ``fail``:
+        ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}}``. (templated)
     :param retries: Retries of setup, resolve, commit and abort. All of them may be run again at any point.
+    :param retry_policy: Which errors of these tasks are worth a retry, and when; None means
+        `commit_retry_policy`. Stages keep their own ways.
     :param kill_window: Seconds between the teardown's two looks for uploads of tasks being killed.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
@@ -151,7 +173,7 @@ def s3_commit_task_group(
     :param group_arguments: What Airflow's ``TaskGroup`` takes.
     """
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
-    step: dict[str, Any] = {"retries": retries}
+    step: dict[str, Any] = {"retries": retries, "retry_policy": retry_policy or commit_retry_policy()}
     with TaskGroup(group_id, **group_arguments) as group:
         setup = S3CommitSetupOperator(
             task_id="setup",
@@ -168,4 +190,11 @@ def s3_commit_task_group(
             resolve=dict(step),
             commit={**step, "outlets": list(outlets)},
             abort={**step, "kill_window": kill_window},
+            audit={**step, **_audit_arguments(audit)} if audit is not None else None,
         )
+
+
+def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
+    rules = dict(audit)
+    on_fail = rules.pop("on_fail", "fail")
+    return {"rules": rules, "on_fail": on_fail}

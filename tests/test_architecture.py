@@ -20,7 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"protocol"}),
     frozenset({"reader", "spark"}),
     frozenset({"hooks"}),
-    frozenset({"assets", "lineage", "links", "params", "provider_info", "xcom"}),
+    frozenset({"assets", "lineage", "links", "params", "provider_info", "retry_policy", "xcom"}),
     frozenset({"notifications", "operators", "sensors", "task_group", "triggers"}),
     frozenset({"cli"}),
     frozenset({"demo"}),
@@ -32,7 +32,7 @@ ONLY_IN = {
     "botocore": {"store"},
     "pycurl": {"store"},
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
-    | {"sensors", "triggers"},
+    | {"retry_policy", "sensors", "triggers"},
     "pyspark": {"spark"},
     "pyarrow": {"spark", "reader", "demo"},
     "click": {"cli"},

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
-from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Unavailable
+from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links.manifest import ManifestLink
-from airflow_s3commit.operators.base import refusals_are_final
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from datetime import datetime
 
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_s3commit.sensors.wanted import ManifestSearch, Wanted
+    from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["S3SuccessManifestSensor"]
+
+#: The trigger gives up by itself at the sensor's timeout and says what it saw last. So much later, in
+#: seconds, Airflow times the deferral out: when no triggerer is alive to say anything.
+_GRACE = 60.0
 
 
 class S3SuccessManifestSensor(BaseSensorOperator):
@@ -32,6 +43,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     all that are given must hold for one and the same manifest. If several fit, the newest is taken. A
     ``_SUCCESS`` of 0 bytes (the classic committer's), or one that another program wrote, is said to be so in
     the log and is not taken for a manifest. A missing bucket, or missing permission, fails the task at once.
+    When the time is up, the error says what was seen last: nothing, a stale manifest, 0 bytes, half a file.
 
     :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
@@ -42,6 +54,8 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     :param partitions: Partitions that the commit brought data to, such as ``dt=2013-01-01``. (templated)
     :param min_files: The least number of files in the manifest. (templated)
     :param search_depth: How many of the newest manifests one look reads at most.
+    :param deferrable: Look once, and wait in the triggerer instead of on a worker; by default what
+        ``[operators] default_deferrable`` says.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -75,6 +89,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         partitions: Any = None,
         min_files: int | str | None = None,
         search_depth: int = 100,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
         region_name: str | None = None,
         verify: bool | str | None = None,
@@ -95,36 +110,111 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         self.partitions = partitions
         self.min_files = min_files
         self.search_depth = search_depth
+        self.deferrable = deferrable
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
         self.manifest_uri: str | None = None
         self.endpoint_url: str | None = None
+        self._seen = ""
 
     @cached_property
     def hook(self) -> S3CommitHook:
         """The hook of this task's connection."""
         return S3CommitHook(self.aws_conn_id, region_name=self.region_name, verify=self.verify)
 
+    def execute(self, context: Context) -> Any:
+        """Wait here, or look once and wait in the triggerer; return the manifest's summary."""
+        if self.deferrable:
+            answer = self._first_look(context)
+            return answer.xcom_value if isinstance(answer, PokeReturnValue) else self._defer()
+        try:
+            return super().execute(context)
+        except AirflowSensorTimeout as error:
+            raise AirflowSensorTimeout(f"{error} Seen last: {self._seen}") from error
+
     def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002 - Airflow's shape
         """Look once."""
-        from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.sensors.wanted import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         try:
-            with refusals_are_final():
-                manifest, seen = self._search.look()
-        except (NoSuchBucket, AccessDenied) as error:
-            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
-        except Unavailable as error:
+            look = self._search.look()
+        except S3CommitError as error:
+            outcome = outcome_of(error)
+            if outcome in FINAL:
+                raise AirflowFailException(_told(outcome, f"{type(error).__name__}: {error}")) from error
+            if outcome != "unavailable":
+                raise
+            self._seen = _told(outcome, str(error))
             self.log.warning("The store turned the look away; looking again later: %s", error)
             return False
-        if manifest is None:
-            self.log.info("Not yet: %s", seen)
+        self._seen = _told(look.outcome, look.seen)
+        if look.manifest is None:
+            self.log.info("Not yet: %s", self._seen)
             return False
-        summary = manifest_summary(manifest)
-        self.manifest_uri = summary["manifest"]
+        return PokeReturnValue(is_done=True, xcom_value=self._found(manifest_summary(look.manifest)))
+
+    def execute_complete(self, context: Context, event: JsonObject | None = None) -> JsonObject:  # noqa: ARG002
+        """Return the summary that the trigger found, or fail with what it met.
+
+        :param context: The task's context.
+        :param event: What `S3SuccessManifestTrigger` yielded.
+        """
+        from airflow_s3commit.sensors.wanted import FINAL  # noqa: PLC0415 - keeps parsing light
+
+        if event is None:
+            raise AirflowException(f"Task {self.task_id} was resumed without an event; clear it.")
+        if event["status"] == "success":
+            return self._found(event["manifest"])
+        told = _told(event["outcome"], event["message"])
+        if event["status"] == "timeout":
+            raise AirflowSensorTimeout(
+                f"The wanted manifest did not come to {self.destination} within {self.timeout:g} s. "
+                f"Seen last: {told}"
+            )
+        if event["outcome"] in FINAL:
+            raise AirflowFailException(told)
+        raise AirflowException(told)
+
+    def _first_look(self, context: Context) -> PokeReturnValue | bool:
+        """Look once, and treat errors as the waiting modes do."""
+        try:
+            return self.poke(context)
+        except Exception as error:
+            final = isinstance(error, AirflowFailException)
+            if self.never_fail or (self.soft_fail and final):
+                raise AirflowSkipException(f"Skipped instead of failed: {error}") from error
+            if final or not self.silent_fail:
+                raise
+            self.log.exception("The first look failed; the triggerer goes on looking")
+            return False
+
+    def _defer(self) -> NoReturn:
+        from airflow_s3commit.triggers.success_manifest import (  # noqa: PLC0415 - keeps DAG parsing light
+            S3SuccessManifestTrigger,
+        )
+
+        self.defer(
+            trigger=S3SuccessManifestTrigger(
+                destination=self.destination,
+                wanted=self._wanted().to_dict(),
+                poke_interval=self.poke_interval,
+                give_up_at=time.time() + self.timeout,
+                search_depth=self.search_depth,
+                aws_conn_id=self.aws_conn_id,
+                region_name=self.region_name,
+                verify=self.verify,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout + _GRACE),
+        )
+        raise AssertionError("defer() returned")
+
+    def _found(self, summary: JsonObject) -> JsonObject:
+        self.manifest_uri = str(summary["manifest"])
         self.log.info("Found %s", self.manifest_uri)
-        return PokeReturnValue(is_done=True, xcom_value=summary)
+        return summary
 
     @cached_property
     def _search(self) -> ManifestSearch:
@@ -137,22 +227,15 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     def _wanted(self) -> Wanted:
         from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415 - keeps DAG parsing light
 
-        facts = {name: str(value) for name, value in (self.context or {}).items()}
-        if self.run_id:
-            facts["run_id"] = self.run_id
-        job_id = self.job["job_id"] if isinstance(self.job, Mapping) else self.job
-        names = [self.partitions] if isinstance(self.partitions, str) else list(self.partitions or [])
-        return Wanted(
-            job_id=job_id or None,
-            context=facts,
-            newer_than=_seconds(self.newer_than),
-            min_files=int(self.min_files or 0),
-            partitions=frozenset(name.strip("/") for name in names),
+        return Wanted.of(
+            job=self.job,
+            run_id=self.run_id,
+            context=self.context,
+            newer_than=self.newer_than,
+            partitions=self.partitions,
+            min_files=self.min_files,
         )
 
 
-def _seconds(moment: datetime | str | None) -> float | None:
-    if not moment:
-        return None
-    known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()
+def _told(outcome: str, message: str) -> str:
+    return f"{outcome}: {message}"

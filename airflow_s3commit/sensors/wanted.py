@@ -2,22 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    InvalidRecord,
+    NoSuchBucket,
+    NoSuchKey,
+    Refused,
+    Unavailable,
+)
 from airflow_s3commit.protocol.destination import join_uri
-from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.layout import Layout, manifests_prefix
 from airflow_s3commit.protocol.manifest import read_manifest, read_success
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from airflow_s3commit.protocol.destination import Destination
     from airflow_s3commit.protocol.records import ManifestRecord
     from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["ManifestSearch", "Wanted"]
+__all__ = ["FINAL", "Look", "ManifestSearch", "Outcome", "Wanted", "manifests_at", "outcome_of"]
+
+#: What a look came to. ``absent``: nothing is there. ``stale``: manifests are, but not the wanted one.
+#: ``empty``: a marker of 0 bytes, a classic committer's. ``half-written``: JSON that is cut short.
+#: ``foreign``: another program's marker. The others are errors: ``missing-bucket``, ``no-permission``,
+#: ``refused`` (the request itself is wrong), ``unavailable`` (look again later), ``error``.
+Outcome: TypeAlias = Literal[
+    "found",
+    "absent",
+    "stale",
+    "empty",
+    "half-written",
+    "foreign",
+    "missing-bucket",
+    "no-permission",
+    "refused",
+    "unavailable",
+    "error",
+]
+
+#: Outcomes that waiting does not mend.
+FINAL: Final[frozenset[Outcome]] = frozenset({"missing-bucket", "no-permission", "refused"})
+
+
+class Look(NamedTuple):
+    """What one look found.
+
+    Attributes:
+        manifest: The wanted manifest, if it is there.
+        seen: What was seen, in words.
+        outcome: The same in one word.
+
+    """
+
+    manifest: ManifestRecord | None
+    seen: str
+    outcome: Outcome
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Return what an error makes of a look."""
+    if isinstance(error, NoSuchBucket):
+        return "missing-bucket"
+    if isinstance(error, AccessDenied):
+        return "no-permission"
+    if isinstance(error, Refused):
+        return "refused"
+    return "unavailable" if isinstance(error, Unavailable) else "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +94,56 @@ class Wanted:
     newer_than: float | None = None
     min_files: int = 0
     partitions: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        job: Any = None,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        newer_than: datetime | str | None = None,
+        partitions: Iterable[str] | str | None = None,
+        min_files: int | str | None = None,
+    ) -> Wanted:
+        """Read it from what users give, after templates are rendered: text counts as the value it writes.
+
+        Args:
+            job: A job reference or a job id.
+            run_id: The run that committed.
+            context: Further facts of that run.
+            newer_than: A datetime or ISO 8601 text; without a time zone it is UTC.
+            partitions: One partition or several.
+            min_files: The least number of files.
+
+        """
+        facts = {name: str(value) for name, value in (context or {}).items()}
+        if run_id:
+            facts["run_id"] = run_id
+        job_id = job["job_id"] if isinstance(job, Mapping) else job
+        names = [partitions] if isinstance(partitions, str) else list(partitions or [])
+        return cls(
+            job_id=job_id or None,
+            context=facts,
+            newer_than=_seconds(newer_than),
+            min_files=int(min_files or 0),
+            partitions=frozenset(name.strip("/") for name in names),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON values, for another process."""
+        return {
+            "job_id": self.job_id,
+            "context": dict(self.context),
+            "newer_than": self.newer_than,
+            "min_files": self.min_files,
+            "partitions": sorted(self.partitions),
+        }
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Wanted:
+        """Read it from what `to_dict` returned."""
+        return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
 
     def shortcoming(self, manifest: ManifestRecord) -> str | None:
         """Say what keeps a manifest from being the one that is wanted; None if nothing does."""
@@ -80,8 +186,8 @@ class ManifestSearch:
         self._depth = depth
         self._judged: set[str] = set()
 
-    def look(self) -> tuple[ManifestRecord | None, str]:
-        """Return the manifest, if it is there by now, and what was seen, in words.
+    def look(self) -> Look:
+        """Return the manifest, if it is there by now, and what was seen.
 
         Raises:
             NoSuchBucket: The destination's bucket is not there.
@@ -90,58 +196,83 @@ class ManifestSearch:
         """
         if self._wanted.job_id is not None:
             return self._look_at(self._wanted.job_id)
-        seen = self._look_at_success()
+        success = self._look_at_success()
         for job_id in self._newest():
-            manifest, _ = self._look_at(job_id)
-            if manifest is not None:
-                return manifest, f"manifest of job {job_id}"
-        return None, seen
+            look = self._look_at(job_id)
+            if look.manifest is not None:
+                return look
+        if success.outcome == "absent" and self._judged:
+            seen = f"{success.seen}, and none of the {len(self._judged)} manifests there is the wanted one"
+            return Look(None, seen, "stale")
+        return success
 
-    def _look_at(self, job_id: str) -> tuple[ManifestRecord | None, str]:
+    def _look_at(self, job_id: str) -> Look:
         layout = Layout.of(self._destination, job_id)
         where = join_uri(self._destination.bucket, layout.manifest)
         try:
             manifest = read_manifest(self._store, self._destination, job_id)
         except NoSuchKey:
-            return None, f"no manifest at {where} yet"
+            return Look(None, f"no manifest at {where} yet", "absent")
         except InvalidRecord as error:
-            return None, f"{where} is no manifest: {error}"
+            return Look(None, f"{where} is no manifest: {error}", _damage(error))
         shortcoming = self._wanted.shortcoming(manifest)
         self._judged.add(job_id)
-        return (manifest, f"manifest {where}") if shortcoming is None else (None, f"{where} {shortcoming}")
+        if shortcoming is None:
+            return Look(manifest, f"manifest {where}", "found")
+        return Look(None, f"{where} {shortcoming}", "stale")
 
-    def _look_at_success(self) -> str:
+    def _look_at_success(self) -> Look:
         """Say what ``_SUCCESS`` is: what people look at first when a sensor goes on waiting."""
         where = join_uri(self._destination.bucket, self._destination.key("_SUCCESS"))
         try:
             size = self._store.head(self._destination.bucket, self._destination.key("_SUCCESS")).size
             if size == 0:
-                return f"{where} has 0 bytes: a classic committer's marker, which says nothing of the data"
+                seen = f"{where} has 0 bytes: a classic committer's marker, which says nothing of the data"
+                return Look(None, seen, "empty")
             success = read_success(self._store, self._destination)
         except NoSuchKey:
-            return f"no {where} yet"
+            return Look(None, f"no {where} yet", "absent")
         except InvalidRecord as error:
-            return f"{where} is not a manifest of ours: {error}"
+            return Look(None, f"{where} is not a manifest of ours: {error}", _damage(error))
         if success.jobId in self._judged:
-            return f"{where} is of job {success.jobId}, which is not the wanted one"
+            return Look(None, f"{where} is of job {success.jobId}, which is not the wanted one", "stale")
         if not success.jobId or success.manifest_uri is None:
-            return f"{where} was written by another S3A committer, and names no manifest of ours"
+            seen = f"{where} was written by another S3A committer, and names no manifest of ours"
+            return Look(None, seen, "foreign")
         return self._look_at_named(success.jobId, where)
 
-    def _look_at_named(self, job_id: str, where: str) -> str:
-        manifest, seen = self._look_at(job_id)
-        if manifest is not None:
-            self._judged.discard(job_id)  # it is the wanted one: the search below returns it
-        return f"{where} is of job {job_id}: {seen}"
+    def _look_at_named(self, job_id: str, where: str) -> Look:
+        look = self._look_at(job_id)
+        if look.manifest is not None:
+            self._judged.discard(job_id)  # the search goes on: a newer one may fit too
+        return Look(look.manifest, f"{where} is of job {job_id}: {look.seen}", look.outcome)
 
     def _newest(self) -> Iterable[str]:
-        """Return the jobs whose manifests are unread and new enough, the newest first."""
-        home = Layout.of(self._destination, "any").manifest.removesuffix("any.json")
-        found = [
-            info
-            for info in self._store.list_objects(self._destination.bucket, home, recursive=False)
-            if info.key.endswith(".json")
-        ]
-        found.sort(key=lambda info: info.modified, reverse=True)
-        names = [info.key.removeprefix(home).removesuffix(".json") for info in found[: self._depth]]
+        """Return the jobs whose manifests are unread, the newest first."""
+        found = manifests_at(self._store, self._destination)
+        names = [job_id for _, job_id in sorted(found, reverse=True)[: self._depth]]
         return [name for name in names if name not in self._judged]
+
+
+def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[float, str]]:
+    """Return when each manifest of a destination was written, by the store's clock, and its job's id."""
+    home = manifests_prefix(destination)
+    return [
+        (info.modified, info.key.removeprefix(home).removesuffix(".json"))
+        for info in store.list_objects(destination.bucket, home, recursive=False)
+        if info.key.endswith(".json")
+    ]
+
+
+def _damage(error: InvalidRecord) -> Outcome:
+    """Tell JSON that ends too soon from a record of something else."""
+    cause = error.__cause__
+    broken = isinstance(cause, msgspec.DecodeError) and not isinstance(cause, msgspec.ValidationError)
+    return "half-written" if broken else "foreign"
+
+
+def _seconds(moment: datetime | str | None) -> float | None:
+    if not moment:
+        return None
+    known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()

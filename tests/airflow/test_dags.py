@@ -24,7 +24,7 @@ def bag() -> DagBag:
 def test_they_import(bag) -> None:
     """Every file of the folder is a DAG file without errors, or is ignored."""
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"nightly_flights_refresh", "flights_daily_report"}
+    assert set(bag.dags) == {"nightly_flights_refresh", "flights_daily_report", "sweep_orphan_uploads"}
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,24 @@ def test_the_day_of_a_run(bag, facts, day) -> None:
     assert arguments == ["--day", day, "--destination", "s3://lake/else/", "--fail-after-write=false"]
 
 
+@pytest.mark.parametrize(("dry_run", "apply"), [(True, "False"), (False, "True")])
+def test_the_sweep_is_dry_unless_told_otherwise(bag, dry_run, apply) -> None:
+    """The param decides, and is a dry run by default."""
+    dag = bag.dags["sweep_orphan_uploads"]
+    assert dag.params["dry_run"] is True
+    params = {"destination": "s3://lake/else/", "older_than_days": 0.5, "dry_run": dry_run}
+    task = dag.get_task("sweep")
+    read = task.render_template([task.destination, task.older_than, task.apply], new_context(params=params))
+    assert read == ["s3://lake/else/", "43200.0", apply]
+
+
 def test_parsing_is_light() -> None:
     """Parsing the DAGs imports neither boto3 nor pyarrow nor pyspark."""
     program = (
         "import sys, importlib\n"
         f"sys.path.insert(0, {str(DAGS)!r})\n"
-        "for name in ('nightly_flights_refresh', 'flights_daily_report'): importlib.import_module(name)\n"
+        "for name in ('nightly_flights_refresh', 'flights_daily_report', 'sweep_orphan_uploads'):\n"
+        "    importlib.import_module(name)\n"
         "heavy = {'boto3', 'botocore', 'pyarrow', 'pyspark', 'pandas'}\n"
         "print(*(heavy & sys.modules.keys()))"
     )

@@ -40,7 +40,7 @@ def test_it_is_registered() -> None:
     "module",
     [
         module
-        for kind in ("operators", "sensors", "hooks")
+        for kind in ("operators", "sensors", "hooks", "triggers")
         for entry in INFO[kind]
         for module in entry["python-modules"]
     ],

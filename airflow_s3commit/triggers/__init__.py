@@ -1,0 +1,3 @@
+"""Waiting for a commit in the triggerer."""
+
+from __future__ import annotations

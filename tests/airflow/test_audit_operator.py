@@ -1,0 +1,109 @@
+"""The gate between the stages and the commit."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_s3commit.operators.audit import S3CommitAuditOperator
+from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit.task_group import s3_commit_task_group
+from tests.airflow.runs import DAY, commit, pending, set_up, visible, write_stage
+
+
+def gate(reference: dict[str, str], **arguments: object) -> S3CommitAuditOperator:
+    """Return the task; with a rule that one file of one row keeps."""
+    return S3CommitAuditOperator(
+        **{"task_id": "audit", "job": reference, "rules": {"min_rows": 1}, **arguments}
+    )
+
+
+@pytest.fixture
+def written(store) -> dict[str, str]:
+    """A job with one sealed stage, of one file and one row."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    return reference
+
+
+def test_what_keeps_the_rules_goes_on_to_the_commit(store, context, written) -> None:
+    """The report is the XCom, and the steps behind the gate find the seal that was judged."""
+    report = gate(written, rules={"min_rows": 1, "partitions": [DAY]}).execute(context)
+    assert report["passed"]
+    assert [check["check"] for check in report["checks"]] == ["min_rows", "partitions"]
+    assert visible(store) == []
+    conflicts = S3CommitResolveConflictsOperator(task_id="r", job=written).execute(context)
+    S3CommitJobOperator(task_id="c", job=written, conflicts=conflicts).execute(context)
+    assert len(visible(store)) == 1
+
+
+def test_what_breaks_them_fails_for_good(store, context, written) -> None:
+    """Nothing becomes visible, no retry is made, and the report is left in an XCom."""
+    with pytest.raises(AirflowFailException, match=r"AuditFailed.*min_rows"):
+        gate(written, rules={"min_rows": 2}).execute(context)
+    assert visible(store) == []
+    assert len(pending(store)) == 1
+    assert context["ti"].pushed["audit_report"]["passed"] is False
+
+
+def test_it_may_only_warn(store, context, written) -> None:
+    """With ``warn``, the report says what failed and the run goes on."""
+    assert gate(written, rules={"min_rows": 2}, on_fail="warn").execute(context)["passed"] is False
+
+
+def test_drift_is_measured_against_the_latest_manifest(store, context) -> None:
+    """Twice the rows of the commit before is more than half as many again."""
+    earlier = commit(store)
+    reference = set_up(store)
+    files = {f"dt=2013-01-02/part-{number}.parquet": b"rows" for number in range(2)}
+    write_stage(store, reference, files=files)
+    report = gate(reference, rules={"max_drift": 0.5}, on_fail="warn").execute(context)
+    assert (report["passed"], report["compared_with"]) == (False, earlier["job_id"])
+    again = gate(reference, rules={"max_drift": 1}).execute(context)
+    assert again["passed"]
+
+
+def test_a_classic_marker_is_no_commit_to_compare_with(store, context, written) -> None:
+    """A ``_SUCCESS`` of 0 bytes has no rows to drift from."""
+    store.put("lake", "flights/_SUCCESS", b"")
+    assert gate(written, rules={"max_drift": 0}).execute(context)["compared_with"] is None
+
+
+@pytest.mark.parametrize("arguments", [{"rules": {}}, {"rules": {"min_row": 1}}, {"on_fail": "ask"}], ids=str)
+def test_a_slip_of_the_pen_fails(store, context, written, arguments) -> None:
+    """Rules that are none are refused before anything is sealed."""
+    with pytest.raises(AirflowFailException):
+        gate(written, **arguments).execute(context)
+
+
+def test_its_rules_are_templates(context) -> None:
+    """The run's own day can be the partition that is expected."""
+    task = gate({}, rules={"partitions": ["dt={{ partition_key }}"], "min_rows": "{{ params.least }}"})
+    context["params"] = {"least": 5}
+    task.render_template_fields(context)
+    assert task.rules == {"partitions": [DAY], "min_rows": "5"}
+
+
+def test_the_group_puts_it_before_everything_else() -> None:
+    """Stages, audit, resolve, commit; without rules there is no audit task."""
+    with (
+        DAG("nightly", schedule=None) as dag,
+        s3_commit_task_group(
+            "refresh", destination="s3://lake/x/", audit={"min_rows": 1, "on_fail": "warn"}
+        ) as commit,
+    ):
+        commit.spark_submit(application="flights.py")
+    audit = dag.get_task("refresh.audit")
+    assert audit.upstream_task_ids >= {"refresh.spark_submit"}
+    assert "refresh.audit" in dag.get_task("refresh.resolve_conflicts").upstream_task_ids
+    assert (audit.rules, audit.on_fail) == ({"min_rows": 1}, "warn")
+    assert not audit.is_teardown
+    known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert known.get_task("refresh.abort").is_teardown
+    with DAG("plain", schedule=None) as plain, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.stage(EmptyOperator(task_id="emr"))
+    assert "s3_commit.audit" not in plain.task_ids

@@ -1,0 +1,103 @@
+"""The sensor that waits in the triggerer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from tests.airflow.runs import DAY, FLIGHTS, commit
+
+
+def sensor(**arguments: object) -> S3SuccessManifestSensor:
+    """Return a deferrable sensor for the day's partition."""
+    asked = {"partitions": [DAY], "deferrable": True, "timeout": 600, **arguments}
+    return S3SuccessManifestSensor(**{"task_id": "wait", "destination": FLIGHTS, **asked})
+
+
+def test_what_is_there_needs_no_triggerer(store, context) -> None:
+    """The first look is the worker's; when it finds the manifest, nothing is deferred."""
+    reference = commit(store)
+    waiting = sensor()
+    assert waiting.execute(context)["job_id"] == reference["job_id"]
+    assert waiting.manifest_uri
+
+
+def test_it_defers_with_its_conditions_and_a_timeout(store, context) -> None:
+    """The trigger gets what the sensor was asked for, and Airflow times the deferral out a little later."""
+    before = time.time()
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(newer_than="2013-01-01", min_files="2", poke_interval=7, aws_conn_id="lake").execute(context)
+    trigger = deferred.value.trigger
+    assert trigger.wanted["partitions"] == [DAY]
+    assert trigger.wanted["min_files"] == 2
+    assert trigger.wanted["newer_than"] == 1356998400.0
+    assert (trigger.poke_interval, trigger.aws_conn_id) == (7, "lake")
+    assert before + 600 <= trigger.give_up_at <= time.time() + 600
+    assert deferred.value.timeout.total_seconds() > 600
+    assert deferred.value.method_name == "execute_complete"
+
+
+def test_the_default_is_airflows(monkeypatch) -> None:
+    """Without the argument, the sensor waits as the installation is configured to: here, on a worker."""
+    waiting = S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, run_id="any")
+    assert waiting.deferrable is False
+
+
+def test_it_returns_what_the_trigger_found(context) -> None:
+    """The summary from the event is the XCom, and the link leads to the manifest."""
+    waiting = sensor()
+    summary = {"manifest": "s3://lake/flights/_s3commit/manifests/j.json", "job_id": "j"}
+    assert waiting.execute_complete(context, {"status": "success", "manifest": summary}) == summary
+    assert waiting.manifest_uri == summary["manifest"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "error"),
+    [
+        ("error", "missing-bucket", AirflowFailException),
+        ("error", "no-permission", AirflowFailException),
+        ("error", "refused", AirflowFailException),
+        ("error", "error", AirflowException),
+        ("timeout", "stale", AirflowSensorTimeout),
+        ("timeout", "empty", AirflowSensorTimeout),
+        ("timeout", "half-written", AirflowSensorTimeout),
+        ("timeout", "absent", AirflowSensorTimeout),
+    ],
+)
+def test_each_outcome_is_an_error_of_its_own(context, status, outcome, error) -> None:
+    """What the trigger met is in the error, and only what a retry can mend leaves room for one."""
+    event = {"status": status, "outcome": outcome, "message": "as it is"}
+    with pytest.raises(AirflowException, match=f"{outcome}: as it is") as raised:
+        sensor().execute_complete(context, event)
+    assert type(raised.value) is error
+
+
+def test_a_resume_without_an_event_is_an_error(context) -> None:
+    """Nothing is taken for found."""
+    with pytest.raises(AirflowException, match="without an event"):
+        sensor().execute_complete(context, None)
+
+
+def test_a_hopeless_first_look_does_not_defer(store, context) -> None:
+    """A missing bucket fails the task before a triggerer is bothered; skipping instead is respected."""
+    with pytest.raises(AirflowFailException, match="missing-bucket: NoSuchBucket"):
+        sensor(destination="s3://swamp/flights/").execute(context)
+    with pytest.raises(AirflowSkipException):
+        sensor(destination="s3://swamp/flights/", soft_fail=True).execute(context)
+
+
+def test_a_worker_that_waits_in_vain_says_what_it_saw(store, context) -> None:
+    """The timeout of a sensor on a worker names the last outcome too."""
+    store.put("lake", "flights/_SUCCESS", b"")
+    waiting = sensor(deferrable=False, timeout=0, poke_interval=0)
+    with pytest.raises(AirflowSensorTimeout, match=r"Seen last: empty: .* has 0 bytes"):
+        waiting.execute(context)

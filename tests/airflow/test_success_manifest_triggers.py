@@ -1,0 +1,244 @@
+"""Waiting for a manifest in the triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger
+
+from airflow_s3commit.exceptions import AccessDenied, Unavailable
+from airflow_s3commit.sensors.wanted import Wanted
+from airflow_s3commit.triggers.success_manifest import (
+    S3SuccessManifestEventTrigger,
+    S3SuccessManifestTrigger,
+)
+from tests.airflow.runs import DAY, FLIGHTS, commit
+
+
+def trigger(**arguments: object) -> S3SuccessManifestTrigger:
+    """Return a trigger for the day's partition that does not pause between its looks."""
+    wanted = Wanted.of(partitions=[DAY]).to_dict()
+    return S3SuccessManifestTrigger(
+        **{"destination": FLIGHTS, "wanted": wanted, "poke_interval": 0, **arguments}
+    )
+
+
+def events(waiting: BaseTrigger, number: int = 1) -> list[Any]:
+    """Run a trigger in a loop of its own until it has yielded so many events, or ended."""
+
+    async def gather() -> list[Any]:
+        found = []
+        running = waiting.run()
+        async for event in running:
+            found.append(event.payload)
+            if len(found) == number:
+                break
+        await running.aclose()
+        return found
+
+    return asyncio.run(asyncio.wait_for(gather(), 30))
+
+
+def at_look(monkeypatch: pytest.MonkeyPatch, store: Any, number: int, act: Callable[[], object]) -> None:
+    """Let something happen right before the numbered listing of the manifests."""
+    listing, looks = store.list_objects, [0]
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if args[1].endswith("/manifests/"):
+            looks[0] += 1
+            if looks[0] == number:
+                act()
+        return listing(*args, **kwargs)
+
+    monkeypatch.setattr(store, "list_objects", watched)
+
+
+class AssetState:
+    """An asset's state store: it outlives triggers."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return json.loads(self.values[key]) if key in self.values else default
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        trigger(give_up_at=12.5, aws_conn_id=None, verify=False),
+        S3SuccessManifestEventTrigger(
+            destination=FLIGHTS, context={"dag_id": "nightly"}, partitions=DAY, newer_than="2013-01-01"
+        ),
+    ],
+)
+def test_it_is_made_anew_from_plain_json(waiting) -> None:
+    """Path and arguments survive JSON and build an equal trigger: they go through the metadata database."""
+    path, arguments = waiting.serialize()
+    again = import_string(path)(**json.loads(json.dumps(arguments)))
+    assert again.serialize() == (path, arguments)
+
+
+def test_it_finds_a_manifest_that_comes_later(store, monkeypatch) -> None:
+    """It looks again and again, and its event carries the summary."""
+    found: dict[str, str] = {}
+    at_look(monkeypatch, store, 3, lambda: found.update(commit(store)))
+    (event,) = events(trigger())
+    assert event["status"] == "success"
+    assert event["manifest"]["job_id"] == found["job_id"]
+    json.dumps(event)
+
+
+@pytest.mark.parametrize(
+    ("marker", "outcome"),
+    [
+        (None, "absent"),
+        (b"", "empty"),
+        (b'{"name": "org.apache.hadoop.fs.s3a.commit.files.Succ', "half-written"),
+        (b'{"status": "done"}', "foreign"),
+    ],
+)
+def test_when_time_is_up_it_says_what_is_there(store, marker, outcome) -> None:
+    """The event of a wait in vain names the last outcome."""
+    if marker is not None:
+        store.put("lake", "flights/_SUCCESS", marker)
+    (event,) = events(trigger(give_up_at=time.time() - 1))
+    assert (event["status"], event["outcome"]) == ("timeout", outcome)
+
+
+@pytest.mark.parametrize("with_success", [True, False])
+def test_yesterdays_manifest_is_stale(store, with_success) -> None:
+    """A manifest that is not the wanted one is told apart from none, with and without ``_SUCCESS``."""
+    commit(store, partition="dt=2012-12-31")
+    if not with_success:
+        store.delete("lake", "flights/_SUCCESS")
+    (event,) = events(trigger(give_up_at=time.time() - 1))
+    assert (event["status"], event["outcome"]) == ("timeout", "stale")
+
+
+def test_a_missing_bucket_ends_the_wait(store) -> None:
+    """Waiting would not bring the bucket."""
+    (event,) = events(trigger(destination="s3://swamp/flights/"))
+    assert (event["status"], event["outcome"]) == ("error", "missing-bucket")
+    assert "swamp" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(AccessDenied("403"), "no-permission"), (RuntimeError("a bug"), "error")]
+)
+def test_an_error_is_an_event_and_no_crash(store, monkeypatch, error, outcome) -> None:
+    """The task hears of missing permission, and of anything unforeseen."""
+
+    def failing(*_: object, **__: object) -> object:
+        raise error
+
+    monkeypatch.setattr(store, "head", failing)
+    (event,) = events(trigger())
+    assert (event["status"], event["outcome"]) == ("error", outcome)
+
+
+def test_a_throttled_look_is_only_a_look(store, monkeypatch) -> None:
+    """A store that turns the look away is looked at again."""
+    commit(store)
+    asked, answers = store.head, [Unavailable("503"), Unavailable("503")]
+
+    def throttled(*args: Any, **kwargs: Any) -> Any:
+        if answers:
+            raise answers.pop()
+        return asked(*args, **kwargs)
+
+    monkeypatch.setattr(store, "head", throttled)
+    assert events(trigger())[0]["status"] == "success"
+    assert not answers
+
+
+def watcher(**arguments: object) -> S3SuccessManifestEventTrigger:
+    """Return a trigger for a watcher that does not pause between its looks."""
+    return S3SuccessManifestEventTrigger(**{"destination": FLIGHTS, "poke_interval": 0, **arguments})
+
+
+def test_an_asset_can_be_watched_with_it() -> None:
+    """Airflow takes it for a watcher's trigger, and knows two equal ones for the same."""
+    path, arguments = watcher().serialize()
+    flights = Asset("flights", watchers=[AssetWatcher(name="commits", trigger=watcher())])
+    assert len(flights.watchers) == 1
+    assert BaseEventTrigger.hash(path, arguments) == BaseEventTrigger.hash(*watcher().serialize())
+
+
+def test_every_commit_is_one_event(store, monkeypatch) -> None:
+    """What was there before counts as seen; each later commit comes once, in order."""
+    commit(store)
+    made: list[str] = []
+
+    def two_more() -> None:
+        for day in ("dt=2013-01-02", "dt=2013-01-03"):
+            made.append(commit(store, partition=day)["job_id"])  # noqa: PERF401 - reads as what happens
+
+    at_look(monkeypatch, store, 2, two_more)
+    assert [event["job_id"] for event in events(watcher(), 2)] == made
+
+
+def test_commits_that_are_not_asked_for_are_passed_over(store, monkeypatch) -> None:
+    """Only commits that meet the conditions are events."""
+    made: dict[str, str] = {}
+
+    def another_and_ours() -> None:
+        commit(store, dag_id="weekly", partition="dt=2013-01-09")
+        made.update(commit(store))
+
+    at_look(monkeypatch, store, 2, another_and_ours)
+    (event,) = events(watcher(context={"dag_id": "nightly"}, partitions=[DAY]))
+    assert event["job_id"] == made["job_id"]
+
+
+def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
+    """With the asset's state store, commits made meanwhile are met, and remembered ones not again."""
+    state = AssetState()
+
+    def watching() -> S3SuccessManifestEventTrigger:
+        waiting = watcher()
+        waiting.asset_state_store = state
+        return waiting
+
+    made: list[str] = []
+    at_look(monkeypatch, store, 2, lambda: made.append(commit(store)["job_id"]))
+    at_look(monkeypatch, store, 3, lambda: made.append(commit(store, partition="dt=2013-01-02")["job_id"]))
+    # The triggerer dies right after the second event, before that is remembered.
+    assert [event["job_id"] for event in events(watching(), 2)] == made
+    made.append(commit(store, partition="dt=2013-01-03")["job_id"])
+    assert [event["job_id"] for event in events(watching(), 2)] == made[1:]
+
+
+def test_a_watcher_survives_errors(store, monkeypatch) -> None:
+    """A bucket that cannot be read for a while does not end the schedule."""
+    listing, answers = store.list_objects, [AccessDenied("403"), Unavailable("503"), RuntimeError("bug")]
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if answers:
+            raise answers.pop()
+        return listing(*args, **kwargs)
+
+    monkeypatch.setattr(store, "list_objects", failing)
+    made: dict[str, str] = {}
+    listing_before = store.list_objects
+
+    def later(*args: Any, **kwargs: Any) -> Any:
+        found = listing_before(*args, **kwargs)
+        if not answers and not made and args[1].endswith("/manifests/"):
+            found = list(found)
+            monkeypatch.setattr(store, "list_objects", listing)
+            made.update(commit(store))
+        return found
+
+    monkeypatch.setattr(store, "list_objects", later)
+    assert [event["job_id"] for event in events(watcher())] == [made["job_id"]]

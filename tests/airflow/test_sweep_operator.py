@@ -1,0 +1,129 @@
+"""The sweep as a task."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.operators.log_table import log_table
+from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def dead(store) -> dict[str, str]:
+    """A job that wrote, and was heard of last ten days ago."""
+    now = [1_000_000.0]
+    store._now = lambda: now[0]
+    reference = set_up(store)
+    write_stage(store, reference)
+    now[0] += 10 * DAY
+    return reference
+
+
+def sweeper(**arguments: object) -> S3CommitSweepOperator:
+    """Return the task."""
+    return S3CommitSweepOperator(**{"task_id": "sweep", "destination": FLIGHTS, **arguments})
+
+
+def test_it_is_a_dry_run_by_default(store, context, dead) -> None:
+    """What is dead is counted, and nothing is touched."""
+    report = sweeper().execute(context)
+    assert report["dry_run"]
+    assert (report["found"]["jobs"], report["found"]["uploads"]) == (1, 1)
+    assert report["swept"]["jobs"] == 0
+    assert len(pending(store)) == 1
+
+
+def test_it_removes_what_is_dead(store, context, dead) -> None:
+    """Told to, it ends dead jobs and their uploads; again, there is nothing left."""
+    report = sweeper(apply=True).execute(context)
+    assert (report["swept"]["jobs"], report["swept"]["uploads"]) == (1, 1)
+    assert pending(store) == []
+    json.dumps(report)
+    again = sweeper(apply=True).execute(context)
+    assert (again["found"]["jobs"], again["swept"]["uploads"]) == (0, 0)
+
+
+def test_what_is_alive_or_committed_stays(store, context) -> None:
+    """A young job keeps its uploads, a committed one its files."""
+    commit(store)
+    write_stage(store, set_up(store))
+    report = sweeper(apply=True, older_than=timedelta(days=1)).execute(context)
+    assert (report["found"]["jobs"], report["found"]["uploads"]) == (0, 0)
+    assert (len(visible(store)), len(pending(store))) == (1, 1)
+
+
+@pytest.mark.parametrize("older_than", [timedelta(days=11), 11 * DAY, str(11 * DAY)])
+def test_the_age_is_seconds_or_a_timedelta(store, context, dead, older_than) -> None:
+    """Younger than that is alive, however it is written."""
+    report = sweeper(older_than=older_than).execute(context)
+    assert report["older_than"] == 11 * DAY
+    assert report["found"]["jobs"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"older_than": "a week"}, {"older_than": -1}, {"older_than": "nan"}, {"apply": "perhaps"}],
+    ids=str,
+)
+def test_what_makes_no_sense_deletes_nothing(store, context, dead, arguments) -> None:
+    """An argument that cannot be read fails the task for good, before anything is done."""
+    with pytest.raises(AirflowFailException):
+        sweeper(**{"apply": True, **arguments}).execute(context)
+    assert len(pending(store)) == 1
+
+
+@pytest.mark.parametrize(("written", "left"), [(True, 1), (False, 0)])
+def test_its_arguments_are_templates(store, context, dead, written, left) -> None:
+    """Params reach it as text, and mean what they say."""
+    context["params"] = {"destination": FLIGHTS, "days": 7, "dry_run": written}
+    task = sweeper(
+        destination="{{ params.destination }}",
+        older_than="{{ params.days * 86400 }}",
+        apply="{{ not params.dry_run }}",
+    )
+    task.render_template_fields(context)
+    task.execute(context)
+    assert len(pending(store)) == left
+
+
+def test_a_failure_leaves_room_for_a_retry(store, context, dead, monkeypatch) -> None:
+    """What could not be removed fails the task after the rest, with the totals pushed."""
+
+    def denied(*_: object, **__: object) -> object:
+        raise AccessDenied("403 on AbortMultipartUpload")
+
+    monkeypatch.setattr("airflow_s3commit.protocol.sweep.abort_job", denied)
+    with pytest.raises(AirflowException, match="403") as raised:
+        sweeper(apply=True).execute(context)
+    assert not isinstance(raised.value, AirflowFailException)
+    assert context["ti"].pushed["sweep_report"]["swept"]["failures"] == 1
+
+
+def test_the_log_is_a_table_of_what_was_found(store, context, dead, capsys) -> None:
+    """Job, action, age, size and reason stand in the log."""
+    sweeper().execute(context)
+    logged = capsys.readouterr().out
+    assert f"job {dead['job_id']}" in logged
+    assert "silent h" in logged
+
+
+def test_a_table_is_aligned_and_bounded() -> None:
+    """Numbers stand to the right, control characters are shown, and long tables are cut."""
+    text = log_table(("key", "bytes"), [("a\nb", 5), ("c", 12_000)])
+    assert text.splitlines() == ["key      bytes", "------  ------", "a\\x0ab       5", "c       12,000"]
+    assert log_table(("n",), [(n,) for n in range(60)]).endswith("… and 10 more")
+    assert log_table(("n",), []) == "n\n-"
+
+
+def test_a_lost_destination_is_refused(store, context) -> None:
+    """A destination that is none is not retried."""
+    with pytest.raises(AirflowFailException, match="InvalidDestination"):
+        sweeper(destination="/flights").execute(context)
