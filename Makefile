@@ -18,7 +18,7 @@ IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format clean
+.PHONY: help demo test bench lint format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; ta
 test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
 	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time
+	@for one in commit_rate; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done
 
 lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff check .

@@ -16,11 +16,6 @@ from email.utils import formatdate
 from functools import partial
 from typing import cast
 
-try:
-    from uvloop import run
-except ImportError:
-    from asyncio import run
-
 __all__ = ["main"]
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -56,7 +51,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
-        # Not by its class: that of uvloop is no subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +88,7 @@ async def serve(seconds: float) -> None:
 
 def main() -> None:
     """Serve."""
-    run(serve(float(sys.argv[1]) / 1000))
+    asyncio.run(serve(float(sys.argv[1]) / 1000))
     os._exit(0)
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 
-__all__ = ["RetryPolicy"]
+__all__ = ["Retries", "RetryPolicy"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,10 @@ class RetryPolicy:
     clock: Clock = field(default_factory=SystemClock)
     draw: Callable[[float, float], float] = random.uniform
 
+    def begin(self) -> Retries:
+        """Return the retries of a call whose first attempt begins now."""
+        return Retries(self)
+
     def run(self, attempt: Callable[[], T]) -> T:
         """Run ``attempt`` until it ends, is refused, or the deadline passes.
 
@@ -50,19 +54,45 @@ class RetryPolicy:
             Unavailable: Time ran out and none did.
 
         """
-        began = self.clock.monotonic()
-        bound = self.first_pause
-        unknown: OutcomeUnknown | None = None
-        last: OutcomeUnknown | Unavailable
+        retries = self.begin()
         while True:
             try:
                 return attempt()
-            except OutcomeUnknown as error:
-                unknown, last, asked = error, error, None
-            except Unavailable as error:
-                last, asked = error, error.retry_after
-            pause = asked if asked is not None else self.draw(0.0, bound)
-            if self.clock.monotonic() + pause - began > self.deadline:
-                raise unknown or last
+            except (OutcomeUnknown, Unavailable) as error:
+                pause = retries.pause_after(error)
             self.clock.sleep(pause)
-            bound = min(bound * 2, self.longest_pause)
+
+
+class Retries:
+    """One call's attempts so far, for callers that wait in a way of their own.
+
+    Args:
+        policy: How often and how long the call is sent again.
+
+    """
+
+    __slots__ = ("_began", "_bound", "_policy", "_unknown")
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._began = policy.clock.monotonic()
+        self._bound = policy.first_pause
+        self._unknown: OutcomeUnknown | None = None
+
+    def pause_after(self, error: OutcomeUnknown | Unavailable) -> float:
+        """Return the seconds to wait before the next attempt, after one that ended in ``error``.
+
+        Raises:
+            OutcomeUnknown: Time ran out and at least one attempt may have taken effect.
+            Unavailable: Time ran out and none did.
+
+        """
+        policy = self._policy
+        asked = error.retry_after if isinstance(error, Unavailable) else None
+        if isinstance(error, OutcomeUnknown):
+            self._unknown = error
+        pause = asked if asked is not None else policy.draw(0.0, self._bound)
+        if policy.clock.monotonic() + pause - self._began > policy.deadline:
+            raise self._unknown or error
+        self._bound = min(self._bound * 2, policy.longest_pause)
+        return pause

@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 from airflow_s3commit.store.connection import new_client
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit.store.s3 import S3Config, S3Store, TransportName
 from tests.conftest import BUCKET
 from tests.contract.deviations import DEVIATIONS, Behaviour
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 #: Every listing is asked for pages of two, so that a handful of entries crosses several.
 PAGE_LIMITS = {"ListObjectsV2": "MaxKeys", "ListMultipartUploads": "MaxUploads", "ListParts": "MaxParts"}
+
+STORES = ["memory", "moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)]
+
+#: For tests of `perform`, the only verb that has a second way to the store.
+STORES_AND_TRANSPORTS = [*STORES, pytest.param("seaweedfs-curl", marks=pytest.mark.seaweedfs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +92,31 @@ def short_paged_seaweed_store(seaweed: SeaweedServer) -> S3Store:
     return _short_pages(seaweed.config, RetryPolicy(deadline=20.0))
 
 
-@pytest.fixture(params=["memory", "moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)])
+@pytest.fixture(scope="session")
+def seaweed_store_over_curl(seaweed: SeaweedServer) -> S3Store:
+    """Return a store on the session's SeaweedFS that makes many calls with libcurl."""
+    return _short_pages(seaweed.config, RetryPolicy(deadline=20.0), "curl")
+
+
+@pytest.fixture(params=STORES)
 def subject(request: pytest.FixtureRequest, bucket: str, prefix: str) -> Subject:
     """Return each store in turn."""
     name: str = request.param
     if name == "memory":
         return Subject(name, MemoryStore((bucket,)), bucket, prefix)
-    fixture = {"moto": "moto_store", "seaweedfs": "short_paged_seaweed_store"}[name]
-    return Subject(name, request.getfixturevalue(fixture), bucket, prefix)
+    server, _, transport = name.partition("-")
+    fixture = {"moto": "moto_store", "seaweedfs": "short_paged_seaweed_store"}[server]
+    store: S3Store = request.getfixturevalue("seaweed_store_over_curl" if transport else fixture)
+    assert store.transport == (transport or "boto3")
+    return Subject(server, store, bucket, prefix)
 
 
-def _short_pages(config: S3Config, retry: RetryPolicy) -> S3Store:
+def _short_pages(config: S3Config, retry: RetryPolicy, transport: TransportName = "boto3") -> S3Store:
     client = new_client(config)
     events: Any = client.meta.events  # its types forbid handlers to answer, which this event is for
     for operation, limit in PAGE_LIMITS.items():
         events.register(f"provide-client-params.s3.{operation}", partial(_limit, limit))
-    return S3Store(client, retry=retry)
+    return S3Store(client, retry=retry, transport=transport)
 
 
 def _limit(limit: str, params: dict[str, Any], **_: object) -> dict[str, Any]:

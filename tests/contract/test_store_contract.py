@@ -29,6 +29,8 @@ from airflow_s3commit.store.base import (
     ObjectInfo,
     Outcome,
 )
+from airflow_s3commit.store.calls import make_call
+from tests.contract.conftest import STORES_AND_TRANSPORTS
 from tests.contract.deviations import Behaviour
 
 if TYPE_CHECKING:
@@ -433,6 +435,7 @@ class TestAborts:
         assert left == ([] if subject.deviates(Behaviour.UPLOAD_BELONGS_TO_KEY) else [upload_id])
 
 
+@pytest.mark.parametrize("subject", STORES_AND_TRANSPORTS, indirect=True)
 class TestManyCalls:
     def test_every_call_has_its_outcome(self, subject: Subject) -> None:
         """Of many calls each one's tag comes back once, with its value, or its error as a value."""
@@ -455,6 +458,47 @@ class TestManyCalls:
         assert outcomes["head"].etag == head_etag
         assert isinstance(outcomes["get"], Fetched)
         assert isinstance(outcomes["missing"], NoSuchKey)
+
+    @pytest.mark.parametrize("name", AWKWARD_NAMES)
+    def test_keys_are_the_same_keys(self, subject: Subject, name: str) -> None:
+        """A key with characters that URLs quote is in every call the key that it is in its verb."""
+        upload_id, etags = subject.upload(name, name.encode())
+        (completed,) = subject.store.perform(
+            [("c", Complete(subject.bucket, subject.key(name), upload_id, etags))]
+        )
+        assert completed == ("c", multipart_etag(name.encode()))
+        outcomes = dict(
+            subject.store.perform(
+                [
+                    ("head", Head(subject.bucket, subject.key(name))),
+                    ("get", Get(subject.bucket, subject.key(name))),
+                ]
+            )
+        )
+        assert outcomes["head"] == subject.store.head(subject.bucket, subject.key(name))
+        assert isinstance(outcomes["get"], Fetched)
+        assert outcomes["get"].body == name.encode()
+        assert outcomes["get"].info == outcomes["head"]
+
+    def test_every_error_is_the_verbs_own(self, subject: Subject) -> None:
+        """What a verb would raise for a call is the call's outcome, of the same type."""
+        upload_id, _ = subject.upload("a", b"1")
+        key = subject.key("a")
+        calls: list[Call] = [
+            Complete(subject.bucket, key, upload_id, [md5(b"2")]),
+            Complete(subject.bucket, key, upload_id, []),
+            Complete(subject.bucket, key, uuid.uuid4().hex, [md5(b"2")]),
+            Complete(ABSENT_BUCKET, key, upload_id, [md5(b"1")]),
+            Abort(subject.bucket, key, uuid.uuid4().hex),
+            Abort(ABSENT_BUCKET, key, upload_id),
+            Head(subject.bucket, key),
+            Head(ABSENT_BUCKET, key),
+            Get(ABSENT_BUCKET, key),
+        ]
+        outcomes = dict(subject.store.perform(enumerate(calls)))
+        assert {number: type(outcome) for number, outcome in outcomes.items()} == {
+            number: type(make_call(subject.store, call)) for number, call in enumerate(calls)
+        }
 
     def test_calls_are_drawn_as_there_is_room(self, subject: Subject) -> None:
         """An endless source of calls is drawn from only as outcomes are taken, and no more after closing."""

@@ -1,0 +1,317 @@
+"""How many uploads a second one process completes, beside boto3's best and the bare limit of the server.
+
+    python benchmarks/commit_rate.py [--quick] [--json]
+
+Three clients complete uploads on the same server, in turn, round after round, so that whatever else the
+machine does meets all of them:
+
+- ours: `S3Store.perform` over libcurl, as a commit calls it: signing, checking, retrying, one thread;
+- boto3: a pool of threads around one client with this project's tuned configuration, each answer's ETag
+  checked; several thread counts, of which the best counts;
+- bare: libcurl's multi interface sending one request, signed beforehand, again and again, and looking at
+  nothing but the status. No client that does its work can be cheaper; what it reaches is the server's limit.
+
+The server for all but SeaweedFS is `null_server.py`, another process, which answers correctly after 0, 20 or
+60 ms and stores nothing. Our bound of 3,000 requests a second is lifted, but for the row that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import math
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pycurl
+from report import Measured, machine, measure, show, write_section
+
+from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit.store.base import Complete
+from airflow_s3commit.store.connection import new_client
+from airflow_s3commit.store.s3 import S3Config, S3Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BUCKET = "lake"
+ETAG = "9b2cf535f27731c974343645a3985328"
+COLUMNS = ("client", "completions/s", "lowest to highest", "client CPU, µs each", "to bare", "to boto3")
+
+#: Connections of ours, and of the bare client where there is latency.
+CONNECTIONS = 512
+
+
+@contextmanager
+def null_server(milliseconds: int) -> Iterator[S3Config]:
+    """Run the server that stores nothing."""
+    program = Path(__file__).with_name("null_server.py")
+    with subprocess.Popen(
+        [sys.executable, str(program), str(milliseconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        try:
+            yield S3Config(f"http://127.0.0.1:{port}", "us-east-1", "an-access-key", "a-secret-key")
+        finally:
+            server.stdin.close()
+
+
+def completions(count: int) -> list[Complete]:
+    """Return completions of uploads that the server takes for its own."""
+    return [
+        Complete(BUCKET, f"flights/dt=2013-01-01/part-{n:06d}.snappy.parquet", f"upload-{n}", [ETAG])
+        for n in range(count)
+    ]
+
+
+def ours(store: S3Store, calls: list[Complete]) -> None:
+    """Complete uploads as a commit does."""
+    for call, outcome in store.perform((call, call) for call in calls):
+        assert isinstance(outcome, str), (call, outcome)
+
+
+def pool(client: Any, threads: int, calls: list[Complete]) -> None:
+    """Complete uploads from a pool of threads."""
+
+    def complete(call: Complete) -> str:
+        parts = [{"PartNumber": 1, "ETag": f'"{call.etags[0]}"'}]
+        answer = client.complete_multipart_upload(
+            Bucket=BUCKET, Key=call.key, UploadId=call.upload_id, MultipartUpload={"Parts": parts}
+        )
+        etag: str = answer["ETag"]
+        return etag
+
+    with ThreadPoolExecutor(threads) as executor:
+        assert all(executor.map(complete, calls))
+
+
+class Bare:
+    """The cheapest client: one request, signed beforehand, sent over and over by libcurl.
+
+    Args:
+        config: Where to.
+        connections: How many at once.
+
+    """
+
+    def __init__(self, config: S3Config, connections: int) -> None:
+        self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
+        self._selector = selectors.DefaultSelector()
+        self._alarm = math.inf
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_alarm)
+        self._sink = io.BytesIO()
+        self._handles = [self._handle(config) for _ in range(connections)]
+
+    def __call__(self, count: int) -> None:
+        """Send the request so many times."""
+        begun = ended = 0
+        for handle in self._handles[:count]:
+            self._multi.add_handle(handle)
+            begun += 1
+        while ended < count:
+            for key, events in self._selector.select(min(60.0, max(0.0, self._alarm - time.monotonic()))):
+                self._multi.socket_action(key.fd, events)
+            if self._alarm <= time.monotonic():
+                self._alarm = math.inf
+                self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+            _, good, bad = self._multi.info_read()
+            assert not bad, bad
+            for handle in good:
+                assert handle.getinfo(pycurl.RESPONSE_CODE) == 200
+                self._multi.remove_handle(handle)
+                ended += 1
+                if begun < count:
+                    self._multi.add_handle(handle)
+                    begun += 1
+            self._sink.seek(0)
+
+    def _watch(self, events: int, descriptor: int, *_: object) -> None:
+        if events == pycurl.POLL_REMOVE:
+            self._selector.unregister(descriptor)
+        elif descriptor in self._selector.get_map():
+            self._selector.modify(descriptor, events)
+        else:
+            self._selector.register(descriptor, events)
+
+    def _set_alarm(self, milliseconds: int) -> None:
+        self._alarm = math.inf if milliseconds < 0 else time.monotonic() + milliseconds / 1000
+
+    def _handle(self, config: S3Config) -> Any:
+        handle = pycurl.Curl()
+        key = completions(1)[0].key
+        handle.setopt(pycurl.URL, f"{config.endpoint_url}/{BUCKET}/{key}?uploadId=upload-0")
+        handle.setopt(pycurl.POSTFIELDS, _BODY)
+        handle.setopt(pycurl.HTTPHEADER, _SIGNED)
+        handle.setopt(pycurl.WRITEFUNCTION, self._sink.write)
+        return handle
+
+
+#: As long as a real one; the server that stores nothing does not check it.
+_SIGNED = [
+    "Content-Type: application/xml",
+    "X-Amz-Date: 20260101T000000Z",
+    f"X-Amz-Content-SHA256: {'0' * 64}",
+    "Authorization: AWS4-HMAC-SHA256 Credential=an-access-key/20260101/us-east-1/s3/aws4_request, "
+    f"SignedHeaders=content-type;host;x-amz-content-sha256;x-amz-date, Signature={'0' * 64}",
+]
+_BODY = (
+    '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Part><PartNumber>1</PartNumber>'
+    f"<ETag>&quot;{ETAG}&quot;</ETag></Part></CompleteMultipartUpload>"
+).encode()
+
+
+def against_null(milliseconds: int, *, quick: bool) -> list[Measured]:
+    """Measure all clients on the server that stores nothing; the best boto3 pool and bare client are left."""
+    rounds = 3 if quick else 5
+    fast = (4_000 if quick else 12_000) if milliseconds else (8_000 if quick else 20_000)
+    with null_server(milliseconds) as config:
+        store = S3Store.connect(config, transport="curl", connections=CONNECTIONS, requests_per_second=None)
+        bounded = S3Store.connect(config, transport="curl")
+        assert store.transport == "curl"
+        subjects: list[tuple[Measured, int, Callable[[int], object]]] = [
+            (Measured("ours"), fast, lambda count: ours(store, completions(count))),
+            (Measured("ours, 3,000/s bound"), fast, lambda count: ours(bounded, completions(count))),
+        ]
+        for threads in (16, 64) if quick else (8, 16, 32, 64, 128):
+            client = new_client(S3Config(**_with_connections(config, threads)))
+            run = partial(_pool_of, client, threads)
+            subjects.append((Measured(f"boto3, {threads} threads"), 400 if quick else 800, run))
+        subjects.extend(
+            (Measured(f"bare, {connections} connections"), fast, Bare(config, connections))
+            for connections in ((CONNECTIONS,) if milliseconds else (16, 64, CONNECTIONS))
+        )
+        in_turn(subjects, rounds)
+    return _best([subject for subject, _, _ in subjects])
+
+
+def against_seaweed(*, quick: bool) -> list[Measured]:
+    """Measure on SeaweedFS, where every upload is a real one of 1 KiB and is completed once."""
+    rounds, count = (3, 200) if quick else (5, 600)
+    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+        client: Any = new_client(server.config)
+        names = itertools.count()
+
+        def begin(_: object) -> Complete:
+            key = f"part-{next(names):06d}"
+            upload = client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
+            part = client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 1024)
+            return Complete(BUCKET, key, upload, [part["ETag"].strip('"')])
+
+        subjects: list[tuple[Measured, Callable[[list[Complete]], None]]] = [
+            (
+                Measured(f"ours, {connections} connections"),
+                partial(ours, S3Store.connect(server.config, transport="curl", connections=connections)),
+            )
+            for connections in (8, 32, 256)
+        ]
+        for threads in (8, 32):
+            run = partial(pool, new_client(S3Config(**_with_connections(server.config, threads))), threads)
+            subjects.append((Measured(f"boto3, {threads} threads"), run))
+        for number in range(rounds):
+            for subject, complete in subjects[number % len(subjects) :] + subjects[: number % len(subjects)]:
+                with ThreadPoolExecutor(8) as executor:
+                    calls = list(executor.map(begin, range(count)))
+                measure(subject, count, lambda _, complete=complete, calls=calls: complete(calls))  # type: ignore[misc]
+    return [subject for subject, _ in subjects]
+
+
+def in_turn(subjects: list[tuple[Measured, int, Callable[[int], object]]], rounds: int) -> None:
+    """Let each subject have its turn in every round, another one first each time; warm them up before."""
+    for _, count, run in subjects:
+        run(max(count // 10, CONNECTIONS))
+    for number in range(rounds):
+        at = number % len(subjects)
+        for subject, count, run in subjects[at:] + subjects[:at]:
+            measure(subject, count, run)
+
+
+def main() -> None:
+    """Measure, print, and write down all but the quick edition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller edition, in about a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    options = parser.parse_args()
+    figures: dict[str, float] = {}
+    sections = []
+    for milliseconds in (0, 20, 60):
+        results = against_null(milliseconds, quick=options.quick)
+        title = f"{milliseconds} ms added latency, null server"
+        sections.append(report(title, results, figures, f"{milliseconds}ms", to_stderr=options.json))
+    results = against_seaweed(quick=options.quick)
+    sections.append(report("SeaweedFS", results, figures, "seaweedfs", to_stderr=options.json))
+    about = machine()
+    if options.json:
+        print(json.dumps({"benchmark": "commit_rate", "machine": about, **figures}))
+    else:
+        print(about)
+    if not options.quick:
+        write_section("commit_rate", "\n\n".join([about, *sections]))
+
+
+def report(
+    title: str, results: list[Measured], figures: dict[str, float], suffix: str, *, to_stderr: bool
+) -> str:
+    """Print one table, add its figures to ``figures``, and return it as Markdown."""
+    best = {kind: _fastest(results, kind) for kind in ("ours", "boto3", "bare")}
+    rows = []
+    for one in results:
+        beside = [one.rate / other.rate if other else None for other in (best["bare"], best["boto3"])]
+        shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in beside]
+        spread = f"{min(one.rates):,.0f} to {max(one.rates):,.0f}"
+        rows.append((one.name, f"{one.rate:,.0f}", spread, f"{one.cost:,.0f}", *shown))
+    show(title, COLUMNS, rows, to_stderr=to_stderr)
+    our, their, bare = best["ours"], best["boto3"], best["bare"]
+    assert our is not None
+    assert their is not None
+    figures[f"completions_per_second_{suffix}"] = round(our.rate, 1)
+    figures[f"cpu_us_per_completion_{suffix}"] = round(our.cost, 1)
+    figures[f"boto3_completions_per_second_{suffix}"] = round(their.rate, 1)
+    figures[f"ratio_to_boto3_{suffix}"] = round(our.rate / their.rate, 2)
+    figures[f"cpu_ratio_to_boto3_{suffix}"] = round(our.cost / their.cost, 3)
+    if bare is not None:
+        figures[f"ratio_to_bare_{suffix}"] = round(our.rate / bare.rate, 2)
+    lines = [f"### {title}", "", f"| {' | '.join(COLUMNS)} |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _best(results: list[Measured]) -> list[Measured]:
+    """Leave of the boto3 pools and of the bare clients the fastest one each."""
+    kept = {id(_fastest(results, kind)) for kind in ("boto3", "bare")}
+    return [one for one in results if one.name.startswith("ours") or id(one) in kept]
+
+
+def _fastest(results: list[Measured], kind: str) -> Measured | None:
+    of_kind = [one for one in results if one.name.startswith(kind) and "bound" not in one.name]
+    return max(of_kind, key=lambda one: one.rate, default=None)
+
+
+def _pool_of(client: Any, threads: int, count: int) -> None:
+    pool(client, threads, completions(count))
+
+
+def _with_connections(config: S3Config, connections: int) -> dict[str, Any]:
+    return {
+        "endpoint_url": config.endpoint_url,
+        "region": config.region,
+        "access_key": config.access_key,
+        "secret_key": config.secret_key,
+        "max_connections": connections,
+    }
+
+
+if __name__ == "__main__":
+    main()
