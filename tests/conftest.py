@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,3 +42,15 @@ def bucket() -> str:
 def prefix() -> str:
     """Return a prefix, with its slash, that no other test uses."""
     return f"test-{uuid.uuid4().hex}/"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many stops and schedules the crash suite really tried, under xdist too."""
+    tried: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, value in report.user_properties:
+            if name in ("stops", "schedules"):
+                tried[name] += value
+    if tried:
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(tried.items()))
+        terminalreporter.write_line(f"crash suite: {counts} tried")
