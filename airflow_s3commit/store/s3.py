@@ -70,7 +70,8 @@ class S3Store:
         threads: How many calls `perform` makes at once through the client; no more than the client keeps
             connections open.
         transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client
-            itself; ``auto``, the first where it can be had. Calls that libcurl cannot make as the client
+            itself; ``auto``, the first over plain HTTP where it can be had. Over TLS libcurl has to be
+            asked for: it has not met a real store there yet. Calls that libcurl cannot make as the client
             would (through a proxy, to a directory bucket) are made by the client.
         connections: How many calls `perform` makes at once through libcurl, at most.
         requests_per_second: How many requests `perform` sends through libcurl, at most; None for no bound.
@@ -370,6 +371,8 @@ class S3Store:
     def _fast_path(
         self, wanted: TransportName, connections: int, per_second: float | None
     ) -> CurlTransport | None:
+        if wanted == "auto" and self._client.meta.endpoint_url.startswith("https:"):
+            return None
         try:
             from airflow_s3commit.store.transport import CurlTransport, Unfit  # noqa: PLC0415 - optional
         except ModuleNotFoundError as error:

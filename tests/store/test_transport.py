@@ -417,3 +417,12 @@ class TestReference:
             assert store.transport == "boto3"
             assert list(store.perform([(0, COMPLETE)])) == [(0, "e-1")]
             assert "Botocore" in server.seen[0].headers["user-agent"]
+
+
+def test_over_tls_libcurl_has_to_be_asked_for() -> None:
+    """By default a store on an https endpoint sends with boto3, and with libcurl when that is asked for."""
+    config = S3Config(
+        endpoint_url="https://127.0.0.1:1", region="us-east-1", access_key="key", secret_key="secret"
+    )
+    assert S3Store.connect(config).transport == "boto3"
+    assert S3Store.connect(config, transport="curl").transport == "curl"
