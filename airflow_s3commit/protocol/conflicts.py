@@ -149,7 +149,7 @@ def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan:
     if digest.value != plan.digest:
         raise DestinationChanged(
             f"{context.name}: the partitions to be replaced held {plan.objects} objects ({plan.bytes}"
-            f" bytes) when"
+            " bytes) when"
             f" the plan was made and hold {digest.objects} ({digest.bytes} bytes) now, or others; plan again"
         )
 

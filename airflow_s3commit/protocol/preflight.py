@@ -45,7 +45,7 @@ def check_store(context: JobContext, options: JobOptions) -> bool:
     if not conditional and options.fencing == "required":
         raise StoreUnsuitable(
             f"{context.name}: the store ignores conditional writes (If-None-Match, If-Match), so two"
-            f" committers"
+            " committers"
             ' cannot be kept apart. If only one process ever commits here, set fencing="best-effort"'
         )
     return conditional

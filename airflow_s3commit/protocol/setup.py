@@ -141,7 +141,7 @@ def load_job(context: JobContext) -> JobRecord:
     if record is None:
         raise NoSuchJob(
             f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"
-            f" a new job"
+            " a new job"
         )
     if record.destination != context.layout.destination.uri:
         where = context.staging_uri(context.layout.job)

@@ -143,5 +143,5 @@ def gone(context: JobContext) -> S3CommitError:
         return AlreadyCommitted(f"{context.name} is committed and cleaned up; see its manifest")
     return NoSuchJob(
         f"{context.name} is not known: it was never set up, or it was aborted and cleaned up. Set up a"
-        f" new job"
+        " new job"
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
 
-__all__ = ["Count", "Text", "Versioned", "decode", "encode"]
+__all__ = ["Count", "Text", "Versioned", "decode", "encode", "from_plain"]
 
 #: Text that is not empty.
 Text = Annotated[str, Meta(min_length=1)]
@@ -53,6 +54,24 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InvalidRecord(f"{where} is not a valid {kind.__name__}: {error}") from error
+
+
+def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
+    """Read a record from plain values, as XCom and Spark hand them on; other entries are ignored.
+
+    Args:
+        kind: Its type.
+        mapping: Its fields.
+        name: What it is, with its article, for the message.
+
+    Raises:
+        InvalidRecord: An entry is missing or of another type.
+
+    """
+    try:
+        return msgspec.convert(dict(mapping), type=kind)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidRecord(f"{mapping!r} is not {name}: {error}") from error
 
 
 class Versioned(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
-from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+from airflow_s3commit.protocol.records.codec import Count, Text, Versioned, from_plain
 
 __all__ = [
     "AbortReport",
@@ -88,10 +87,7 @@ class JobReference(Struct, frozen=True, kw_only=True):
             InvalidRecord: An entry is missing or is no string.
 
         """
-        try:
-            return msgspec.convert(dict(mapping), type=cls)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise InvalidRecord(f"{mapping!r} is not a job reference: {error}") from error
+        return from_plain(cls, mapping, "a job reference")
 
 
 class JobRecord(Versioned, frozen=True, kw_only=True):

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+from airflow_s3commit.protocol.records.codec import Count, Text, Versioned, from_plain
 from airflow_s3commit.protocol.statistics import ColumnStatistics, add_columns
 
 __all__ = [
@@ -91,10 +90,7 @@ class CommittedTask(Struct, frozen=True, kw_only=True):
             InvalidRecord: An entry is missing or of another type.
 
         """
-        try:
-            return msgspec.convert(dict(mapping), type=cls)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise InvalidRecord(f"{mapping!r} is not a committed task: {error}") from error
+        return from_plain(cls, mapping, "a committed task")
 
 
 class SealedTask(Struct, frozen=True, kw_only=True):
