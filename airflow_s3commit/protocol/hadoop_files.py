@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-import msgspec
-
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.foreign_pendingset import decode_pending, decode_pendingset
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, check_id
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.records import decode
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
 
@@ -212,16 +210,9 @@ def _checked(file: HadoopFile, body: bytes, job_id: str, destination: Destinatio
 
 def _decoded(file: HadoopFile, body: bytes) -> PendingSet:
     if file.role == "committed" or not file.key.endswith(PENDING_SUFFIX):
-        pendingset = decode(PendingSet, body, file.uri)
-        commits = [_with_bare_etags(upload) for upload in pendingset.commits]
-        return msgspec.structs.replace(pendingset, commits=commits)
-    upload = decode(PendingUpload, body, file.uri)
-    return PendingSet(jobId=upload.jobId, commits=[_with_bare_etags(upload)])
-
-
-def _with_bare_etags(upload: PendingUpload) -> PendingUpload:
-    """Hadoop keeps the quotes that HTTP puts around an ETag."""
-    return msgspec.structs.replace(upload, etags=[etag.strip('"') for etag in upload.etags])
+        return decode_pendingset(body, file.uri)
+    upload = decode_pending(body, file.uri)
+    return PendingSet(jobId=upload.jobId, commits=[upload])
 
 
 def _sort_in(job: HadoopFiles, bucket: str, info: ObjectInfo, file: HadoopFile | None) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.foreign_pendingset import decode_uploads
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
@@ -23,8 +24,7 @@ from airflow_s3commit.protocol.layout import (
     check_id,
     holds_job_id,
 )
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.records import JobRecord, StateRecord, decode
+from airflow_s3commit.protocol.records import JobRecord, StateRecord
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.protocol.tracking import INTENT_SUFFIX, key_digest
@@ -230,9 +230,7 @@ def _recorded_ids(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
 
 def _ids_in(body: bytes, where: str) -> list[str]:
     try:
-        if where.endswith(PENDINGSET_SUFFIX):
-            return [upload.uploadId for upload in decode(PendingSet, body, where).commits]
-        return [decode(PendingUpload, body, where).uploadId]
+        return [upload.uploadId for upload in decode_uploads(body, where)]
     except InvalidRecord:
         logger.warning(
             "%s cannot be read; what it names is judged by key and age alone", where, exc_info=True

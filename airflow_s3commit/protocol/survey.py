@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.foreign_pendingset import decode_pendingset
+from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX, manifests_prefix
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.pendingset import PendingSet
@@ -21,7 +24,6 @@ from airflow_s3commit.protocol.records import (
     ManifestRecord,
     SealRecord,
     State,
-    decode,
 )
 from airflow_s3commit.protocol.staging import (
     JobFacts,
@@ -37,7 +39,7 @@ from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore, Upload
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["JobSummary", "UploadSummary", "list_jobs", "pending_uploads"]
+__all__ = ["JobSummary", "UploadSummary", "committed_summary", "list_jobs", "pending_uploads"]
 
 _BATCH = 64
 
@@ -150,6 +152,7 @@ def pending_uploads(
     staging_root: Destination | None = None,
     *,
     measure: bool = False,
+    most: int | None = None,
     threads: int = 16,
 ) -> Iterator[UploadSummary]:
     """Yield every pending upload below a destination, with the job that claims it.
@@ -159,10 +162,11 @@ def pending_uploads(
         destination: The destination.
         staging_root: Where else to look for staging folders.
         measure: Whether to ask for each upload's parts: one request an upload, more for a thousand parts.
+        most: How many to look at, in the store's order; None for all.
         threads: How many requests are made at once; 0 makes them in the caller's thread.
 
     """
-    uploads = list(store.list_uploads(destination.bucket, destination.prefix))
+    uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
     if not uploads:
         return
     folders = [
@@ -184,6 +188,22 @@ def pending_uploads(
             parts=parts,
             bytes=size,
         )
+
+
+def committed_summary(stored: Stored[ManifestRecord]) -> JobSummary:
+    """Return the summary of a job that is committed and cleaned up, by its manifest."""
+    record = stored.record
+    return JobSummary(
+        job_id=record.job_id,
+        destination=record.destination,
+        staging=None,
+        state="committed",
+        since=record.committed,
+        context=record.context,
+        age=_since(stored.modified, stored.date),
+        output=record.counts,
+        manifest=record,
+    )
 
 
 def _measured(
@@ -241,7 +261,7 @@ def _output(context: JobContext, folder: StagingFolder) -> Counts:
             if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
                 raise outcome
             if isinstance(outcome, Fetched):
-                total = total.plus(_counts(decode(PendingSet, outcome.body, context.staging_uri(key))))
+                total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(key))))
     return total
 
 
@@ -268,18 +288,7 @@ def _committed_jobs(store: ObjectStore, destination: Destination, seen: set[str]
             )
             continue
         if stored is not None:
-            record = stored.record
-            yield JobSummary(
-                job_id=record.job_id,
-                destination=record.destination,
-                staging=None,
-                state="committed",
-                since=record.committed,
-                context=record.context,
-                age=_since(stored.modified, stored.date),
-                output=record.counts,
-                manifest=record,
-            )
+            yield committed_summary(stored)
 
 
 def _since(then: float, now: float | None) -> float | None:

@@ -19,14 +19,15 @@ from collections.abc import Container, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.foreign_pendingset import decode_uploads
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     holds_job_id,
 )
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
-from airflow_s3commit.protocol.records import JobOptions, decode, encode
+from airflow_s3commit.protocol.pendingset import PendingUpload, TaskExtra
+from airflow_s3commit.protocol.records import JobOptions, encode
 from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectInfo
 
@@ -93,12 +94,12 @@ def tracked_uploads(
     for info in context.store.list_objects(context.staging_bucket, prefix or context.layout.stages):
         if info.key.endswith(PENDINGSET_SUFFIX) and info.key not in skip:
             named.clear()
-            for upload in _read(context, info.key, PendingSet):
+            for upload in _read(context, info.key):
                 if upload is not None:
                     named.add(upload.uploadId)
                 yield upload
         elif info.key.endswith(PENDING_SUFFIX) and _pendingset_of(info.key) not in skip:
-            for upload in _read(context, info.key, PendingUpload):
+            for upload in _read(context, info.key):
                 if upload is None or upload.uploadId not in named:
                     yield upload
 
@@ -112,13 +113,10 @@ def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
     yield from _intended_uploads(context)
 
 
-def _read(
-    context: JobContext, key: str, kind: type[PendingSet] | type[PendingUpload]
-) -> Iterator[PendingUpload | None]:
+def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
     try:
         body = context.store.get(context.staging_bucket, key).body
-        record = decode(kind, body, context.staging_uri(key))
-        uploads = record.commits if isinstance(record, PendingSet) else [record]
+        uploads = decode_uploads(body, context.staging_uri(key))
         for upload in uploads:
             context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
             # Some records of Hadoop name no job.

@@ -53,12 +53,15 @@ class DeadJob:
 
     Attributes:
         store: The store; a part may have any size.
+        checksums: Whether ETags are objects with room for a checksum, as of Hadoop 3.4.2 on;
+            seen in files of hadoop-aws 3.5.0.
         uploads: Upload ids by destination key, in the order they were started.
         contents: What each of those uploads would become, by destination key.
 
     """
 
     repeat_complete: Any = "ok"
+    checksums: bool = False
     store: MemoryStore = field(init=False)
     uploads: dict[str, list[str]] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
@@ -76,8 +79,8 @@ class DeadJob:
 
     # Uploads and the JSON that names them.
 
-    def upload(self, path: str, parts: tuple[bytes, ...]) -> tuple[str, list[str]]:
-        """Upload parts to a final key as Hadoop does, without metadata; return the id and quoted ETags."""
+    def upload(self, path: str, parts: tuple[bytes, ...]) -> tuple[str, list[Any]]:
+        """Upload parts to a final key as Hadoop does, without metadata; return id and ETags as written."""
         key = ROOT + path
         upload_id = self.store.create_upload(BUCKET, key, metadata={}, content_type="binary/octet-stream")
         etags = [
@@ -85,7 +88,10 @@ class DeadJob:
         ]
         self.uploads.setdefault(key, []).append(upload_id)
         self.contents[key] = b"".join(parts)
-        return upload_id, [f'"{etag}"' for etag in etags]
+        quoted = [f'"{etag}"' for etag in etags]
+        if self.checksums:
+            return upload_id, [{"etag": e, "checksumAlgorithm": None, "checksum": None} for e in quoted]
+        return upload_id, quoted
 
     def pending(
         self,

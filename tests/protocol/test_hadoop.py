@@ -64,10 +64,11 @@ def give_up(dead: DeadJob, layout: str = "magic", **arguments: Any) -> AbortRepo
 
 
 @LAYOUTS
+@pytest.mark.parametrize("checksums", [False, True], ids=["3.4.1", "3.5.0"])
 @pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
-def test_a_dead_job_is_finished(layout: str, repeat_complete: str) -> None:
+def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bool) -> None:
     """Every file of every committed task is there byte for byte, nothing else, and nothing stays pending."""
-    dead = dead_job(layout, repeat_complete=repeat_complete)
+    dead = dead_job(layout, repeat_complete=repeat_complete, checksums=checksums)
     manifest = finish(dead, layout)
     assert dead.visible() == dead.contents
     assert dead.pending_keys() == []
@@ -91,9 +92,10 @@ def test_the_manifest_of_an_adopted_job_names_its_files_and_source(layout: str) 
 
 
 @LAYOUTS
-def test_a_dead_job_is_aborted(layout: str) -> None:
+@pytest.mark.parametrize("checksums", [False, True], ids=["3.4.1", "3.5.0"])
+def test_a_dead_job_is_aborted(layout: str, checksums: bool) -> None:
     """No upload of the job stays pending, leftovers of unfinished attempts included, and nothing appears."""
-    dead = dead_job(layout)
+    dead = dead_job(layout, checksums=checksums)
     report = give_up(dead, layout)
     assert (report.uploads, report.objects, report.state) == (4, 0, "aborted")
     assert dead.visible() == {}
@@ -272,7 +274,7 @@ def test_a_file_that_is_no_pendingset_in_a_staging_directory_is_refused() -> Non
     """Every file there that is not hidden is taken for a pendingset, as Hadoop takes it."""
     dead = DeadJob.staging()
     dead.put(f"{UPLOADS_DIR}notes.txt", b"remember the milk")
-    with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid PendingSet"):
+    with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid HadoopPendingSet"):
         finish(dead, "staging")
 
 

@@ -1,0 +1,409 @@
+"""What writing a DataFrame costs: our writer, Spark's own to local disk, and the same through Hadoop's S3A.
+
+    python benchmarks/write.py [--quick] [--json] [--jars DIRECTORY]
+
+One Spark session writes the same rows, in turn, round after round, another writer first each time:
+
+- spark: `df.write.partitionBy("dt").parquet("file:…")`: Spark's own writer, to local disk, by renaming;
+- ours, magic / partitioned: `df.write.format("s3commit")` to SeaweedFS, sealed, planned and committed;
+- s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS.
+
+The rows come as they are ("unsorted": every task has rows of every partition) or arranged (sorted by the
+partition column within each task), and go into 1 or 40 partitions. Reported are whole-job wall time; the
+processor time of the driver, the JVM and the Python workers, without the store's; their ratios, the median
+of those of each round; files and bytes; and (MiB) the largest Python worker's peak of memory beyond what a
+worker has that only passes rows through.
+
+S3A needs jars that PySpark's wheel lacks. They are resolved from Maven's registry by Spark itself, or taken
+from --jars; where neither works the comparison is left out, with a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import uuid
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from report import machine, show, write_section
+
+from airflow_s3commit.demo.java import java_home
+from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit.spark import register
+from airflow_s3commit.store.s3 import S3Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+BUCKET = "lake"
+COLUMNS = ("writer", "wall s", "from - to", "CPU s", "wall/spark", "CPU/spark", "wall/s3a", "CPU/s3a")
+COLUMNS += ("files", "MB", "MiB")
+
+#: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
+PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
+
+#: What PySpark has already, and clouds that are not asked for.
+EXCLUDES = (
+    "org.apache.hadoop:hadoop-azure", "org.apache.hadoop:hadoop-azure-datalake",
+    "org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.hadoop:hadoop-cloud-storage", "com.google.cloud.bigdataoss:gcs-connector",
+    "software.amazon.encryption.s3:amazon-s3-encryption-client-java", "joda-time:joda-time",
+    "com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson.core:jackson-annotations",
+    "com.fasterxml.jackson.dataformat:jackson-dataformat-cbor", "org.apache.httpcomponents:httpclient",
+    "org.apache.httpcomponents:httpcore", "org.eclipse.jetty:jetty-util", "org.eclipse.jetty:jetty-util-ajax",
+    "org.scala-lang:scala-library", "org.xerial.snappy:snappy-java",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Writer:
+    """One way to write, and what it cost in each round."""
+
+    name: str
+    write: Callable[[DataFrame, str], tuple[int, int]]
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    worker: list[float] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is written: so many rows, into so many partitions, arranged or as they come."""
+
+    rows: int
+    partitions: int
+    arranged: bool
+
+    @property
+    def name(self) -> str:
+        """How the case is called in figures."""
+        return f"{'arranged' if self.arranged else 'unsorted'}_{self.partitions}"
+
+
+def flights(spark: SparkSession, case: Case, tasks: int) -> DataFrame:
+    """Return rows of 14 columns, held in memory: numbers, strings of few and many values, times, decimals."""
+    digest = F.xxhash64("id")
+    spread = F.pmod(digest, F.lit(case.partitions)).cast("int")
+    rows = spark.range(0, case.rows, 1, tasks).select(
+        "id",
+        F.pmod(digest, F.lit(1_000_003)).cast("int").alias("flight"),
+        F.pmod(F.shiftright(digest, 7), F.lit(24)).cast("smallint").alias("hour"),
+        (F.pmod(F.shiftright(digest, 9), F.lit(100_000)) / 7).alias("delay"),
+        (F.pmod(F.shiftright(digest, 13), F.lit(1 << 20)) * 1.5).alias("distance"),
+        F.pmod(F.shiftright(digest, 17), F.lit(1 << 30)).alias("air_time"),
+        F.concat(F.lit("N"), F.pmod(F.shiftright(digest, 3), F.lit(4_000)).cast("string")).alias("tail"),
+        F.element_at(F.array(*map(F.lit, ("EWR", "JFK", "LGA"))), F.pmod(digest, F.lit(3)).cast("int") + 1)
+        .alias("origin"),
+        F.hex(digest).alias("ticket"),
+        F.when(F.pmod(digest, F.lit(5)) != 0, F.concat(F.lit("gate "), F.pmod(digest, F.lit(80))))
+        .alias("gate"),
+        F.timestamp_seconds(F.lit(1_356_998_400) + F.pmod(digest, F.lit(31_536_000))).alias("departed"),
+        F.pmod(F.shiftright(digest, 5), F.lit(10_000_000)).cast("decimal(12,2)").alias("fare"),
+        (F.pmod(digest, F.lit(11)) == 0).alias("cancelled"),
+        F.date_add(F.lit("2013-01-01").cast("date"), spread).cast("string").alias("dt"),
+    )  # fmt: skip
+    if case.arranged:
+        rows = rows.sortWithinPartitions("dt")
+    kept = rows.cache()
+    assert kept.count() == case.rows
+    return kept
+
+
+def store_of(server: SeaweedServer) -> S3Store:
+    """Return a store on the server."""
+    return S3Store.connect(server.config)
+
+
+def to_disk(frame: DataFrame, name: str) -> tuple[int, int]:
+    """Write with Spark's own writer to local disk; return files and bytes."""
+    folder = Path(tempfile.gettempdir()) / f"bench-{name}"
+    try:
+        frame.write.partitionBy("dt").parquet(folder.as_uri())
+        sizes = [path.stat().st_size for path in folder.rglob("*.parquet")]
+        return len(sizes), sum(sizes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ours(server: SeaweedServer, committer: str) -> Callable[[DataFrame, str], tuple[int, int]]:
+    """Return our writer with one of its committers."""
+
+    def write(frame: DataFrame, name: str) -> tuple[int, int]:
+        options = {"partitionBy": "dt", "committer": committer}
+        frame.write.format("s3commit").mode("append").options(**options).save(f"s3://{BUCKET}/{name}")
+        return _stored(server, name)
+
+    return write
+
+
+def s3a(server: SeaweedServer) -> Callable[[DataFrame, str], tuple[int, int]]:
+    """Return Spark's own writer through the S3A magic committer."""
+
+    def write(frame: DataFrame, name: str) -> tuple[int, int]:
+        frame.write.partitionBy("dt").parquet(f"s3a://{BUCKET}/{name}")
+        success = json.loads(store_of(server).get(BUCKET, f"{name}/_SUCCESS").body)
+        assert success["committer"] == "magic", success["committer"]
+        return _stored(server, name)
+
+    return write
+
+
+def _stored(server: SeaweedServer, name: str) -> tuple[int, int]:
+    listed = store_of(server).list_objects(BUCKET, f"{name}/")
+    sizes = [info.size for info in listed if info.key.endswith(".parquet")]
+    return len(sizes), sum(sizes)
+
+
+class Meter:
+    """Reads what the driver, the JVM and its Python workers use, off Linux's ``/proc``.
+
+    Args:
+        spark: The session, whose JVM is looked at.
+
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]  # noqa: SLF001
+        spark.range(0, 64, 1, 8).mapInArrow(lambda batches: batches, "id long").count()
+        self._idle = max(self._workers("VmRSS").values())
+
+    def cpu(self) -> float:
+        """Return processor seconds so far, of ended workers too; the store's server is not below the JVM."""
+        own = os.times()
+        below = sum(sum(map(int, stat[11:15])) for _, stat in self._below()) / os.sysconf("SC_CLK_TCK")
+        return own.user + own.system + below
+
+    def reset_peaks(self) -> None:
+        """Set every worker's peak back to what it holds now."""
+        for pid in self._workers("VmRSS"):
+            with suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def peak(self) -> float:
+        """Return the highest peak of a worker since, in MiB beyond a worker that passed rows through."""
+        peaks = self._workers("VmHWM").values()
+        return max(0, max(peaks, default=0) - self._idle) / 1024
+
+    def _below(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the JVM and all processes below it, with the fields of their ``stat`` from the state on."""
+        fields, children = {}, defaultdict(list)
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                stat = path.read_text().rpartition(")")[2].split()
+                fields[int(path.parent.name)] = stat
+                children[int(stat[1])].append(int(path.parent.name))
+        waiting = [self._jvm]
+        while waiting:
+            pid = waiting.pop()
+            waiting.extend(children[pid])
+            if pid in fields:
+                yield pid, fields[pid]
+
+    def _workers(self, field_name: str) -> dict[int, int]:
+        """Return one figure of each Python worker's ``/proc/PID/status``, in KiB."""
+        found = {}
+        for pid, _ in self._below():
+            with suppress(OSError):
+                if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != self._jvm:
+                    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                        if line.startswith(field_name + ":"):
+                            found[pid] = int(line.split()[1])
+        return found
+
+
+def in_turn(
+    writers: list[Writer], frame: DataFrame, rounds: int, meter: Meter, server: SeaweedServer
+) -> None:
+    """Let each writer have its turn in every round, another one first each time; one warms up."""
+    for number in range(rounds + 1):
+        at = number % len(writers)
+        for writer in writers[at:] + writers[:at]:
+            _turn(writer, frame, meter, counted=number > 0)
+            _empty(server)
+
+
+def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> None:
+    meter.reset_peaks()
+    cpu, began = meter.cpu(), perf_counter()
+    written = writer.write(frame, uuid.uuid4().hex)
+    wall, used = perf_counter() - began, meter.cpu() - cpu
+    if counted:
+        writer.wall.append(wall)
+        writer.cpu.append(used)
+        writer.worker.append(meter.peak())
+        writer.files, writer.bytes = written
+
+
+def _empty(server: SeaweedServer) -> None:
+    """Remove what was written, so that the next one finds the same server."""
+    for info in store_of(server).list_objects(BUCKET, ""):
+        store_of(server).delete(BUCKET, info.key)
+
+
+def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> SparkSession:
+    """Start Spark on two cores, with S3A if wanted; keys are in the environment, not in its conf."""
+    os.environ.update(server.environment)
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    if with_s3a:
+        for key, value in _S3A.items():
+            builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
+        builder = builder.config("spark.hadoop.fs.s3a.endpoint", server.endpoint_url)
+        if jars is not None:
+            builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))))
+        else:
+            builder = builder.config("spark.jars.packages", PACKAGES).config(
+                "spark.jars.excludes", ",".join(EXCLUDES)
+            )
+    return builder.getOrCreate()
+
+
+_S3A = {
+    "aws.credentials.provider": (
+        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+    ),
+    "endpoint.region": "us-east-1",
+    "path.style.access": "true",
+    "connection.ssl.enabled": "false",
+    "committer.name": "magic",
+    # The store is on this machine: what S3A would do on a server of its own, given as much.
+    "fast.upload.buffer": "bytebuffer",
+}
+
+
+def session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
+    """Start Spark with S3A, or say why it has to do without."""
+    try:
+        spark = new_session(server, jars, with_s3a=True)
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception as error:
+        print(
+            f"without S3A: its jars cannot be had here ({str(error).splitlines()[0][:200]})", file=sys.stderr
+        )
+        with suppress(Exception):
+            SparkSession.builder.getOrCreate().stop()
+        return new_session(server, None, with_s3a=False), False
+    return spark, True
+
+
+def run(options: argparse.Namespace, figures: dict[str, float]) -> list[str]:
+    """Measure every case, print its table, and return the tables as Markdown."""
+    rows, rounds = (400_000, 2) if options.quick else (options.rows, options.rounds)
+    sections = []
+    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+        spark, with_s3a = session(server, options.jars)
+        register(spark)
+        meter = Meter(spark)
+        for case in [Case(rows, n, arranged) for n in (1, 40) for arranged in (False, True)]:
+            frame = flights(spark, case, tasks=4)
+            writers = [Writer("spark to disk", to_disk)]
+            writers += [Writer(f"ours {one}", ours(server, one)) for one in ("magic", "partitioned")]
+            if with_s3a:
+                writers.append(Writer("s3a magic", s3a(server)))
+            in_turn(writers, frame, rounds, meter, server)
+            frame.unpersist(blocking=True)
+            sections.append(report(case, writers, figures, to_stderr=options.json))
+        spark.stop()
+    return sections
+
+
+def report(case: Case, writers: list[Writer], figures: dict[str, float], *, to_stderr: bool) -> str:
+    """Print one table, add its figures to ``figures``, and return it as Markdown."""
+    native, s3a_magic = writers[0], next((one for one in writers if one.name == "s3a magic"), None)
+    rows = []
+    for one in writers:
+        ratios = [_ratio(one.wall, native.wall), _ratio(one.cpu, native.cpu)]
+        ratios += (
+            [_ratio(one.wall, s3a_magic.wall), _ratio(one.cpu, s3a_magic.cpu)] if s3a_magic else [None] * 2
+        )
+        rows.append(
+            (
+                one.name,
+                f"{statistics.median(one.wall):.2f}",
+                f"{min(one.wall):.1f} - {max(one.wall):.1f}",
+                f"{statistics.median(one.cpu):.2f}",
+                *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+                f"{one.files:,}",
+                f"{one.bytes / 1e6:,.0f}",
+                f"{statistics.median(one.worker):,.0f}" if "ours" in one.name else "",
+            )
+        )
+        figures |= _figures(case, one, ratios)
+    arranged = "arranged" if case.arranged else "as they come"
+    title = f"{case.rows:,} rows, {arranged}, into {case.partitions} partitions"
+    show(title, COLUMNS, rows, to_stderr=to_stderr)
+    lines = [f"### {title}", "", f"| {' | '.join(COLUMNS)} |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _figures(case: Case, one: Writer, ratios: list[float | None]) -> dict[str, float]:
+    name = f"{one.name.replace(' ', '_')}_{case.name}"
+    wall, cpu = statistics.median(one.wall), statistics.median(one.cpu)
+    found = {
+        f"wall_seconds_{name}": wall,
+        f"cpu_seconds_per_million_rows_{name}": cpu / case.rows * 1e6,
+        f"rows_per_second_{name}": case.rows / wall,
+        f"bytes_per_second_{name}": one.bytes / wall,
+        f"files_{name}": one.files,
+    }
+    names = ("wall_to_spark", "cpu_to_spark", "wall_to_s3a", "cpu_to_s3a")
+    found |= {f"{of}_{name}": ratio for of, ratio in zip(names, ratios, strict=True) if ratio is not None}
+    if "ours" in one.name:
+        found[f"worker_mib_{name}"] = statistics.median(one.worker)
+    return {key: round(value, 3) for key, value in found.items()}
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    """Return the median of the ratios round by round: what else the machine did meets both of a round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def main() -> None:
+    """Measure, print, and write down all but the quick edition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of each write (4,000,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (5)")
+    parser.add_argument(
+        "--jars", type=Path, help="a folder with the jars of hadoop-aws and spark-hadoop-cloud"
+    )
+    options = parser.parse_args()
+    figures: dict[str, float] = {}
+    sections = run(options, figures)
+    about = f"{machine()} PySpark {version('pyspark')}, local[2]; {PACKAGES.replace(',', ', ')}."
+    if options.json:
+        print(json.dumps({"benchmark": "write", "machine": about, **figures}))
+    else:
+        print(about)
+    if not options.quick:
+        write_section("write", "\n\n".join([about, *sections]))
+
+
+if __name__ == "__main__":
+    main()
