@@ -59,7 +59,7 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
         plan = plan_sweep(
             session.store, session.destination, older_than=older_than, staging_root=session.staging_root
         )
-    empty = not (plan.jobs or plan.uploads or plan.lock)
+    empty = not (plan.jobs or plan.uploads or plan.lock or plan.spent)
     if not apply or empty:
         report = SweepReport(plan=plan, dry_run=not apply)
         session.output.result(report.to_dict(), *_plan_views(session, plan, dry_run=not apply and not empty))
@@ -77,11 +77,13 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     """Apply a plan piece by piece, so that a person sees how far it is."""
-    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None)
+    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[])
     pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
     pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
     if plan.lock is not None:
         pieces.append(msgspec.structs.replace(nothing, lock=plan.lock))
+    if plan.spent:
+        pieces.append(msgspec.structs.replace(nothing, spent=plan.spent))
     reports = []
     with session.output.working("sweeping", len(pieces)) as step:
         for piece in pieces:
@@ -94,6 +96,7 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         uploads=sum(report.uploads for report in reports),
         bytes=sum(report.bytes for report in reports),
         lock=any(report.lock for report in reports),
+        spent=sum(report.spent for report in reports),
         skipped=[left for report in reports for left in report.skipped],
         failures=[left for report in reports for left in report.failures],
     )
@@ -138,7 +141,9 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
             yield Text(f"… and {len(plan.uploads) - _SHOWN:,} more; --json has them all", style="dim")
     if plan.lock is not None:
         yield Text(f"Lapsed lock of job {plain(plan.lock.job_id)}, {age(plan.lock.age)} old")
-    if plan.jobs or plan.uploads or plan.lock:
+    if plan.spent:
+        yield Text(f"{several(len(plan.spent), 'record')} of jobs aborted long ago")
+    if plan.jobs or plan.uploads or plan.lock or plan.spent:
         yield Text(
             f"\ntogether {several(plan.pending, 'upload')}, {size(plan.bytes)}, {cost(plan.bytes)[1]}"
             f" a month; the oldest is {age(plan.oldest)} old"
@@ -151,11 +156,13 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
 def _report_views(report: SweepReport) -> Iterator[RenderableType]:
     with_jobs = sum(job.uploads for job in report.jobs)
     taken = sum(job.objects for job in report.jobs)
+    old = f", {several(report.spent, 'old record')} removed" if report.spent else ""
     yield Text(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
         f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)})"
-        f"{', the lock removed' if report.lock else ''}",
+        f"{', the lock removed' if report.lock else ''}"
+        f"{old}",
         style="green",
     )
     yield from _list("skipped", report.skipped, "yellow")

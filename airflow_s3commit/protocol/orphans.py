@@ -6,7 +6,8 @@ A sweep removes what the dead left behind and nobody will ever use:
 * jobs that never came to a commit and gave no sign of life for ``older_than``: they are aborted;
 * staging that belongs to no job any more, and as old;
 * pending uploads that no job claims, and as old;
-* a commit lock that lapsed and whose job is gone.
+* a commit lock that lapsed and whose job is gone;
+* the record that a job was aborted, once it is older than ``older_than`` and thirty days.
 
 It leaves what a living job may need, and a job that is ``committing``, however long ago: half of its output
 may be visible, and whether it goes forward or back is for ``recover`` to be told. Signs of life are anything
@@ -27,6 +28,7 @@ from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import lock_key
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.records import LockRecord
+from airflow_s3commit.protocol.spent import spent_ids
 from airflow_s3commit.protocol.staging import (
     Claims,
     JobFacts,
@@ -118,6 +120,9 @@ def plan_sweep(
         jobs=planner.jobs,
         uploads=planner.orphans,
         lock=lapsed_lock(store, destination),
+        spent=list(
+            spent_ids(store, destination, now=now, older_than=older_than, folders=folders, uploads=uploads)
+        ),
         left=planner.left,
     )
 

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.layout import (
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     SUCCESS,
+    aborted_prefix,
     lock_key,
     manifests_prefix,
     time_key,
@@ -72,7 +73,7 @@ def tells_when_uploads_began(store: ObjectStore, destination: Destination) -> bo
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
     yield destination.bucket, destination.key(SUCCESS)
     yield destination.bucket, lock_key(destination)
-    for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination)):
+    for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination), aborted_prefix(destination)):
         for info in store.list_objects(destination.bucket, prefix):
             if info.key.endswith(_SMALL):
                 yield destination.bucket, info.key

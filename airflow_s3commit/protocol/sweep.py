@@ -38,6 +38,7 @@ from airflow_s3commit.protocol.sweep_plan import (
     LapsedLock,
     LeftAlone,
     OrphanUpload,
+    SpentId,
     SweepPlan,
 )
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
@@ -83,6 +84,7 @@ class SweepReport(Struct, frozen=True, kw_only=True):
         uploads: Orphaned uploads that were aborted.
         bytes: Bytes of these orphans, as planned.
         lock: Whether the lapsed lock was removed.
+        spent: Records of aborted jobs that were removed.
         skipped: What was planned and left after all, because it changed meanwhile, and how.
         failures: What was tried and failed, with the error; sweep again.
 
@@ -94,6 +96,7 @@ class SweepReport(Struct, frozen=True, kw_only=True):
     uploads: int = 0
     bytes: int = 0
     lock: bool = False
+    spent: int = 0
     skipped: list[LeftAlone] = []
     failures: list[LeftAlone] = []
 
@@ -155,6 +158,8 @@ def apply_sweep(
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
     if plan.lock is not None:
         run.guard(plan.lock.uri, run.remove_lock, plan.lock)
+    for spent in plan.spent:
+        run.guard(spent.uri, run.remove_spent, spent)
     return SweepReport(
         plan=plan,
         dry_run=False,
@@ -162,6 +167,7 @@ def apply_sweep(
         uploads=run.uploads,
         bytes=run.bytes,
         lock=run.lock,
+        spent=run.spent,
         skipped=run.skipped,
         failures=run.failures,
     )
@@ -179,6 +185,7 @@ class _Sweep:
     uploads: int = 0
     bytes: int = 0
     lock: bool = False
+    spent: int = 0
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
@@ -236,15 +243,23 @@ class _Sweep:
         if standing is None or standing.etag != lock.etag:
             self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or taken anew"))
             return
+        self.lock = self._removed(lock.uri, lock.etag)
+
+    def remove_spent(self, spent: SpentId) -> None:
+        """Remove the record of an aborted job, if it was not written anew."""
+        self.spent += self._removed(spent.uri, spent.etag)
+
+    def _removed(self, uri: str, etag: str) -> bool:
         try:
-            self.place.store.delete(*split_uri(lock.uri), if_match=lock.etag)
+            self.place.store.delete(*split_uri(uri), if_match=etag)
         except PreconditionFailed:
-            self.skipped.append(LeftAlone(what=lock.uri, reason="it was taken at that moment"))
+            self.skipped.append(LeftAlone(what=uri, reason="it was written anew at that moment"))
         except StoreRejected as error:
-            # An unconditional delete could meet the lock of a job that takes it at this moment.
-            self.skipped.append(LeftAlone(what=lock.uri, reason=f"the store deletes unseen only: {error}"))
+            # An unconditional delete could meet what somebody writes at this moment.
+            self.skipped.append(LeftAlone(what=uri, reason=f"the store deletes unseen only: {error}"))
         else:
-            self.lock = True
+            return True
+        return False
 
     def _changed(self, context: JobContext, facts: JobFacts, job: DeadJob) -> str | None:
         """Say why a job is no longer to be ended as planned; None if it is."""

@@ -16,6 +16,7 @@ __all__ = [
     "LapsedLock",
     "LeftAlone",
     "OrphanUpload",
+    "SpentId",
     "SweepPlan",
 ]
 
@@ -81,6 +82,15 @@ class LapsedLock(Struct, frozen=True, kw_only=True):
     age: float
 
 
+class SpentId(Struct, frozen=True, kw_only=True):
+    """The record that a job was aborted, of a job that has nothing left. ``age`` is in seconds."""
+
+    job_id: str
+    uri: str
+    etag: str
+    age: float
+
+
 class LeftAlone(Struct, frozen=True, kw_only=True):
     """Something that a sweep looked at and leaves, and why."""
 
@@ -100,6 +110,7 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
         jobs: Jobs to bring to an end.
         uploads: Uploads to abort.
         lock: A lock to remove.
+        spent: Records of aborted jobs to remove.
         left: What it leaves, and why; jobs to be recovered among them.
 
     """
@@ -111,6 +122,7 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     jobs: list[DeadJob] = []
     uploads: list[OrphanUpload] = []
     lock: LapsedLock | None = None
+    spent: list[SpentId] = []
     left: list[LeftAlone] = []
 
     @property

@@ -579,3 +579,49 @@ def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready:
         assert (lake.pending(), lake.staging()) == ([], [])
     assert set(outcomes) == {True, False}
     assert len(outcomes) > 15
+
+
+def test_the_id_of_an_aborted_job_is_kept_for_thirty_days_and_longer_than_asked() -> None:
+    """The record of an abort goes only when it is older than thirty days and than what was asked for."""
+    lake = Lake()
+    spent = f"{ROOT}_s3commit/aborted/"
+    old = lake.set_up()
+    lake.run_task(old, FILES)
+    old.abort()
+    lake.store_clock.advance(29 * DAY)
+    assert _sweep(lake).spent == 0
+    lake.store_clock.advance(2 * DAY)
+    young = lake.set_up(THEIRS)
+    young.abort()
+    assert _plan(lake, older_than=60 * DAY).spent == []
+    report = _sweep(lake)
+    assert ([one.job_id for one in report.plan.spent], report.spent) == ([old.reference.job_id], 1)
+    assert [info.key for info in lake.store.list_objects(BUCKET, spent)] == [
+        f"{spent}{young.reference.job_id}.json"
+    ]
+    assert report.failures == report.skipped == []
+
+
+def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
+    """While anything pending carries the id of an aborted job, the record that forbids it stays."""
+    lake = Lake()
+    job = lake.set_up()
+    job.abort()
+    _stray(lake, f"dt=1/part-0-{job.reference.job_id}.parquet")
+    lake.store_clock.advance(31 * DAY)
+    assert _plan(lake).spent == []
+
+
+def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
+    """Between plan and sweep the job was aborted once more: that record stands for its own thirty days."""
+    lake = Lake()
+    job = lake.set_up()
+    job.abort()
+    lake.store_clock.advance(31 * DAY)
+    _stray(lake)
+    plan = _plan(lake)
+    key = plan.spent[0].uri.removeprefix(f"s3://{BUCKET}/")
+    lake.store.put(BUCKET, key, b'{"another": "record"}')
+    report = apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0)
+    assert report.spent == 0
+    assert "written anew" in report.skipped[0].reason
