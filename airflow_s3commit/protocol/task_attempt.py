@@ -11,6 +11,7 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol import journal
@@ -25,6 +26,11 @@ from airflow_s3commit.protocol.state import require_state
 from airflow_s3commit.protocol.tracking import Tracker
 from airflow_s3commit.protocol.upload import OutputFile, PartSender
 from airflow_s3commit.store.base import MIN_PART_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_s3commit.tables.write import WrittenTable
 
 __all__ = ["TaskAttempt"]
 
@@ -67,6 +73,7 @@ class TaskAttempt:
         self._tracker = Tracker(context, options, extra)
         self._files: dict[str, OutputFile | LocalFile] = {}
         self._content_types: dict[str, str] = {}
+        self._file_numbers: dict[str, int] = {}
         self._threads = threads
         self._local_dir = local_dir
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -119,6 +126,43 @@ class TaskAttempt:
                 raise DuplicateOutput(f"{self.name} opens {key} twice")
             self._files[key] = file = self._start(key, content_type)
         return file
+
+    def write_table(
+        self,
+        data: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        format: str | None = None,  # noqa: A002 - as Spark calls it
+        options: Mapping[str, str] | None = None,
+    ) -> WrittenTable:
+        """Write a table to files below the destination, named and laid out as the Spark door's.
+
+        Before: the attempt runs. After: the table's files are closed, and wait for `commit`. It may be
+        called again, for more rows: they go to more files. Needs pyarrow.
+
+        Args:
+            data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
+            partition_by: Partition columns, outermost first.
+            format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+            options: Options of the Spark door by the same names, see
+                `airflow_s3commit.tables.options.TABLE_OPTIONS`.
+
+        Raises:
+            ValueError: An option or a column cannot be honoured; the message names it.
+            TypeError: The data is no table.
+            JobClosed: The job, or this attempt, takes no more output.
+            DidNotHappen: The store refused an upload.
+
+        """
+        # The protocol works where pyarrow is missing.
+        from airflow_s3commit.tables.plain import write_table  # noqa: PLC0415
+        from airflow_s3commit.tables.write import file_stem  # noqa: PLC0415
+
+        stem = file_stem(self._extra.task, self._extra.stage, self._context.job_id)
+        numbers = self._file_numbers
+        return write_table(
+            self, data, stem=stem, numbers=numbers, partition_by=partition_by, format=format, options=options
+        )
 
     def commit(self) -> CommittedTask:
         """Write the pendingset of all files, and return where it is.

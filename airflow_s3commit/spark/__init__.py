@@ -1,7 +1,7 @@
 """The PySpark door: DataFrames become pending multipart uploads.
 
-Importing this package imports neither PySpark nor pyarrow; `register`, `write_pending` and the data source
-do.
+Importing this package imports neither PySpark nor pyarrow; `register`, `write_pending`, `foreach_batch` and
+the data source do.
 """
 
 from __future__ import annotations
@@ -9,14 +9,28 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.spark.session import committer_conf, store_from_conf
+from airflow_s3commit.spark.libraries import require_libraries
+
+# Before the first import of anything that needs them: executors get this package without its libraries.
+require_libraries()
+
+from airflow_s3commit.spark.session import committer_conf, store_from_conf  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_s3commit.spark.pending import PendingWrite, write_pending
+    from airflow_s3commit.spark.shipping import py_files
+    from airflow_s3commit.spark.streaming import foreach_batch
 
-__all__ = ["PendingWrite", "committer_conf", "register", "write_pending"]
+__all__ = ["PendingWrite", "committer_conf", "foreach_batch", "py_files", "register", "write_pending"]
+
+_LAZY = {
+    "PendingWrite": "airflow_s3commit.spark.pending",
+    "foreach_batch": "airflow_s3commit.spark.streaming",
+    "py_files": "airflow_s3commit.spark.shipping",
+    "write_pending": "airflow_s3commit.spark.pending",
+}
 
 
 def register(spark: SparkSession) -> None:
@@ -36,6 +50,6 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("PendingWrite", "write_pending"):
-        return getattr(importlib.import_module("airflow_s3commit.spark.pending"), name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,11 +7,12 @@ sets a job up by itself, and seals, plans and commits it.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.clock import SystemClock
-from airflow_s3commit.exceptions import AlreadyCommitted, InvalidDestination, JobMismatch
+from airflow_s3commit.exceptions import AccessDenied, AlreadyCommitted, InvalidDestination, JobMismatch
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import Layout
@@ -22,7 +23,7 @@ from airflow_s3commit.protocol.records import (
     ManifestRecord,
     SealReference,
 )
-from airflow_s3commit.spark.executor_store import store_of_process
+from airflow_s3commit.spark.executor_store import forget_store, store_of_process
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -34,7 +35,7 @@ from airflow_s3commit.spark.session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from airflow_s3commit.clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
@@ -46,6 +47,7 @@ __all__ = [
     "commit_write",
     "own_target",
     "ready_job",
+    "renewing_store",
     "target_of",
 ]
 
@@ -83,6 +85,16 @@ class Target:
     def job(self) -> Job:
         """Return the job, with this process's store."""
         return Job.at(store_of_process(self.store), self.reference)
+
+
+@contextmanager
+def renewing_store(settings: StoreSettings) -> Iterator[None]:
+    """Let whoever asks next look for credentials anew, if those that this process has are refused."""
+    try:
+        yield
+    except AccessDenied:
+        forget_store(settings)
+        raise
 
 
 def own_target(options: WriteOptions, job_id: str) -> Target:
@@ -138,19 +150,20 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
         S3CommitError: The job could not be set up.
 
     """
-    job = target.job()
-    if not target.own:
-        _check_modes(job, options)
-        return job
-    if job.state() is not None:
-        return job
-    return Job.setup(
-        store_of_process(target.store),
-        target.reference.destination,
-        options=JobOptions(committer=options.committer, conflict_mode=options.own_conflict_mode),
-        job_id=target.reference.job_id,
-        context={"engine": "spark"},
-    )
+    with renewing_store(target.store):
+        job = target.job()
+        if not target.own:
+            _check_modes(job, options)
+            return job
+        if job.state() is not None:
+            return job
+        return Job.setup(
+            store_of_process(target.store),
+            target.reference.destination,
+            options=JobOptions(committer=options.committer, conflict_mode=options.own_conflict_mode),
+            job_id=target.reference.job_id,
+            context={"engine": "spark"},
+        )
 
 
 def commit_write(
@@ -165,14 +178,15 @@ def commit_write(
         S3CommitError: As `Job.seal_stage` and `Job.commit` do.
 
     """
-    job = target.job()
-    seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
-    logger.info("sealed %d files at %s", seal.counts.files, seal.location)
-    if not target.own:
-        return seal, None
-    job.seal()
-    job.plan()
-    manifest = job.commit()
+    with renewing_store(target.store):
+        job = target.job()
+        seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
+        logger.info("sealed %d files at %s", seal.counts.files, seal.location)
+        if not target.own:
+            return seal, None
+        job.seal()
+        job.plan()
+        manifest = job.commit()
     logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
     return seal, manifest
 
@@ -191,19 +205,20 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
         S3CommitError: Something is left; ``s3commit abort`` of the job finds it.
 
     """
-    job = target.job()
-    state = job.state()
-    if not target.own:
-        if state is not None and job.stage_seal(target.stage, target.stage_attempt) is None:
-            job.abort_stage(target.stage, target.stage_attempt)
-    elif state is None or state.state in _ABORTABLE:
-        # Without a state too: no task may set the job up from now on.
-        abort_until_quiet(job, quiet=0.0 if tasks_ended else _QUIET)
-    else:
-        logger.warning(
-            "job %s on %s is %s: not aborted; run `s3commit recover` if it should go on",
-            target.reference.job_id, target.reference.destination, state.state,
-        )  # fmt: skip
+    with renewing_store(target.store):
+        job = target.job()
+        state = job.state()
+        if not target.own:
+            if state is not None and job.stage_seal(target.stage, target.stage_attempt) is None:
+                job.abort_stage(target.stage, target.stage_attempt)
+        elif state is None or state.state in _ABORTABLE:
+            # Without a state too: no task may set the job up from now on.
+            abort_until_quiet(job, quiet=0.0 if tasks_ended else _QUIET)
+        else:
+            logger.warning(
+                "job %s on %s is %s: not aborted; run `s3commit recover` if it should go on",
+                target.reference.job_id, target.reference.destination, state.state,
+            )  # fmt: skip
 
 
 def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = _QUIET) -> int:

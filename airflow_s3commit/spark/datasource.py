@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_s3commit.protocol.records import CommittedTask
+    from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.spark.reading import S3CommitReader
-    from airflow_s3commit.spark.write_task import TablePlan
+    from airflow_s3commit.tables.write import TablePlan
 
 __all__ = ["S3CommitDataSource", "S3CommitWriter", "TaskMessage"]
 
@@ -45,13 +46,11 @@ logger = logging.getLogger(__name__)
 
 
 class S3CommitDataSource(DataSource):
-    """The data source ``s3commit``: Parquet files that appear all at once, when the job commits.
+    """The data source ``s3commit``: files that appear all at once, when the job commits.
 
-    Options of a write: ``path`` (or ``.save(path)``; the job's destination where the conf names a job),
-    ``partitionBy`` (names separated by commas, or a JSON list; ``.partitionBy()`` is not passed on by Spark),
-    ``compression``, ``maxRecordsPerFile``, ``conflictMode``, ``committer``, ``stage``, ``partBytes``,
-    ``uploadBytes``, ``rowBytes``, ``parquet.block.size``, ``openFiles``, ``endpointUrl``, ``region``,
-    ``pathStyle``. Save modes are ``append`` and ``overwrite``: Spark passes no others on.
+    The options of a write are `airflow_s3commit.spark.options.WRITE_OPTIONS`. Partition columns are among
+    them, as ``partitionBy``: what ``.partitionBy()`` says Spark does not pass on. Save modes are ``append``
+    and ``overwrite``: Spark passes no others on.
 
     Options of a read: ``path`` (or ``.load(path)``), ``job`` (the last that committed by default),
     ``endpointUrl``, ``region``, ``pathStyle``.
@@ -98,10 +97,11 @@ class S3CommitDataSource(DataSource):
         Raises:
             InvalidOption: An option is unknown, malformed, or contradicts another or the save mode.
             UnsupportedPartition: A partition column is missing, or has a type that is to be cast first.
+            UnsupportedColumn: The format, or Arrow, has no equal of a column's type.
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
-        return S3CommitWriter(plan_table(schema, options), str(uuid4()))
+        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()))
 
 
 @dataclass
@@ -122,14 +122,16 @@ class S3CommitWriter(DataSourceArrowWriter):
     """Writes in the tasks, and seals or commits on the driver's side; plain data, pickled to both.
 
     Args:
-        plan: What every task is told.
+        plan: What every task is told of the table.
+        options: The options of the write.
         write_id: A UUID for this write; the job that it sets up by itself, where the conf names none, has it
             as its id.
 
     """
 
-    def __init__(self, plan: TablePlan, write_id: str) -> None:
+    def __init__(self, plan: TablePlan, options: WriteOptions, write_id: str) -> None:
         self._plan = plan
+        self._options = options
         self._write_id = write_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -144,7 +146,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        options = self._plan.options
+        options = self._options
         target = target_of(options, self._write_id, context.getLocalProperty)
         job = ready_job(target, options)
         ids = TaskIds.of_spark(
@@ -154,7 +156,7 @@ class S3CommitWriter(DataSourceArrowWriter):
             context.partitionId(),
             context.taskAttemptId(),
         )
-        return TaskMessage(write_task(job, iterator, self._plan, ids), target)
+        return TaskMessage(write_task(job, iterator, self._plan, ids, options), target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.
@@ -173,9 +175,9 @@ class S3CommitWriter(DataSourceArrowWriter):
         told = _task_messages(messages)
         if told:
             target = told[0].target
-        elif self._plan.options.destination is not None:
+        elif self._options.destination is not None:
             # No task said whose job it was. If it was one of the conf's, none of this id is found.
-            target = own_target(self._plan.options, self._write_id)
+            target = own_target(self._options, self._write_id)
         else:
             return
         try:

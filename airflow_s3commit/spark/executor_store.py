@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.spark.session import StoreSettings
     from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["store_of_process"]
+__all__ = ["forget_store", "store_of_process"]
 
 # By process id too: Spark forks its Python workers, and a forked client shares sockets with its parent.
 _STORES: dict[tuple[int, StoreSettings], ObjectStore] = {}
@@ -29,3 +29,13 @@ def store_of_process(settings: StoreSettings) -> ObjectStore:
             )
         )
     return _STORES[key]
+
+
+def forget_store(settings: StoreSettings) -> None:
+    """Connect anew, and look for credentials anew, when these settings are asked for again.
+
+    A store keeps the credentials it found; those of a file or the environment it would keep for ever. A
+    Python worker that met expired ones ends with its task, and its successor looks by itself; a driver lives
+    on.
+    """
+    _STORES.pop((os.getpid(), settings), None)

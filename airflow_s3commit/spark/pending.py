@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from uuid import uuid4
@@ -16,18 +16,18 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
-from pyspark.sql.types import StringType
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, S3CommitError
 from airflow_s3commit.protocol.destination import Destination, is_hidden
 from airflow_s3commit.protocol.records import CommittedTask, ConflictMode, decode, encode
+from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.commit_flow import Target, abort_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
-from airflow_s3commit.spark.partitions import resolve_name
 from airflow_s3commit.spark.session import DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, JobInConf
-from airflow_s3commit.spark.table_plan import plan_table
-from airflow_s3commit.spark.write_task import TablePlan, TaskIds, write_task
+from airflow_s3commit.spark.table_plan import months_columns, plan_table
+from airflow_s3commit.spark.write_task import TaskIds, write_task
+from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_s3commit.protocol.records import JobReference, ManifestRecord, SealReference
+    from airflow_s3commit.tables.write import TablePlan
 
 __all__ = ["PendingWrite", "SaveMode", "write_pending"]
 
@@ -55,7 +56,10 @@ _CONFLICT_MODES: dict[str, ConflictMode] = {
 _DEFAULT_MODE: SaveMode = "errorifexists"
 
 #: What `write_pending` says by its own arguments.
-_ARGUMENTS = {"path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "stage"}
+_ARGUMENTS = {
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "stage",
+    "format": "format",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class PendingWrite:
         tasks: The task attempts that count: where each one's pendingset is, its files, bytes and rows.
         seal: The stage's seal, with counts of each partition; None if the write was ignored.
         manifest: The manifest, if the write committed a job of its own; None where the job's owner does.
-        clustered: Whether rows were brought together by partition first.
+        arrangement: How the rows were arranged before they were written.
         ignored: Whether there was data already and the mode was ``ignore``.
 
     """
@@ -82,8 +86,24 @@ class PendingWrite:
     tasks: tuple[CommittedTask, ...] = ()
     seal: SealReference | None = None
     manifest: ManifestRecord | None = None
-    clustered: bool = False
+    arrangement: Arrangement = field(default_factory=Arrangement)
     ignored: bool = False
+
+    @property
+    def clustered(self) -> bool:
+        """Whether rows were brought together by partition first."""
+        return self.arrangement.clustered
+
+    def __str__(self) -> str:
+        if self.ignored:
+            return f"nothing was written to {self.destination}: there was data already"
+        files = sum(task.files for task in self.tasks)
+        rows = sum(task.rows or 0 for task in self.tasks)
+        state = "pending" if self.manifest is None else "committed"
+        return (
+            f"{rows} rows in {files} files of {len(self.tasks)} tasks are {state} for {self.destination};"
+            f" {self.arrangement}"
+        )
 
 
 def write_pending(
@@ -96,6 +116,8 @@ def write_pending(
     stage: str | None = None,
     stage_attempt: str | None = None,
     cluster: bool = True,
+    salt: bool | None = None,
+    format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
 ) -> PendingWrite:
     """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
@@ -116,11 +138,16 @@ def write_pending(
         stage_attempt: Which attempt at it: letters and digits, new in each run.
         cluster: Bring the rows of a partition together first (a shuffle and a sort), so that there is one
             file a partition and not one for each task that has rows of it.
+        salt: Count a sample of the rows first, and spread a partition that has far more than the others over
+            several tasks. By default that is done where the frame is cached: one that isn't is computed once
+            more for it.
+        format: ``parquet``, ``orc``, ``csv`` or ``json``.
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function.
         UnsupportedPartition: A partition column is missing.
+        UnsupportedColumn: The format, or Arrow, has no equal of a column's type.
         InvalidDestination: There is no destination, or another than the job's.
         JobMismatch: The mode contradicts the job's conflict mode.
         DestinationNotEmpty: The mode is ``errorifexists`` and there is data.
@@ -129,12 +156,14 @@ def write_pending(
     """
     session = frame.sparkSession
     names = [resolve_name(frame.columns, name) for name in partition_by]
-    parsed = _write_options(destination, names, mode, stage, options or {})
+    said = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
+    given = {name: text for name, text in said.items() if text is not None}
+    parsed = _write_options(given, mode, options or {})
     write_id = str(uuid4())
-    given = None
+    asked = None
     if job is not None:
-        given = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
-    target = target_of(parsed, write_id, lambda key: session.conf.get(key, None), given)
+        asked = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    target = target_of(parsed, write_id, lambda key: session.conf.get(key, None), asked)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
     if target.own:
@@ -146,23 +175,31 @@ def write_pending(
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
-        return _write(
-            _arranged(frame, names, cluster=cluster), parsed, target, write_id, bool(names) and cluster
-        )
+        written = _write(frame, _Arguments(parsed, target, write_id, cluster, salt))
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
         return PendingWrite(target.reference.destination, ignored=True)
+    logger.info("%s", written)
+    return written
 
 
-def _write(
-    frame: DataFrame, options: WriteOptions, target: Target, write_id: str, clustered: bool
-) -> PendingWrite:
-    plan = plan_table(frame.schema, options)
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    options: WriteOptions
+    target: Target
+    write_id: str
+    cluster: bool
+    salt: bool | None
+
+
+def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
+    options, target, write_id = said.options, said.target, said.write_id
+    plan, frame, arrangement = _planned(frame, said)
     job = ready_job(target, options)
     tasks_ended = False
     try:
-        run = partial(_run_task, plan=plan, target=target, write_id=write_id)
+        run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
         # PySpark takes a name with a dot for a field of a struct: rows travel under plain names.
         plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
         found = plain.mapInArrow(run, "task string").collect()
@@ -170,7 +207,7 @@ def _write(
         if not tasks:
             # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
-            tasks = [write_task(job, [], plan, ids)]
+            tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
         seal, manifest = commit_write(target, tasks)
     except BaseException:
@@ -184,12 +221,31 @@ def _write(
         tasks=tuple(tasks),
         seal=seal,
         manifest=manifest,
-        clustered=clustered,
+        arrangement=arrangement,
     )
 
 
+def _planned(frame: DataFrame, said: _Arguments) -> tuple[TablePlan, DataFrame, Arrangement]:
+    """Return what the tasks are told, and the frame as they get it."""
+    names = said.options.table.partition_by
+    frame, arrangement = arrange(frame, names, cluster=said.cluster, salt=said.salt)
+    # With partition columns as text, and the others as their writer knows them.
+    months = months_columns(frame.schema, said.options)
+    plan = plan_table(frame.schema, said.options, months)
+    for name in months:
+        column = F.col(quoted(name))
+        years, rest = F.extract(F.lit("YEAR"), column), F.extract(F.lit("MONTH"), column)
+        frame = frame.withColumn(name, (years * 12 + rest).cast("int"))
+    return plan, frame, arrangement
+
+
 def _run_task(
-    batches: Iterator[pa.RecordBatch], *, plan: TablePlan, target: Target, write_id: str
+    batches: Iterator[pa.RecordBatch],
+    *,
+    plan: TablePlan,
+    options: WriteOptions,
+    target: Target,
+    write_id: str,
 ) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     if context is None:
@@ -197,7 +253,7 @@ def _run_task(
     ids = TaskIds.of_spark(
         target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
     )
-    task = write_task(target.job(), _named(batches, plan.schema.names), plan, ids)
+    task = write_task(target.job(), _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
 
 
@@ -218,20 +274,14 @@ def _abort(target: Target, *, tasks_ended: bool) -> None:
 
 
 def _write_options(
-    destination: str | None,
-    partition_by: Sequence[str],
-    mode: SaveMode | None,
-    stage: str | None,
-    options: Mapping[str, str],
+    said: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
 ) -> WriteOptions:
     if mode is not None and mode not in _CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
     for name in options:
         if name.lower() in _ARGUMENTS:
             raise InvalidOption(f"say {name} by the argument {_ARGUMENTS[name.lower()]} of write_pending")
-    said = {"path": destination, "partitionBy": json.dumps(list(partition_by)), "stage": stage}
-    given = {name: value for name, value in said.items() if value is not None}
-    parsed = parse_options({**options, **given}, overwrite=False)
+    parsed = parse_options({**options, **said}, overwrite=False)
     return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
 
 
@@ -247,18 +297,3 @@ def _has_data(target: Target) -> bool:
     destination = Destination.parse(target.reference.destination)
     found = store_of_process(target.store).list_objects(destination.bucket, destination.prefix)
     return any(not is_hidden(info.key.removeprefix(destination.prefix)) for info in found)
-
-
-def _arranged(frame: DataFrame, partition_by: Sequence[str], *, cluster: bool) -> DataFrame:
-    """Return the frame with its partition columns as Spark casts them to text, and clustered by them."""
-    for name in partition_by:
-        if not isinstance(frame.schema[name].dataType, StringType):
-            frame = frame.withColumn(name, F.col(_quoted(name)).cast("string"))
-    if not (partition_by and cluster):
-        return frame
-    columns = [_quoted(name) for name in partition_by]
-    return frame.repartition(*columns).sortWithinPartitions(*columns)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

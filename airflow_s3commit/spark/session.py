@@ -79,6 +79,9 @@ def committer_conf(
 ) -> dict[str, str]:
     """Return the Spark conf that makes ``df.write.format("s3commit")`` write for a job and only seal.
 
+    It says which job and where the store is, and holds no credentials: executors find theirs by themselves.
+    What ships the package to executors that lack it is `airflow_s3commit.spark.py_files`.
+
     Args:
         reference: The job, as its set-up returned it.
         stage: Name of this application's part in the job.

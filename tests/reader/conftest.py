@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 from airflow_s3commit.reader import dataset
-from airflow_s3commit.spark.column_statistics import ColumnCounts
+from airflow_s3commit.tables.column_statistics import ColumnCounts
 from tests.protocol.building import OURS, Lake
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_s3commit.reader.partition_columns import (
     infer_type,
     unescape,
 )
-from airflow_s3commit.spark import partitions
+from airflow_s3commit.tables import partitions
 
 
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))

@@ -147,12 +147,16 @@ def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake,
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> None:
     """A missing column, a type to be cast first and an unknown option are told from the driver."""
-    frame = spark.range(3).selectExpr("id", "current_timestamp() as t")
+    frame = spark.range(3).selectExpr("id", "array(id) as t")
     for options, says in (
         ({"partitionBy": "day"}, "not among id, t"),
-        ({"partitionBy": "t"}, r"cast it to string first: df\.withColumn\('t'"),
+        ({"partitionBy": "t"}, r"cast it to string first, in Spark: df\.withColumn\('t'"),
         ({"partitioned": "t"}, "has no option partitioned"),
+        ({"header": "true"}, "header is one of csv; the files' format is parquet"),
+        ({"format": "csv"}, "column 't' has the type list.*, which CSV has no text for"),
     ):
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)
+    with pytest.raises(Exception, match=r"'m' has the type interval year to month.*write_pending writes it"):
+        write(frame.selectExpr("id", "make_ym_interval(1, 2) as m"), lake)
     assert lake.everything() == []

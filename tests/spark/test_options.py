@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from airflow_s3commit.spark.options import (
+    WRITE_OPTIONS,
     InvalidOption,
     WriteOptions,
     parse_bytes,
@@ -40,9 +41,10 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         },
         overwrite=True,
     )
-    assert options.partition_by == ("dt", "region")
-    assert (options.compression, options.max_records_per_file, options.open_files) == ("zstd", 1000, 3)
-    assert (options.part_bytes, options.row_group_bytes) == (16 << 20, 128 << 20)
+    table = options.table
+    assert table.partition_by == ("dt", "region")
+    assert (table.compression, table.max_records_per_file, table.open_files) == ("zstd", 1000, 3)
+    assert (options.part_bytes, table.row_group_bytes) == (16 << 20, 128 << 20)
     assert options.store == StoreSettings(endpoint_url="http://127.0.0.1:1", path_style=True)
     assert options.own_conflict_mode == "replace"
     assert pickle.loads(pickle.dumps(options)) == options
@@ -52,11 +54,11 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     ("name", "value", "says"),
     [
         ("partition_by", "dt", "no option partition_by"),
-        ("compression", "rar", "not one of snappy"),
+        ("compression", "rar", "not one of .*snappy"),
         ("partBytes", "1m", "no parts under"),
         ("partBytes", "many", "not a size"),
         ("openFiles", "0", "less than 1"),
-        ("maxRecordsPerFile", "x", "maxrecordsperfile"),
+        ("maxRecordsPerFile", "x", "maxRecordsPerFile"),
         ("conflictMode", "merge", "not one of fail, append, replace"),
         ("pathStyle", "perhaps", "neither true nor false"),
         ("stage", "a/b", "stage"),
@@ -69,6 +71,26 @@ def test_wrong_options_are_refused_by_name(name: str, value: str, says: str) -> 
     """An unknown or malformed option is refused with a message that names it."""
     with pytest.raises(InvalidOption, match=says):
         parse_options({"path": "s3://lake/t", name: value}, overwrite=False)
+
+
+def test_what_a_task_holds_encoded_is_shared_by_parts_under_way_and_files_open() -> None:
+    """The bound on encoded bytes is the whole of what waits in files and what is on its way."""
+    options = parse_options({"uploadBytes": "120m"}, overwrite=False)
+    assert options.in_flight_bytes + options.table.encoded_bytes == 120 << 20
+
+
+def test_every_option_is_documented_and_has_the_default_that_it_says() -> None:
+    """The list that options are read by has a sentence for each, and what it calls the default is it."""
+    assert len({option.name.lower() for option in WRITE_OPTIONS}) == len(WRITE_OPTIONS)
+    assert all(option.meaning.endswith(".") and option.default for option in WRITE_OPTIONS)
+    said = {"none", "no limit", "nothing", "\\n"}
+    for option in WRITE_OPTIONS:
+        plain = option.default in said or " " in option.default or "'" in option.default
+        if plain or option.field in ("encoding", "format"):
+            continue
+        fmt = option.formats[0] if option.formats else "parquet"
+        given = {"format": fmt, option.name: option.default}
+        assert parse_options(given, overwrite=False) == parse_options({"format": fmt}, overwrite=False)
 
 
 def test_overwrite_contradicts_another_conflict_mode() -> None:

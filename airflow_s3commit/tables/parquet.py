@@ -8,21 +8,25 @@ doesn't.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from airflow_s3commit.spark.column_statistics import ColumnCounts
+from airflow_s3commit.tables.column_statistics import ColumnCounts
+from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
+from airflow_s3commit.tables.sink import DetachableSink
+from airflow_s3commit.tables.spark_footer import SparkFooter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_s3commit.protocol.statistics import ColumnStatistics
+    from airflow_s3commit.tables.sink import Sink
 
-__all__ = ["CODECS", "Codec", "ParquetEncoder", "ParquetFormat", "Sink"]
+__all__ = ["ParquetEncoder", "ParquetForm", "dictionary_columns"]
 
 #: Rows by which it is judged whether a column is worth a dictionary.
 _SAMPLE_ROWS = 10_000
@@ -32,68 +36,47 @@ _LEAST_SAMPLE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
-    """A Parquet compression.
-
-    Attributes:
-        arrow: Its name in pyarrow.
-        suffix: What Spark puts before ``.parquet``.
-
-    """
-
-    arrow: str
-    suffix: str
-
-
-#: Compressions by the names that Spark's option ``compression`` takes.
-CODECS = {
-    "snappy": Codec("snappy", ".snappy"),
-    "gzip": Codec("gzip", ".gz"),
-    "zstd": Codec("zstd", ".zstd"),
-    "lz4_raw": Codec("lz4", ".lz4raw"),
-    "brotli": Codec("brotli", ".br"),
-    "none": Codec("none", ""),
-    "uncompressed": Codec("none", ""),
-}
-
-
-class Sink(Protocol):
-    """What an encoder writes into."""
-
-    def write(self, data: bytes) -> int:
-        """Append bytes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetFormat:
+class ParquetForm:
     """How the files of one write are encoded.
 
     Attributes:
-        compression: A key of `CODECS`.
-        spark_version: Version of the Spark that writes.
-        row_metadata: The files' Spark schema (without partition columns) as JSON.
+        compression: A key of the format's codecs.
+        spark: What the footer says of Spark.
+        int96: Whether times with a zone are stored in 96 bits, as Spark does by default, and not in 64.
 
     """
 
-    compression: str
-    spark_version: str
-    row_metadata: str
+    compression: str = "snappy"
+    spark: SparkFooter | None = None
+    int96: bool = False
 
-    content_type = "application/vnd.apache.parquet"
+    @property
+    def content_type(self) -> str:
+        """Media type of the files."""
+        return FORMATS["parquet"].content_type
 
     @property
     def suffix(self) -> str:
         """The end of a file's name, such as ``.snappy.parquet``."""
-        return f"{CODECS[self.compression].suffix}.parquet"
+        return FORMATS["parquet"].suffix(self.compression)
 
-    @property
-    def footer(self) -> dict[str, str]:
-        """What Spark expects in a footer."""
-        return {
-            "org.apache.spark.version": self.spark_version,
-            "org.apache.spark.sql.parquet.row.metadata": self.row_metadata,
-        }
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse what 96 bits cannot tell apart.
+
+        Raises:
+            UnsupportedColumn: There are times without a zone among those that are to have 96 bits.
+
+        """
+        for field in schema:
+            if self.int96 and _has_local_time(field.type):
+                raise UnsupportedColumn(
+                    f"column {field.name!r} has times without zone, which INT96 cannot hold: leave"
+                    " outputTimestampType at TIMESTAMP_MICROS"
+                )
+
+    def encoder(self, sink: Sink, schema: pa.Schema) -> ParquetEncoder:
+        """Start one file."""
+        return ParquetEncoder(sink, schema, self)
 
 
 class ParquetEncoder:
@@ -110,8 +93,8 @@ class ParquetEncoder:
 
     """
 
-    def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetFormat) -> None:
-        self._sink = _DetachableSink(sink)
+    def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetForm) -> None:
+        self._sink = DetachableSink(sink)
         self._schema = schema
         self._form = form
         self._writer: pq.ParquetWriter | None = None
@@ -119,6 +102,11 @@ class ParquetEncoder:
         self._footers: list[pq.FileMetaData] = []
         self.rows = 0
         self.statistics: dict[str, ColumnStatistics] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far."""
+        return self._sink.bytes
 
     def write(self, table: pa.Table) -> None:
         """Write rows as one row group."""
@@ -132,7 +120,8 @@ class ParquetEncoder:
     def close(self) -> None:
         """Write the footer; a file without rows gets its schema too."""
         writer = self._writer or self._start(self._schema.empty_table())
-        writer.add_key_value_metadata(self._form.footer)
+        if self._form.spark is not None:
+            writer.add_key_value_metadata(self._form.spark.parquet)
         writer.close()
         self.statistics = self._counts.statistics(self._footers[0])
 
@@ -147,10 +136,11 @@ class ParquetEncoder:
             pa.PythonFile(self._sink, mode="w"),
             self._schema,
             version="2.6",
-            compression=CODECS[self._form.compression].arrow,
+            compression=FORMATS["parquet"].codecs[self._form.compression].engine,
             use_dictionary=dictionary_columns(first),
             store_decimal_as_integer=True,
             store_schema=False,
+            use_deprecated_int96_timestamps=self._form.int96,
             metadata_collector=self._footers,
         )
         return self._writer
@@ -189,17 +179,7 @@ def _leaves(field: pa.Field, path: str) -> Iterator[str]:
         yield path
 
 
-class _DetachableSink:
-    """A sink that can be let go of: an encoder that is thrown away still wants to write its footer."""
-
-    closed = False
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.detached = False
-
-    def write(self, data: bytes) -> int:
-        return len(data) if self.detached else self._sink.write(data)
-
-    def flush(self) -> None:
-        """Do nothing: the sink sends what it has when it is full."""
+def _has_local_time(kind: pa.DataType) -> bool:
+    if pt.is_timestamp(kind):
+        return kind.tz is None
+    return any(_has_local_time(kind.field(number).type) for number in range(kind.num_fields))

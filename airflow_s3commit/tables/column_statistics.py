@@ -53,11 +53,18 @@ class ColumnCounts:
             if number not in self._unordered and pt.is_floating(column.type) and _has_nan(column):
                 self._unordered.add(number)
 
-    def statistics(self, footer: pq.FileMetaData) -> dict[str, ColumnStatistics]:
-        """Return what is known of the first top-level columns, given the footer of the file they are in."""
+    def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
+        """Return what is known of the first top-level columns.
+
+        Args:
+            footer: The footer of the Parquet file they are in; files of other formats have no bounds.
+
+        """
         leaf, known = 0, {}
         for number, field in islice(enumerate(self._schema), MAX_COLUMNS):
-            least, greatest = (None, None) if number in self._unordered else _bounds(footer, leaf)
+            least, greatest = (None, None)
+            if footer is not None and number not in self._unordered:
+                least, greatest = _bounds(footer, leaf)
             known[field.name] = ColumnStatistics(
                 values=self._rows - self._nulls[number],
                 nulls=self._nulls[number],

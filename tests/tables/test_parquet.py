@@ -13,15 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.spark.encoders import CODECS, ParquetEncoder, ParquetFormat, dictionary_columns
+from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm, dictionary_columns
+from airflow_s3commit.tables.spark_footer import SparkFooter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORM = ParquetFormat("snappy", "4.3.0", json.dumps({"type": "struct", "fields": []}))
+SPARK = SparkFooter("4.3.0", json.dumps({"type": "struct", "fields": []}))
+FORM = ParquetForm("snappy", SPARK)
 
 
-def encode(table: pa.Table, form: ParquetFormat = FORM, groups: int = 1) -> io.BytesIO:
+def encode(table: pa.Table, form: ParquetForm = FORM, groups: int = 1) -> io.BytesIO:
     """Return a table as a file."""
     sink = io.BytesIO()
     encoder = ParquetEncoder(sink, table.schema, form)
@@ -38,7 +41,7 @@ def test_the_footer_is_what_spark_reads_its_schema_from() -> None:
     metadata = pq.ParquetFile(encode(pa.table({"x": [1]}))).metadata
     assert metadata.metadata == {
         b"org.apache.spark.version": b"4.3.0",
-        b"org.apache.spark.sql.parquet.row.metadata": FORM.row_metadata.encode(),
+        b"org.apache.spark.sql.parquet.row.metadata": SPARK.row_metadata.encode(),
     }
 
 
@@ -66,10 +69,10 @@ def test_types_are_stored_as_spark_stores_them() -> None:
     assert pq.read_table(encode(table)).column("ntz").to_pylist() == [moment]
 
 
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", FORMATS["parquet"].codecs)
 def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> None:
     """DuckDB reads what each codec wrote, and the file's name says the codec as Spark's does."""
-    form = ParquetFormat(name, "4.3.0", "{}")
+    form = ParquetForm(name, SPARK)
     table = pa.table({"x": list(range(2000)), "s": ["abc"] * 2000})
     path = tmp_path / f"file{form.suffix}"
     path.write_bytes(encode(table, form).getvalue())

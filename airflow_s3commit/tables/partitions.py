@@ -1,14 +1,13 @@
 """Splitting rows by their partition values, into directories named exactly as Spark names them.
 
 The escaping is that of Spark's ``ExternalCatalogUtils.escapePathName``; values are rendered as Spark casts
-them to string. Types whose text depends on the session, or on Java's own rules, are refused: their column
-is to be cast in Spark.
+them to string, times in the zone that their column has (in Spark's batches the session's). Types that only
+Spark can render are refused: their column is to be cast first.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import itertools
 import re
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
+
+from airflow_s3commit.tables.java_text import decimal_text, java_double, java_float, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +36,6 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 # Control characters and what some file system, or Hive's own syntax, reads as more than a character.
 _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
-
-#: From this scale on, Java and Python may write small decimals with an exponent.
-_PLAIN_SCALE = 6
 
 #: A slice smaller than its batch by this factor is copied, so that it doesn't keep the batch in memory.
 _WASTE = 2
@@ -88,6 +86,7 @@ class PartitionSplitter:
         self._columns = list(columns)
         self._names = [escape(name) for name in columns]
         self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
+        self._inexact = any(pt.is_floating(schema.field(name).type) for name in columns)
         self._kept = [name for name in schema.names if name not in set(columns)]
         self._known: dict[tuple[Any, ...], str] = {}
         # What `arranged` found out, `split` is asked for next.
@@ -130,7 +129,7 @@ class PartitionSplitter:
             return self._latest[1]
         combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self._columns:
-            encoded = batch.column(name).dictionary_encode()
+            encoded = _comparable(batch.column(name)).dictionary_encode()
             size = len(encoded.dictionary)
             codes = encoded.indices.fill_null(size).to_numpy(zero_copy_only=False).astype(np.int64)
             combined = combined * (size + 1) + codes
@@ -143,13 +142,22 @@ class PartitionSplitter:
 
     def _directory(self, batch: pa.RecordBatch, row: int) -> str:
         values = tuple(_value(batch, name, row) for name in self._columns)
-        known = self._known.get(values)
+        # By their texts: -0.0 equals 0.0 and NaN not even itself.
+        key = values if not self._inexact else tuple(map(repr, values))
+        known = self._known.get(key)
         if known is None:
-            known = self._known[values] = "/".join(
+            known = self._known[key] = "/".join(
                 f"{name}={_directory_value(value, render)}"
                 for name, value, render in zip(self._names, values, self._renderers, strict=True)
             )
         return known
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Return floats as their bits, in which -0.0 is another value than 0.0."""
+    if pt.is_float64(column.type):
+        return column.view(pa.int64())
+    return column.view(pa.int32()) if pt.is_float32(column.type) else column
 
 
 def _value(batch: pa.RecordBatch, name: str, row: int) -> Any:
@@ -162,7 +170,7 @@ def _value(batch: pa.RecordBatch, name: str, row: int) -> Any:
 
 
 def _remedy(name: str) -> str:
-    return f"cast it to string first: df.withColumn({name!r}, df[{name!r}].cast('string'))"
+    return f"cast it to string first, in Spark: df.withColumn({name!r}, df[{name!r}].cast('string'))"
 
 
 def _piece(rows: pa.RecordBatch, order: Codes | None, start: int, end: int) -> pa.RecordBatch:
@@ -204,17 +212,11 @@ def resolve_name(names: Sequence[str], name: str) -> str:
 def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
     if pt.is_string(kind) or pt.is_large_string(kind):
         return _text(name)
-    if pt.is_integer(kind):
-        return str
-    if pt.is_boolean(kind):
-        return _boolean
-    if pt.is_date32(kind):
-        return dt.date.isoformat
-    if pt.is_decimal(kind) and 0 <= kind.scale <= _PLAIN_SCALE:
-        return decimal.Decimal.__str__
+    for is_kind, render in _RENDERERS:
+        if is_kind(kind):
+            return render
     raise UnsupportedPartition(
-        f"column {name!r} has the type {kind}, whose text in a partition directory only Spark can make;"
-        f" {_remedy(name)}"
+        f"column {name!r} has the type {kind}, that partition directories have no text for; {_remedy(name)}"
     )
 
 
@@ -229,3 +231,14 @@ def _text(name: str) -> Callable[[str], str]:
 
 def _boolean(value: bool) -> str:
     return "true" if value else "false"
+
+
+_RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
+    (pt.is_integer, str),
+    (pt.is_boolean, _boolean),
+    (pt.is_date32, dt.date.isoformat),
+    (pt.is_decimal, decimal_text),
+    (pt.is_float64, java_double),
+    (pt.is_float32, java_float),
+    (pt.is_timestamp, moment_text),
+)

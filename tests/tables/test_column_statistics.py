@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.statistics import ColumnStatistics
-from airflow_s3commit.spark.encoders import ParquetEncoder, ParquetFormat
+from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
 
-FORM = ParquetFormat("snappy", "4.3.0", "{}")
+FORM = ParquetForm()
 MOMENT = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
 EAST = dt.timezone(dt.timedelta(hours=9))
 

@@ -6,24 +6,31 @@ so a directory with few rows needs no open file until the end, and then only for
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_s3commit.spark.encoders import ParquetEncoder, ParquetFormat
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.protocol.local_file import LocalFile
-    from airflow_s3commit.protocol.task_attempt import TaskAttempt
-    from airflow_s3commit.protocol.upload import OutputFile
+    from airflow_s3commit.tables.options import TableOptions
+    from airflow_s3commit.tables.sink import Encoder, FileForm, FileOpener, TableFile
 
 __all__ = ["Bounds", "OpenFiles", "RowBuffers"]
 
 _MIB = 1024 * 1024
+
+#: What a batch of a few rows takes beyond its values, by measurement: objects and padding for each column.
+_BATCH_OVERHEAD = 512
+_COLUMN_OVERHEAD = 384
+
+#: Small lots of one directory are put together when there are so many.
+_MOST_LOTS = 16
+
+#: So many row groups make a file of the size that is asked for, so that it is not missed by much.
+_GROUPS_PER_FILE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Bounds:
 
     Attributes:
         rows_per_file: Rows after which a file is ended; 0 for no limit.
+        file_bytes: Encoded bytes after which a file is ended; 0 for no limit.
         open_files: Files open at a time.
         row_bytes: Bytes of rows kept before they are encoded.
         row_group_bytes: Bytes of rows that make a row group.
@@ -40,10 +48,25 @@ class Bounds:
     """
 
     rows_per_file: int = 0
-    open_files: int = 32
+    file_bytes: int = 0
+    open_files: int = 64
     row_bytes: int = 64 * _MIB
     row_group_bytes: int = 64 * _MIB
     encoded_bytes: int = 64 * _MIB
+
+    @classmethod
+    def of(cls, options: TableOptions) -> Bounds:
+        """Return what the options of a write allow."""
+        target = options.target_file_bytes
+        groups = min(options.row_group_bytes, max(target // _GROUPS_PER_FILE, 1)) if target else 0
+        return cls(
+            rows_per_file=options.max_records_per_file,
+            file_bytes=target,
+            open_files=options.open_files,
+            row_bytes=options.row_bytes,
+            row_group_bytes=groups or options.row_group_bytes,
+            encoded_bytes=options.encoded_bytes,
+        )
 
 
 @dataclass(slots=True)
@@ -67,14 +90,17 @@ class RowBuffers:
         self._bounds = bounds
         self._write = write
         self._waiting: dict[str, _Waiting] = {}
+        self._overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * len(schema)
         self._bytes = 0
 
     def add(self, directory: str, rows: pa.RecordBatch) -> None:
         """Keep rows, and pass rows on where a row group is full or memory runs short."""
         waiting = self._waiting.setdefault(directory, _Waiting())
         waiting.batches.append(rows)
-        waiting.bytes += rows.nbytes
-        self._bytes += rows.nbytes
+        self._count(waiting, rows.nbytes + self._overhead)
+        if len(waiting.batches) >= _MOST_LOTS and waiting.bytes < self._overhead * _MOST_LOTS * 2:
+            waiting.batches = pa.Table.from_batches(waiting.batches).combine_chunks().to_batches()
+            self._count(waiting, -self._overhead * (_MOST_LOTS - 1))
         if waiting.bytes >= self._bounds.row_group_bytes:
             self._pass_on(directory)
         elif self._bytes > self._bounds.row_bytes:
@@ -84,6 +110,10 @@ class RowBuffers:
         """Pass everything on."""
         for directory in list(self._waiting):
             self._pass_on(directory)
+
+    def _count(self, waiting: _Waiting, size: int) -> None:
+        waiting.bytes += size
+        self._bytes += size
 
     def _make_room(self) -> None:
         # Half at a time: ordering the directories once frees many of them.
@@ -100,35 +130,47 @@ class RowBuffers:
 
 @dataclass(slots=True)
 class _Open:
-    file: OutputFile | LocalFile
-    encoder: ParquetEncoder
+    file: TableFile
+    encoder: Encoder
 
 
 class OpenFiles:
-    """The Parquet files of one task attempt; those least recently written are closed when there are too many.
+    """The files that a task has open; those least recently written are closed when there are too many.
 
     Use it in a ``with`` block: leaving it by an exception lets go of what is open. The uploads themselves
-    are the attempt's to abort.
+    are their attempt's to abort.
 
     Args:
-        attempt: Whose files they are.
+        opener: Opens files.
         schema: Schema of the rows.
         form: How to encode them.
         bounds: How much to hold.
         stem: First part of the file names, unique to the task within its job.
+        numbers: How many files of that stem each directory has; counted on.
+
+    Attributes:
+        files: How many files were opened.
 
     """
 
     def __init__(
-        self, attempt: TaskAttempt, schema: pa.Schema, form: ParquetFormat, bounds: Bounds, stem: str
+        self,
+        opener: FileOpener,
+        schema: pa.Schema,
+        form: FileForm,
+        bounds: Bounds,
+        *,
+        stem: str,
+        numbers: dict[str, int] | None = None,
     ) -> None:
-        self._attempt = attempt
+        self._opener = opener
         self._schema = schema
         self._form = form
         self._bounds = bounds
         self._stem = stem
         self._open: OrderedDict[str, _Open] = OrderedDict()
-        self._numbers: defaultdict[str, int] = defaultdict(int)
+        self._numbers = {} if numbers is None else numbers
+        self.files = 0
 
     def __enter__(self) -> OpenFiles:
         return self
@@ -146,7 +188,7 @@ class OpenFiles:
             entry = self._entry(directory)
             head = rows.slice(0, limit - entry.encoder.rows) if limit else rows
             entry.encoder.write(head)
-            if limit and entry.encoder.rows >= limit:
+            if self._is_full(entry.encoder):
                 self._close(directory)
             rows = rows.slice(head.num_rows)
         self._make_room()
@@ -161,6 +203,10 @@ class OpenFiles:
         while self._open:
             self._close(next(iter(self._open)))
 
+    def _is_full(self, encoder: Encoder) -> bool:
+        limit, target = self._bounds.rows_per_file, self._bounds.file_bytes
+        return bool(limit and encoder.rows >= limit) or bool(target and encoder.bytes >= target)
+
     def _entry(self, directory: str) -> _Open:
         entry = self._open.get(directory)
         if entry is not None:
@@ -168,11 +214,13 @@ class OpenFiles:
             return entry
         while len(self._open) >= self._bounds.open_files:
             self._close(next(iter(self._open)))
-        name = f"{self._stem}.c{self._numbers[directory]:03d}{self._form.suffix}"
-        self._numbers[directory] += 1
+        number = self._numbers.get(directory, 0)
+        self._numbers[directory] = number + 1
+        name = f"{self._stem}.c{number:03d}{self._form.suffix}"
         path = f"{directory}/{name}" if directory else name
-        file = self._attempt.open(path, content_type=self._form.content_type)
-        entry = self._open[directory] = _Open(file, ParquetEncoder(file, self._schema, self._form))
+        file = self._opener.open(path, content_type=self._form.content_type)
+        entry = self._open[directory] = _Open(file, self._form.encoder(file, self._schema))
+        self.files += 1
         return entry
 
     def _close(self, directory: str) -> None:

@@ -1,0 +1,210 @@
+"""Rows to ORC, so that Spark finds what its own writer would have left.
+
+Times with a zone are instants, which are read back right in any zone (Spark's own files depend on that of
+the reader's JVM). Times without one and intervals are whole numbers with Spark's note of what they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyarrow import orc
+
+from airflow_s3commit.tables.column_statistics import ColumnCounts
+from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
+from airflow_s3commit.tables.sink import DetachableSink
+from airflow_s3commit.tables.spark_footer import SparkFooter
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.statistics import ColumnStatistics
+    from airflow_s3commit.tables.sink import Sink
+
+__all__ = ["OrcEncoder", "OrcForm"]
+
+#: The attribute of a column in which Spark keeps its type.
+_SPARK_TYPE = "spark.sql.catalyst.type"
+
+#: Spark's type of a duration, where it is not known which units it has.
+_INTERVAL = "interval day to second"
+
+#: The first day of the Gregorian calendar, in days from 1970.
+_GREGORIAN_DAY = -141_427
+
+#: Microseconds of a second, and of a day.
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class OrcForm:
+    """How the files of one write are encoded.
+
+    Attributes:
+        compression: A key of the format's codecs.
+        spark: What the footer says of Spark.
+        stripe_bytes: Bytes of a stripe.
+
+    """
+
+    compression: str = "zstd"
+    spark: SparkFooter | None = None
+    stripe_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def content_type(self) -> str:
+        """Media type of the files."""
+        return FORMATS["orc"].content_type
+
+    @property
+    def suffix(self) -> str:
+        """The end of a file's name, such as ``.zstd.orc``."""
+        return FORMATS["orc"].suffix(self.compression)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse columns that ORC cannot hold.
+
+        Raises:
+            UnsupportedColumn: There is one.
+
+        """
+        for field in schema:
+            _check(field.name, field.type)
+
+    def encoder(self, sink: Sink, schema: pa.Schema) -> OrcEncoder:
+        """Start one file."""
+        return OrcEncoder(sink, schema, self)
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the file for the schema of the rows."""
+        types = self.spark.types if self.spark is not None else {}
+        fields = [_stored(field, types.get(field.name)) for field in schema]
+        return pa.schema(fields, metadata=self.spark.orc if self.spark is not None else None)
+
+
+class OrcEncoder:
+    """Writes one ORC file.
+
+    Args:
+        sink: Takes the bytes; it is the caller's to close.
+        schema: Schema of the rows.
+        form: How to encode.
+
+    Attributes:
+        rows: Rows written so far.
+        statistics: What is known of each column, once closed.
+
+    """
+
+    def __init__(self, sink: Sink, schema: pa.Schema, form: OrcForm) -> None:
+        self._sink = DetachableSink(sink)
+        self._schema = form.schema(schema)
+        self._writer = orc.ORCWriter(
+            pa.PythonFile(self._sink, mode="w"),
+            compression=FORMATS["orc"].codecs[form.compression].engine,
+            stripe_size=form.stripe_bytes,
+        )
+        self._counts = ColumnCounts(schema)
+        self.rows = 0
+        self.statistics: dict[str, ColumnStatistics] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far."""
+        return self._sink.bytes
+
+    def write(self, table: pa.Table) -> None:
+        """Write rows.
+
+        Raises:
+            UnsupportedColumn: A date or a time is one that Spark would read back as another.
+
+        """
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if _has_times(column.type):
+                for chunk in column.chunks:
+                    _check_times(name, chunk)
+        self._writer.write(table.cast(self._schema))
+        self._counts.add(table)
+        self.rows += table.num_rows
+
+    def close(self) -> None:
+        """Write the footer; a file without rows gets its schema too."""
+        if self.rows == 0:
+            self._writer.write(self._schema.empty_table())
+        self._writer.close()
+        self.statistics = self._counts.statistics()
+
+    def abandon(self) -> None:
+        """Let go of the file without another byte reaching the sink."""
+        self._sink.detached = True
+        self._writer.close()
+
+
+def _check(name: str, kind: pa.DataType) -> None:
+    unknown = (pt.is_null, pt.is_time, pt.is_fixed_size_list, pt.is_decimal256, pt.is_unsigned_integer)
+    if any(is_kind(kind) for is_kind in unknown):
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {kind}, which ORC has no equal of: cast it, or write parquet"
+        )
+    for number in range(kind.num_fields):
+        _check(name, kind.field(number).type)
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    if pt.is_date(kind) or pt.is_timestamp(kind):
+        return True
+    return any(_has_times(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _check_times(name: str, values: pa.Array) -> None:
+    """Refuse dates and times that Arrow's ORC writer stores so that Spark's reader finds others, or fails."""
+    kind = values.type
+    if pt.is_struct(kind):
+        for child in values.flatten():
+            _check_times(name, child)
+    elif pt.is_map(kind):
+        _check_times(name, values.keys)
+        _check_times(name, values.items)
+    elif pt.is_nested(kind):
+        _check_times(name, values.flatten())
+    elif pt.is_date(kind):
+        # In an ORC file that doesn't say which calendar it has, dates before this are Julian.
+        _refuse_any(name, pc.less(values.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15")
+    elif pt.is_timestamp(kind) and kind.tz is not None:
+        ticks = values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        _refuse_any(name, pc.less(ticks, _GREGORIAN_DAY * _DAY), "times before 1582-10-15")
+        fractions = pc.subtract(ticks, pc.multiply(pc.divide(ticks, _SECOND), _SECOND))
+        _refuse_any(name, pc.less(fractions, 0), "times before 1970 with fractions of a second")
+
+
+def _refuse_any(name: str, found: pa.Array, what: str) -> None:
+    if pc.any(found).as_py():
+        raise UnsupportedColumn(f"column {name!r} has {what}, which cannot be written to ORC: write parquet")
+
+
+def _stored(field: pa.Field, spark_type: str | None) -> pa.Field:
+    """Return a column's field in the file, with Spark's note of its type where ORC has no type for it."""
+    kind = field.type
+    if pt.is_timestamp(kind):
+        note = "timestamp_ntz" if kind.tz is None else "timestamp"
+        stored = pa.int64() if kind.tz is None else kind
+        return pa.field(field.name, stored, field.nullable, {_SPARK_TYPE: note})
+    if pt.is_duration(kind):
+        return pa.field(field.name, pa.int64(), field.nullable, {_SPARK_TYPE: spark_type or _INTERVAL})
+    return pa.field(field.name, _stored_type(kind), field.nullable)
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct([_stored(kind.field(number), None) for number in range(kind.num_fields)])
+    if pt.is_map(kind):
+        return pa.map_(_stored_type(kind.key_type), _stored(kind.item_field, None))
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pa.list_(_stored(kind.value_field, None))
+    if pt.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if pt.is_large_binary(kind) else kind

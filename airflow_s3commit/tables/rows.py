@@ -1,0 +1,145 @@
+"""Tables of any library as Arrow batches of types that files, and their readers, know.
+
+What Spark has no type for, but an equal of, becomes that: dictionaries their values, times microseconds.
+Nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from airflow_s3commit.tables.formats import UnsupportedColumn
+
+__all__ = ["Rows", "rows_of"]
+
+_DECIMAL_DIGITS = 38
+
+#: Rows that become what can be written at once: a table in memory is one batch, however large.
+_ROWS = 65_536
+
+
+class Rows:
+    """Batches of one schema.
+
+    Args:
+        reader: The batches as they come.
+
+    Attributes:
+        schema: Their schema after the columns became what can be written.
+
+    Raises:
+        UnsupportedColumn: A column has a type without an equal, or two have one name.
+
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+        names = reader.schema.names
+        if len(set(names)) < len(names):
+            raise UnsupportedColumn(f"two columns have one name: {', '.join(names)}")
+        self.schema = pa.schema([_storable(field) for field in reader.schema])
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            UnsupportedColumn: A time has digits that microseconds cannot hold.
+
+        """
+        for whole in self._reader:
+            for batch in pa.Table.from_batches([whole]).to_batches(max_chunksize=_ROWS):
+                yield from self._stored(batch)
+
+    def _stored(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        columns = [_decodable(column) for column in batch.columns]
+        try:
+            table = pa.Table.from_arrays(columns, names=batch.schema.names).cast(self.schema)
+        except pa.ArrowInvalid as error:
+            raise UnsupportedColumn(
+                f"a column cannot be written as it is ({error}); round or cast it first"
+            ) from error
+        batches: list[pa.RecordBatch] = table.to_batches()
+        return batches
+
+
+def rows_of(data: Any) -> Rows:
+    """Return the rows of a table: of pyarrow, pandas, polars, DuckDB, or whatever else speaks Arrow.
+
+    Args:
+        data: A table, or a reader of batches, which is read once and as the rows are written. A pandas index
+            is not written.
+
+    Raises:
+        UnsupportedColumn: A column has a type without an equal, or two have one name.
+        TypeError: It is no table.
+
+    """
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return Rows(pa.Table.from_pandas(data, preserve_index=False).to_reader())
+    if hasattr(data, "__arrow_c_stream__"):
+        return Rows(pa.RecordBatchReader.from_stream(data))
+    if hasattr(data, "__arrow_c_array__"):
+        return Rows(pa.Table.from_batches([pa.record_batch(data)]).to_reader())
+    raise TypeError(
+        f"{type(data).__name__} is no table: it has no __arrow_c_stream__, as tables of pyarrow, pandas and"
+        " polars and DuckDB's relations have; what a DuckDB connection answers is one as con.sql(...)"
+    )
+
+
+def _decodable(column: pa.Array) -> pa.Array:
+    """Return a column whose dictionary, if it has one, is of values that Arrow can look up."""
+    if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
+        return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
+    return column
+
+
+def _storable(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _stored_type(field.name, field.type), field.nullable)
+
+
+def _stored_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is written as."""
+    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        return _stored_type(name, kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([_storable(kind.field(number)) for number in range(kind.num_fields)])
+    if pt.is_map(kind):
+        return pa.map_(_stored_type(name, kind.key_type), _storable(kind.item_field))
+    if pt.is_nested(kind) and hasattr(kind, "value_field"):
+        return pa.list_(_storable(kind.value_field))
+    return _plain_type(name, kind)
+
+
+def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pt.is_decimal(kind):
+        if kind.precision > _DECIMAL_DIGITS:
+            raise UnsupportedColumn(f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits")
+        return pa.decimal128(kind.precision, kind.scale)
+    for is_kind, stored in _STORED:
+        if is_kind(kind):
+            return stored
+    if not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {kind}, which files have no equal of: cast it first"
+        )
+    return kind
+
+
+_AS_THEY_ARE = (pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_null, pt.is_time)
+_STORED = (
+    (pt.is_string, pa.string()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_string_view, pa.string()),
+    (pt.is_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_binary_view, pa.binary()),
+    (pt.is_fixed_size_binary, pa.binary()),
+    (pt.is_date, pa.date32()),
+    (pt.is_float16, pa.float32()),
+)

@@ -1,0 +1,154 @@
+"""The jobs of a streaming query's batches, whose drivers die, or live on beside another, at every call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count, product
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.spark.batch_jobs import STAGE, Batch, begin_batch, commit_batch
+from airflow_s3commit.store.memory import MemoryStore
+from tests.crash.faulty import FAULTS, Crash, Fault, FaultyStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_s3commit.store.base import ObjectStore
+
+BATCH = Batch("query", "", "s3://lake/t/", 7)
+OTHER = JobOptions(committer="magic", conflict_mode="append")
+
+by_mode = pytest.mark.parametrize("mode", ["append", "replace"])
+
+
+def run(store: ObjectStore, batch: Batch = BATCH, mode: str = "append", rows: int = 1) -> str | None:
+    """Run a batch as a driver does, and return its job's id; None if there was nothing to do."""
+    token = uuid4().hex
+    options = JobOptions(committer="partitioned", conflict_mode=mode)  # type: ignore[arg-type]
+    job = begin_batch(store, batch, options, token)
+    if job is None:
+        return None
+    try:
+        with job.task_attempt(STAGE, token, "0", "1", threads=0) as attempt:
+            file = attempt.open(f"b={batch.number}/part.parquet")
+            file.write(b"rows")
+            file.close(rows=rows)
+            task = attempt.commit()
+        job.seal_stage(STAGE, token, [task])
+        commit_batch(job, token, rows)
+    except S3CommitError:
+        if (state := job.state()) is None or state.state in ("open", "sealed"):
+            job.abort()
+        raise
+    return job.reference.job_id
+
+
+def check(store: MemoryStore, batches: int = 1) -> None:
+    """Check that each batch is there once, and nothing is left of any other attempt."""
+    keys = [info.key for info in store.list_objects("lake", "t/")]
+    data = [key for key in keys if "/b=" in key]
+    assert [store.get("lake", key).body for key in data] == [b"rows"] * batches
+    assert len([key for key in keys if "/manifests/" in key and key.endswith(".json")]) == batches
+    assert not [key for key in keys if "__magic_job" in key]
+    assert list(store.list_uploads("lake", "t/")) == []
+
+
+def attempted(store: object, what: Callable[[ObjectStore], object]) -> None:
+    """Run something that may be stopped, or be told so."""
+    with suppress(Crash, S3CommitError):
+        what(store)  # type: ignore[arg-type]
+
+
+def test_ids_follow_from_the_batch() -> None:
+    """The same batch and attempt have the same UUID in every process; any other has another."""
+    assert BATCH.job_id(0) == Batch("query", "", "s3://lake/t/", 7).job_id(0)
+    assert str(UUID(BATCH.job_id(0))) == BATCH.job_id(0)
+    others = [
+        BATCH.job_id(1),
+        Batch("query", "", "s3://lake/t/", 8).job_id(0),
+        Batch("query2", "", "s3://lake/t/", 7).job_id(0),
+        Batch("query", "late", "s3://lake/t/", 7).job_id(0),
+        Batch("query", "", "s3://lake/u/", 7).job_id(0),
+    ]
+    assert len({BATCH.job_id(0), *others}) == 6
+
+
+def test_a_batch_that_comes_again_is_committed_already() -> None:
+    """A batch that is replayed after its commit writes nothing."""
+    store = MemoryStore()
+    assert run(store) == BATCH.job_id(0)
+    assert run(store) is None
+    check(store)
+
+
+def test_an_aborted_attempt_spends_its_id() -> None:
+    """After attempts that were aborted, by whomever, the next one has the next id."""
+    store = MemoryStore()
+    for attempt in range(3):
+        Job.setup(store, "s3://lake/t/", options=OTHER, job_id=BATCH.job_id(attempt)).abort()
+    assert run(store) == BATCH.job_id(3)
+    assert run(store) is None
+    check(store)
+
+
+def test_a_batch_without_rows_leaves_no_file() -> None:
+    """A batch without rows is committed, so that it is known to be done, and has no file."""
+    store = MemoryStore()
+    assert run(store, rows=0) == BATCH.job_id(0)
+    assert [info.key for info in store.list_objects("lake", "t/") if "/b=" in info.key] == []
+    assert list(store.list_uploads("lake", "t/")) == []
+    assert run(store) is None
+
+
+@by_mode
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault: Fault) -> None:
+    """Wherever a driver is stopped, the next one brings the batch there once; and so do two that stop."""
+    for at in count(1):
+        store = MemoryStore()
+        faulty = FaultyStore(store, at=at, fault=fault)
+        attempted(faulty, lambda store: run(store, mode=mode))
+        if not faulty.hit:
+            assert at > 20
+            return
+        attempted(FaultyStore(store, at=at // 2, fault=fault), lambda store: run(store, mode=mode))
+        run(store, mode=mode)
+        check(store)
+
+
+@by_mode
+def test_another_driver_at_any_call_of_a_zombie(mode: str) -> None:
+    """Wherever a driver sleeps while another runs this batch and the next, each batch is there once."""
+    for at in count(1):
+        store = MemoryStore()
+        calls = 0
+
+        def wake(_: str, at: int = at, store: MemoryStore = store) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                run(store, mode=mode)
+                run(store, Batch("query", "", "s3://lake/t/", 8), mode=mode)
+
+        attempted(FaultyStore(store, gate=wake), lambda store: run(store, mode=mode))
+        if calls < at:
+            assert at > 20
+            return
+        check(store, batches=2)
+        assert run(store, mode=mode) is None
+
+
+def test_options_may_change_while_an_attempt_is_half_set_up() -> None:
+    """An attempt of which only the record was written, by a driver that committed otherwise, is given up."""
+    for at, fault in product(range(1, 40), ("before", "after")):
+        store = MemoryStore()
+        faulty = FaultyStore(store, at=at, fault=fault)  # type: ignore[arg-type]
+        attempted(faulty, lambda store: begin_batch(store, BATCH, OTHER, uuid4().hex))
+        run(store)
+        check(store)

@@ -1,0 +1,37 @@
+"""The store of a process, and the credentials it found."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import AccessDenied, Unavailable
+from airflow_s3commit.spark.commit_flow import renewing_store
+from airflow_s3commit.spark.executor_store import store_of_process
+from airflow_s3commit.spark.session import StoreSettings
+
+SETTINGS = StoreSettings("http://127.0.0.1:1", "us-east-1", True)
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process keys."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "some")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+def test_a_process_connects_once() -> None:
+    """Tasks that run in one process share its store."""
+    assert store_of_process(SETTINGS) is store_of_process(
+        StoreSettings("http://127.0.0.1:1", "us-east-1", True)
+    )
+
+
+def test_a_driver_looks_for_credentials_anew_when_its_own_are_refused() -> None:
+    """After credentials were refused the next step connects anew; after any other error it does not."""
+    first = store_of_process(SETTINGS)
+    with pytest.raises(Unavailable), renewing_store(SETTINGS):
+        raise Unavailable("slow down")
+    assert store_of_process(SETTINGS) is first
+    with pytest.raises(AccessDenied), renewing_store(SETTINGS):
+        raise AccessDenied("expired")
+    assert store_of_process(SETTINGS) is not first

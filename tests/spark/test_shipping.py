@@ -1,0 +1,91 @@
+"""The zip that ships the package, and what is said where a library is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from airflow_s3commit import __version__
+from airflow_s3commit.spark import py_files
+from airflow_s3commit.spark.libraries import MissingLibrary, require_libraries
+
+
+def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
+    """The same code makes the same bytes under the same name, in this process and in another."""
+    here = Path(py_files(tmp_path / "here"))
+    code = "import sys; from airflow_s3commit.spark import py_files; print(py_files(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "there")]
+    there = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    assert there.name == here.name
+    assert __version__ in here.name
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_the_zip_is_written_once_and_again_when_damaged(tmp_path: Path) -> None:
+    """A zip that is there is left as it is; one that was cut short is written anew."""
+    path = Path(py_files(tmp_path))
+    whole, written = path.read_bytes(), path.stat().st_mtime_ns
+    assert Path(py_files(tmp_path)) == path
+    assert path.stat().st_mtime_ns == written
+    path.write_bytes(whole[:100])
+    py_files(tmp_path)
+    assert path.read_bytes() == whole
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_zip_has_python_alone(tmp_path: Path) -> None:
+    """It has every module of the package and the one that Spark finds the data source by; nothing else."""
+    with zipfile.ZipFile(py_files(tmp_path)) as archive:
+        names = archive.namelist()
+    assert names == sorted(names)
+    assert {name.rpartition(".")[2] for name in names} == {"py"}
+    assert {name.partition("/")[0] for name in names} == {"airflow_s3commit", "pyspark_s3commit"}
+    assert {"airflow_s3commit/protocol/job.py", "airflow_s3commit/spark/pending.py"} <= set(names)
+
+
+def test_a_driver_that_runs_from_a_zip_makes_the_same_zip(tmp_path: Path) -> None:
+    """A driver that was itself sent the package can send it on."""
+    path = Path(py_files(tmp_path / "here"))
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:2]; import airflow_s3commit\n"
+        "assert sys.argv[1] in airflow_s3commit.__file__\n"
+        "from airflow_s3commit.spark import py_files; print(py_files(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "there")]
+    there = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    assert there.read_bytes() == path.read_bytes()
+
+
+def test_the_usual_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the zip lies in the user's cache, where nobody else may put another one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = Path(py_files())
+    assert path.parent == tmp_path / "airflow-s3commit"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_missing_library_is_named_with_what_to_run() -> None:
+    """The error names the library, this Python, and the command that installs what is needed."""
+    with pytest.raises(MissingLibrary, match=r"needs no_such_library, missing in .* -m pip install"):
+        require_libraries(["sys", "no_such_library"])
+    require_libraries()
+
+
+@pytest.mark.parametrize("library", ["boto3", "msgspec", "pyarrow"])
+def test_importing_the_door_without_a_library_says_so(library: str) -> None:
+    """Where a library is missing in a Python worker, importing the Spark door names it and the cure."""
+    code = (
+        f"import sys; sys.modules.update({{{library!r}: None, 'pyspark.worker': sys}})\n"
+        "try: import airflow_s3commit.spark.session\n"
+        "except ImportError as error: print(type(error).__name__, error)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    ).stdout
+    assert said.startswith(f"MissingLibrary airflow-s3commit needs {library}")

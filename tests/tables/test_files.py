@@ -1,0 +1,46 @@
+"""What a task holds is bounded."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from airflow_s3commit.tables.files import Bounds, RowBuffers
+from airflow_s3commit.tables.options import TableOptions
+
+_MIB = 1024 * 1024
+
+
+def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
+    """Lots of a row or two take far more than their values: that is counted, and no row is lost."""
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(12)])
+    passed: list[int] = []
+    buffers = RowBuffers(schema, Bounds(row_bytes=4 * _MIB), lambda _, rows: passed.append(rows.num_rows))
+    before = pa.total_allocated_bytes()
+    most = 0
+    for number in range(12_000):
+        row = pa.record_batch([pa.array([number])] * 1 + [pa.array([n]) for n in range(11)], schema=schema)
+        buffers.add(f"p={number % 3_000}", row)
+        most = max(most, pa.total_allocated_bytes() - before)
+    buffers.flush()
+    assert sum(passed) == 12_000
+    assert most < 6 * _MIB
+
+
+def test_lots_of_one_partition_are_put_together() -> None:
+    """Rows that come one by one wait as few batches, and are passed on in their order."""
+    schema = pa.schema([("x", pa.int64())])
+    passed: list[pa.Table] = []
+    buffers = RowBuffers(schema, Bounds(), lambda _, rows: passed.append(rows))
+    for number in range(1_000):
+        buffers.add("p=1", pa.record_batch({"x": [number]}))
+    buffers.flush()
+    (table,) = passed
+    assert table["x"].to_pylist() == list(range(1_000))
+    assert table["x"].num_chunks < 100
+
+
+def test_a_target_size_has_several_row_groups() -> None:
+    """Where a size is asked for, row groups are a part of it, so that it is not missed by a whole one."""
+    assert Bounds.of(TableOptions(target_file_bytes=64 * _MIB)).row_group_bytes == 16 * _MIB
+    assert Bounds.of(TableOptions(target_file_bytes=1024 * _MIB)).row_group_bytes == 64 * _MIB
+    assert Bounds.of(TableOptions()).row_group_bytes == 64 * _MIB

@@ -1,0 +1,53 @@
+"""The options of a table."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from airflow_s3commit.tables.options import InvalidOption, TableOptions, parse_table_options
+
+
+def test_arguments_and_options_make_one() -> None:
+    """Arguments and options in any case are read into typed, picklable data."""
+    options = parse_table_options(
+        {"SEP": ";", "header": "true", "maxRecordsPerFile": "-1"}, format="csv", partition_by=["a"]
+    )
+    assert (options.format, options.partition_by, options.max_records_per_file) == ("csv", ("a",), 0)
+    assert (options.text.separator, options.text.header, options.codec) == (";", True, "none")
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert parse_table_options({}) == TableOptions()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"header": "true"}, "header is one of csv; the files' format is parquet"),
+        ({"format": "json", "sep": ";"}, "sep is one of csv; the files' format is json"),
+        ({"format": "csv", "parquet.block.size": "1m"}, "parquet.block.size is one of parquet"),
+        ({"format": "avro"}, "not one of parquet, orc, csv, json"),
+        ({"format": "csv", "compression": "snappy"}, "compression=snappy is not one of csv's: none,"),
+        ({"compression": "lz4"}, "compression=lz4 is not one of parquet's"),
+        ({"format": "csv", "sep": "||"}, "sep='||' of s3commit: not one ASCII character"),
+        ({"format": "csv", "sep": ";", "delimiter": ","}, "delimiter is given twice, as sep too"),
+        ({"format": "csv", "sep": '"'}, "quote and sep are both"),
+        ({"format": "csv", "encoding": "UTF-16"}, "UTF-8 only"),
+        ({"format": "csv", "dateFormat": "EEE d"}, "'EEE' is none of"),
+        ({"format": "csv", "timestampFormat": "yyyy#"}, "quote it"),
+        ({"format": "csv", "charToEscapeQuoteEscaping": "x"}, "no option charToEscapeQuoteEscaping"),
+        ({"mergeSchema": "true"}, "no option mergeSchema"),
+        ({"partBytes": "8m"}, "no option partBytes"),
+        ({"outputTimestampType": "TIMESTAMP_MILLIS"}, "not one of int96"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], says: str) -> None:
+    """No option is ignored: one that is unknown, malformed or another format's is refused with its name."""
+    with pytest.raises(InvalidOption, match=says.replace("||", r"\|\|")):
+        parse_table_options(options)
+
+
+def test_what_is_said_twice_is_refused() -> None:
+    """An argument and an option for the same thing contradict each other, even when they agree."""
+    with pytest.raises(InvalidOption, match="format is said by an argument and by an option"):
+        parse_table_options({"Format": "csv"}, format="csv")
