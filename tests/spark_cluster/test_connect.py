@@ -1,0 +1,45 @@
+"""Spark Connect: which doors are open to a client, and what the closed one says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark_cluster.cluster import SMALL, DriverProcess
+from tests.spark_cluster.conftest import DRIVER_KEYS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.spark_cluster.conftest import Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+
+
+def test_the_doors_under_connect(table: Table, tmp_path: Path) -> None:
+    """Both doors, the reader and a named stream work from a Connect client; one without a name is refused."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0.json").write_text("\n".join(f'{{"id": {n}}}' for n in range(10)))
+    told = {
+        "conf": {**SMALL, **table.address},
+        "home": str(tmp_path),
+        "tables": {door: f"{table.uri}{door}/" for door in ("format", "write_pending", "foreach_batch")},
+    }
+    client = DriverProcess(
+        "tests.spark_cluster.connect_client",
+        json.dumps(told),
+        log=tmp_path / "client.log",
+        environment=DRIVER_KEYS,
+    )
+    try:
+        said = {answer.pop("what"): answer for answer in (client.answer() for _ in range(4))}
+    finally:
+        client.stop()
+    assert said["format"] == {"result": 10}
+    assert said["write_pending"] == {"result": 10}
+    assert said["foreach_batch"] == {"result": None}
+    assert "Spark Connect does not tell a query's id" in said["foreach_batch without a stream"]["error"]
+    assert table.below("foreach_batch/").rows() == list(range(10))
+    assert table.pending() == []

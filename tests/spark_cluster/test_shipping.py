@@ -1,0 +1,93 @@
+"""Executors that do not have the package installed, and what they may never be told."""
+
+from __future__ import annotations
+
+import sysconfig
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_s3commit.spark import py_files
+from tests.spark_cluster.cluster import ApplicationFailed
+from tests.spark_cluster.conftest import DRIVER_SECRET, EXECUTOR_SECRET
+
+if TYPE_CHECKING:
+    from tests.spark_cluster.conftest import Driver, Table
+
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+
+ROWS = 300
+
+
+def python_without(home: Path, *names: str) -> str:
+    """Make a Python that has what this one has but this package, and but for some libraries."""
+    venv.create(home, symlinks=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    hidden = ("airflow_s3commit", "pyspark_s3commit", "_editable", "__editable__", *names)
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if entry.suffix != ".pth" and not entry.name.startswith(hidden):
+            (site / entry.name).symlink_to(entry)
+    return str(home / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the zip."""
+    return py_files(tmp_path_factory.mktemp("shipped"))
+
+
+def test_executors_get_the_package_by_py_files(
+    driver: Driver, table: Table, tmp_path: Path, shipped: str
+) -> None:
+    """A Python without the package cannot write; with the zip it can, and only libraries must be there."""
+    bare = python_without(tmp_path / "bare")
+    how = {"door": "write_pending", "destination": table.uri, "rows": ROWS, "tasks": 2, "conf": {}}
+    fresh = driver.of_its_own()
+    try:
+        with pytest.raises(ApplicationFailed, match="No module named 'airflow_s3commit'"):
+            fresh.call("write", python=bare, **how)
+        fresh.call("ship", path=shipped)
+        fresh.call("write", python=bare, **how)
+        assert table.rows() == list(range(ROWS))
+        for library in ("msgspec", "boto3", "pyarrow"):
+            poor = python_without(tmp_path / library, library)
+            told = rf"airflow-s3commit needs {library}.*-m pip install boto3 msgspec pyarrow"
+            with pytest.raises(ApplicationFailed, match=told):
+                fresh.call("write", python=poor, **how)
+    finally:
+        fresh.stop()
+    assert table.rows() == list(range(ROWS))
+    assert table.pending() == []
+
+
+def test_no_secret_leaves_its_process(driver: Driver, table: Table) -> None:
+    """Neither the conf, nor the event log, nor any command line holds a secret key of anybody's."""
+    driver.call("write", door="format", destination=table.uri, rows=ROWS, tasks=2, conf={})
+    said = driver.call("whole_conf")
+    assert any("spark.s3commit.endpoint.url" in line for line in said)
+    lines = list(command_lines())
+    assert any("CoarseGrainedExecutorBackend" in line for line in lines)
+    logs = [path.read_text(errors="replace") for path in log_files(driver.cluster.home)]
+    assert any("SparkListenerTaskEnd" in text for text in logs)
+    for secret in (EXECUTOR_SECRET, DRIVER_SECRET, table.server.secret_key):
+        assert not [text for text in (*said, *lines, *logs) if secret in text]
+
+
+def command_lines() -> list[str]:
+    """Return the command lines of everything that runs on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def log_files(home: Path) -> list[Path]:
+    """Return what Spark's processes have written for people."""
+    # Not all below home: what executors work with comes and goes.
+    patterns = ("*.log", "events/*/*", "work*/app-*/*/stdout", "work*/app-*/*/stderr")
+    return [path for pattern in patterns for path in home.glob(pattern) if path.is_file()]

@@ -1,0 +1,104 @@
+"""What applications on the cluster are told to do; plain arguments in, plain results out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow_s3commit.spark import write_pending
+from tests.spark_cluster.faults import Fault
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Bounds so tight that files are opened, and sent, while rows still come.
+TIGHT = {"committer": "magic", "rowBytes": "64k", "openFiles": "2"}
+
+
+def write(
+    spark: SparkSession,
+    *,
+    door: str,
+    destination: str,
+    rows: int,
+    tasks: int,
+    conf: dict[str, str],
+    shuffle: bool = False,
+    fault: dict[str, Any] | None = None,
+    python: str | None = None,
+    options: dict[str, str] | None = None,
+) -> int | None:
+    """Write numbered rows of about a kilobyte, of three partitions, through one of the two doors.
+
+    Args:
+        spark: The session.
+        door: ``format`` or ``write_pending``.
+        destination: URI of the destination.
+        rows: How many.
+        tasks: By how many tasks.
+        conf: What the session's conf has meanwhile.
+        shuffle: Whether the rows come out of a shuffle.
+        fault: What goes wrong in the tasks; see `Fault`.
+        python: The Python of the executors, if not this one.
+        options: Further options of the write.
+
+    Returns:
+        How many rows were committed; None where the job's owner commits.
+
+    """
+    usual = spark.sparkContext.pythonExec
+    before = {key: spark.conf.get(key, None) for key in conf}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    spark.sparkContext.pythonExec = python or usual
+    try:
+        frame = numbered(spark, rows, tasks)
+        if shuffle:
+            frame = frame.repartition(tasks)
+        if fault is not None:
+            frame = Fault(**fault).of(frame)
+        return _write(frame, door, destination, {**TIGHT, **(options or {})})
+    finally:
+        spark.sparkContext.pythonExec = usual
+        for key, earlier in before.items():
+            spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
+
+
+def numbered(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
+    """Return rows of about a kilobyte each, of three partitions."""
+    frame = spark.range(rows, numPartitions=tasks)
+    return frame.selectExpr("id", "cast(id % 3 as string) as p", "repeat(id, 300) as pad")
+
+
+def _write(frame: DataFrame, door: str, destination: str, options: dict[str, str]) -> int | None:
+    if door == "format":
+        options = {**options, "partitionBy": "p"}
+        frame.write.format("s3commit").mode("append").options(**options).save(destination)
+        return None
+    own = frame.sparkSession.conf.get("spark.s3commit.job.id", None) is None
+    written = write_pending(
+        frame,
+        destination=destination,
+        partition_by=["p"],
+        mode="append" if own else None,
+        cluster=False,
+        options=options,
+    )
+    return written.manifest.counts.rows if written.manifest is not None else None
+
+
+def ship(spark: SparkSession, *, path: str) -> None:
+    """Send a zip to every executor, as ``--py-files`` does."""
+    spark.sparkContext.addPyFile(path)
+
+
+def whole_conf(spark: SparkSession) -> list[str]:
+    """Return everything that this application's configuration says."""
+    context = spark.sparkContext
+    said = [f"{key}={value}" for key, value in context.getConf().getAll()]
+    assert context._jvm is not None
+    hadoop = context._jvm.java.io.StringWriter()
+    configuration = context._jsc.hadoopConfiguration()
+    context._jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(configuration, hadoop)
+    said.append(hadoop.toString())
+    return said + [f"{row.key}={row.value}" for row in spark.sql("SET").collect()] + sys.argv
