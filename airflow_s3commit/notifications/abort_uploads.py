@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob, S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.operators.aborting import KILL_WINDOW
 
 if TYPE_CHECKING:
     import jinja2
@@ -28,6 +30,9 @@ class AbortUploadsNotifier(BaseNotifier):
     ``time_limit``, because Airflow kills slow callbacks; what it leaves then is for the teardown of a later
     try, or for the sweep.
 
+    It aborts twice, ``kill_window`` seconds apart: Airflow calls back while the tasks that it skips are still
+    being killed, and what they begin to upload in that time is found by the second look.
+
     Which jobs these are is read from the XComs of the run's setup tasks, by the run's id: a run without any
     task instance in the context will do.
 
@@ -36,6 +41,8 @@ class AbortUploadsNotifier(BaseNotifier):
         of the DAG. (templated)
     :param time_limit: Seconds after which the callback returns, done or not. Airflow kills the callbacks of a
         DAG after ``[dag_processor] dag_file_processor_timeout``, 50 seconds.
+    :param kill_window: Seconds between the two looks, at least as long as a killed task may live on: one
+        heartbeat (5) and the time to SIGKILL (5). 0 looks once.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -49,6 +56,7 @@ class AbortUploadsNotifier(BaseNotifier):
         job: Any = None,
         setup_task_ids: str | Sequence[str] | None = None,
         time_limit: float = 35.0,
+        kill_window: float = KILL_WINDOW,
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
         region_name: str | None = None,
         verify: bool | str | None = None,
@@ -57,6 +65,7 @@ class AbortUploadsNotifier(BaseNotifier):
         self.job = job
         self.setup_task_ids = setup_task_ids
         self.time_limit = time_limit
+        self.kill_window = kill_window
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
@@ -103,18 +112,26 @@ class AbortUploadsNotifier(BaseNotifier):
             )
 
     def _abort_all(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            job_id = job.reference.job_id
-            try:
-                report = job.abort()
-            except AlreadyCommitted:
-                self.log.info("Job %s is committed; left alone", job_id)
-            except NoSuchJob:
-                self.log.info("Job %s is gone already", job_id)
-            except S3CommitError as error:
-                self.log.error("Job %s could not be aborted: %s", job_id, error)  # noqa: TRY400
-            else:
-                self.log.info("Aborted job %s: %s", job_id, report)
+        left = [job for job in jobs if self._abort(job)]
+        if left and self.kill_window > 0:
+            self.log.info("Looking again in %g s for uploads of dying tasks", self.kill_window)
+            time.sleep(self.kill_window)
+            for job in left:
+                self._abort(job)
+
+    def _abort(self, job: Job) -> bool:
+        """Abort a job; return whether it was there to be aborted, or may have been."""
+        job_id = job.reference.job_id
+        try:
+            report = job.abort(reason="the run failed")
+        except AlreadyCommitted:
+            self.log.info("Job %s is committed; left alone", job_id)
+            return False
+        except S3CommitError as error:
+            self.log.error("Job %s could not be aborted: %s", job_id, error)  # noqa: TRY400
+        else:
+            self.log.info("Aborted job %s: %s", job_id, report)
+        return True
 
     def _references(self, context: Context) -> list[Mapping[str, str]]:
         if self.job is not None:

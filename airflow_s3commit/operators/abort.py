@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.metrics import count_abort
+from airflow_s3commit.operators.aborting import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
 
 if TYPE_CHECKING:
@@ -28,18 +29,19 @@ class S3CommitAbortOperator(CommitStepOperator):
     job that committed is left alone and the task succeeds. Whether it did is asked of the manifest on S3 and
     of nothing else; a commit that was cut off after the point of no return is finished.
 
-    It aborts twice: Airflow runs a teardown while a task that was marked failed still has some ten seconds to
-    live, and an upload begun in that time is found by the second look.
+    It aborts at least twice: Airflow runs a teardown while a task that was marked failed still has some ten
+    seconds to live, and an upload begun in that time is found by the second look. As long as a look finds
+    something there is another one, up to six.
 
     :param job: The job reference. (templated)
-    :param kill_window: Seconds between the two looks, at least as long as a killed task may live on: one
+    :param kill_window: Seconds between two looks, at least as long as a killed task may live on: one
         heartbeat (5) and the time to SIGKILL (5).
     """
 
     template_fields: Sequence[str] = CommitStepOperator.template_fields
     ui_color = "#f7e3e0"
 
-    def __init__(self, *, kill_window: float = 10.0, **kwargs: Any) -> None:
+    def __init__(self, *, kill_window: float = KILL_WINDOW, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kill_window = kill_window
 
@@ -48,12 +50,13 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
-            uploads = None if job.manifest() is not None else self._abort_twice(job)
+            uploads = None if job.manifest() is not None else self._abort(job)
             if uploads is None:
                 # Committed. If it was cut off after the point of no return, this does what was left.
                 job.commit()
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
+        count_abort(job.reference.destination, uploads)
         report: JsonObject = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
         raise AirflowFailException(
@@ -61,13 +64,11 @@ class S3CommitAbortOperator(CommitStepOperator):
             f"visible in {job.reference.destination}. The task that failed first says why."
         )
 
-    def _abort_twice(self, job: Job) -> int | None:
-        """Abort, wait, look again; return how many uploads were aborted, None if the job is committed."""
+    def _abort(self, job: Job) -> int | None:
+        """Abort the job; return how many uploads that took, None if it is committed."""
         try:
-            uploads = job.abort(reason=f"teardown {self.task_id}").uploads
+            return abort_until_quiet(
+                job, kill_window=self.kill_window, reason=f"teardown {self.task_id}", log=self.log
+            )
         except AlreadyCommitted:
             return None
-        if self.kill_window > 0:
-            self.log.info("Looking again in %g s for uploads of dying tasks", self.kill_window)
-            time.sleep(self.kill_window)
-        return uploads + job.abort().uploads

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from airflow_s3commit.exceptions import AlreadyCommitted, NoSuchJob
+from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.metrics import count_abort
+from airflow_s3commit.operators.aborting import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import JobOptions, JobReference
 
 __all__ = ["S3CommitSetupOperator", "job_context"]
@@ -26,7 +29,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
     Each try makes a job of its own, so that nothing a dead try still writes can reach the new one. A later
-    try, and a cleared run, first abort the jobs that the task remembers and that did not commit.
+    try, and a cleared run, first abort the jobs that the task remembers and that did not commit. A job whose
+    stages may still run, because somebody cleared them, is looked at until nothing more is found of it.
 
     :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
     :param conflict_mode: ``fail``, ``append`` or ``replace``, what the commit does where the data it brings
@@ -56,6 +60,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         committer: str = "partitioned",
         staging: str | None = None,
         replace_order: str = "publish-then-delete",
+        kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -64,6 +69,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.committer = committer
         self.staging = staging
         self.replace_order = replace_order
+        self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
         """Abort what earlier tries left, then set the new job up."""
@@ -125,11 +131,21 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             return
         for reference in cast("list[dict[str, str]]", remembered.get(_REMEMBERED) or []):
             try:
-                report = self.hook.job(reference).abort()
-            except (AlreadyCommitted, NoSuchJob) as settled:
+                uploads = self._abort(self.hook.job(reference))
+            except AlreadyCommitted as settled:
                 self.log.info("Earlier job %s needs no abort: %s", reference["job_id"], settled)
             else:
-                self.log.info("Aborted earlier job %s: %s", reference["job_id"], report)
+                count_abort(reference["destination"], uploads)
+                self.log.info("Aborted earlier job %s: %d uploads", reference["job_id"], uploads)
+
+    def _abort(self, job: Job) -> int:
+        state, reason = job.state(), f"a later try of {self.task_id}"
+        if state is None or state.state == "aborted":
+            return job.abort(reason=reason).uploads
+        if state.state == "committed":
+            # Cut off after the point of no return: the data is visible for good, and this does what was left.
+            job.commit()
+        return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
 
     def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
         remembered = context.get("task_state_store")

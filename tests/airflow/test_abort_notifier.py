@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -13,6 +14,11 @@ from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.protocol.job import Job
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
+
+
+def notifier(**arguments: Any) -> AbortUploadsNotifier:
+    """Return a notifier that looks once."""
+    return AbortUploadsNotifier(**{"kill_window": 0, **arguments})
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ def test_it_needs_no_task_instance(store, dag, xcoms) -> None:
     reference = set_up(store)
     write_stage(store, reference)
     xcoms["nightly", "run", "setup"] = [reference]
-    AbortUploadsNotifier()({"dag": dag, "run_id": "run", "reason": "timed_out"})
+    notifier()({"dag": dag, "run_id": "run", "reason": "timed_out"})
     assert pending(store) == []
 
 
@@ -49,7 +55,7 @@ def test_it_works_as_a_tasks_callback(store, dag, xcoms) -> None:
     reference = set_up(store)
     write_stage(store, reference)
     xcoms["nightly", "scheduled__2013-01-02", "setup"] = [reference]
-    AbortUploadsNotifier()(new_context(dag=dag))
+    notifier()(new_context(dag=dag))
     assert pending(store) == []
 
 
@@ -57,7 +63,7 @@ def test_it_takes_a_reference_by_template(store, dag, xcoms) -> None:
     """A reference that is handed over needs no XCom at all."""
     reference = set_up(store)
     write_stage(store, reference)
-    AbortUploadsNotifier(job=reference)({"dag": dag, "run_id": "run"})
+    notifier(job=reference)({"dag": dag, "run_id": "run"})
     assert pending(store) == []
 
 
@@ -68,27 +74,41 @@ def test_it_may_be_called_again_and_leaves_commits_alone(store, dag, xcoms) -> N
     xcoms["nightly", "run", "setup"] = [committed, failed]
     before = visible(store)
     for _ in range(2):
-        AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+        notifier()({"dag": dag, "run_id": "run"})
     assert (visible(store), pending(store)) == (before, [])
 
 
 def test_a_run_that_set_nothing_up_is_left_alone(store, dag, xcoms) -> None:
     """No XCom of the setup task: nothing to do, and no error."""
-    AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+    notifier()({"dag": dag, "run_id": "run"})
 
 
 def test_another_run_is_left_alone(store, dag, xcoms) -> None:
     """Only the jobs of the failed run are aborted."""
     write_stage(store, other := set_up(store))
     xcoms["nightly", "other run", "setup"] = [other]
-    AbortUploadsNotifier()({"dag": dag, "run_id": "run"})
+    notifier()({"dag": dag, "run_id": "run"})
     assert len(pending(store)) == 1
+
+
+def test_an_upload_begun_between_the_two_looks_is_found(store, dag, xcoms, monkeypatch) -> None:
+    """Airflow calls back before the tasks that it skips are dead: what they begin then is aborted too."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    xcoms["nightly", "run", "setup"] = [reference]
+    late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
+    monkeypatch.setattr(
+        "airflow_s3commit.notifications.abort_uploads.time.sleep",
+        lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
+    )
+    notifier(kill_window=10)({"dag": dag, "run_id": "run"})
+    assert pending(store) == []
 
 
 def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
     """A store that does not answer does not hold the callback."""
     xcoms["nightly", "run", "setup"] = [set_up(store)]
     answered = threading.Event()
-    monkeypatch.setattr(Job, "abort", lambda self: answered.wait(60) and SimpleNamespace())
-    AbortUploadsNotifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
+    monkeypatch.setattr(Job, "abort", lambda self, **_: answered.wait(60) and SimpleNamespace())
+    notifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
     answered.set()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -12,10 +15,11 @@ from airflow_s3commit.protocol.records import JobReference
 from tests.airflow.runs import FLIGHTS, TaskStateStore, at, commit, new_context, pending, visible, write_stage
 
 
-def operator(**arguments: str) -> S3CommitSetupOperator:
+def operator(**arguments: Any) -> S3CommitSetupOperator:
     """Return a setup task."""
     return S3CommitSetupOperator(
-        task_id="setup", **{"destination": FLIGHTS, "conflict_mode": "fail", **arguments}
+        task_id="setup",
+        **{"destination": FLIGHTS, "conflict_mode": "fail", "kill_window": 0, **arguments},
     )
 
 
@@ -76,6 +80,59 @@ def test_a_job_that_committed_is_left_alone(store) -> None:
     before = visible(store)
     operator(conflict_mode="append").execute(new_context(2, remembered))
     assert visible(store) == before
+
+
+def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, monkeypatch) -> None:
+    """Airflow runs a cleared setup again while the cleared stage is still being killed."""
+    remembered = TaskStateStore()
+    first = operator().execute(new_context(1, remembered))
+    write_stage(store, first, seal=False)
+    key = f"flights/dt=2013-01-01/part-00009-{first['job_id']}.parquet"
+    late = iter([key, key])  # two looks in a row find something, the third does not
+
+    def write_on(_: float) -> None:
+        for begun in itertools.islice(late, 1):
+            store.create_upload("lake", begun, metadata={}, content_type="application/octet-stream")
+
+    monkeypatch.setattr("airflow_s3commit.operators.aborting.time.sleep", write_on)
+    operator(kill_window=10).execute(new_context(2, remembered))
+    assert pending(store) == []
+
+
+def test_nothing_is_waited_for_after_a_teardown(store, monkeypatch) -> None:
+    """A cleared run whose first pass ended in its teardown starts over at once."""
+    remembered = TaskStateStore()
+    first = operator().execute(new_context(1, remembered))
+    Job.at(store, JobReference.from_dict(first)).abort()
+
+    def waited(_: float) -> None:
+        raise AssertionError("waited")
+
+    monkeypatch.setattr("airflow_s3commit.operators.aborting.time.sleep", waited)
+    assert state(store, operator(kill_window=10).execute(new_context(2, remembered))) == "open"
+
+
+def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, monkeypatch) -> None:
+    """What an earlier try made visible for good gets its manifest, whatever the new job does."""
+    remembered = TaskStateStore()
+    first = operator().execute(new_context(1, remembered))
+    write_stage(store, first)
+    job = Job.at(store, JobReference.from_dict(first))
+    job.seal()
+    put = store.put
+
+    def cut_off(bucket: str, key: str, *arguments: object, **options: object) -> object:
+        if "/manifests/" in key:
+            raise KeyboardInterrupt
+        return put(bucket, key, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            job.commit()
+    operator(conflict_mode="replace").execute(new_context(2, remembered))
+    assert job.manifest() is not None
+    assert state(store, first) is None
 
 
 def test_a_job_is_remembered_before_it_is_there(store, monkeypatch) -> None:

@@ -1,0 +1,172 @@
+"""The Airflow under test: all four of its components, and more of its REST API than a demo needs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow_s3commit.demo.airflow_api import AirflowApi, ApiError
+from airflow_s3commit.demo.airflow_home import AirflowHome
+from airflow_s3commit.demo.leash import _descendants, _kill
+from airflow_s3commit.demo.programs import Program, ProgramFailed
+
+#: What makes an Airflow quick to notice that something died.
+QUICK = {
+    "CORE__PARALLELISM": "24",
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # A busy machine is not what is tested.
+    "WORKERS__EXECUTION_API_TIMEOUT": "60",
+    "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
+    "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+}
+
+
+#: What the scheduler imports for all the tasks that it forks, so that some hundred tasks take half the time.
+PRELOADED = "import boto3\nimport airflow_s3commit.protocol.job\nimport airflow_s3commit.store.s3\n"
+
+
+class LiveApi(AirflowApi):
+    """What a person does in the user interface, and what can be seen there."""
+
+    def start(
+        self,
+        dag_id: str,
+        run_id: str,
+        *,
+        partition_key: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Start a run under an id of one's own choice."""
+        body = {
+            "dag_run_id": run_id,
+            "logical_date": None,
+            "partition_key": partition_key,
+            "conf": dict(conf or {}),
+        }
+        return str(self._post(f"/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"])
+
+    def all_runs(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return every run of every DAG, by DAG and run id."""
+        found = self._get(f"/dags/~/dagRuns?{urlencode({'limit': 200, 'order_by': '-id'})}")["dag_runs"]
+        return {(run["dag_id"], run["dag_run_id"]): run for run in found}
+
+    def backfills_are_over(self, dag_id: str) -> bool:
+        """Whether a DAG has no backfill that Airflow takes for unfinished."""
+        found = self._get(f"/backfills?{urlencode({'dag_id': dag_id})}")["backfills"]
+        return all(backfill["completed_at"] for backfill in found)
+
+    def mark_run_failed(self, dag_id: str, run_id: str) -> None:
+        """Do what "Mark run as failed" does."""
+        self._patch(f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}", {"state": "failed"})
+
+    def mark_task_failed(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Do what "Mark task as failed" does."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
+        self._patch(path, {"new_state": "failed"})
+
+    def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
+        """Do what "Clear task" does, without its neighbours."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": list(task_ids),
+            "only_failed": False,
+            "reset_dag_runs": True,
+        }
+        self._post(f"/dags/{quote(dag_id)}/clearTaskInstances", body)
+
+    def clear_run(self, dag_id: str, run_id: str) -> None:
+        """Do what "Clear run" does, with its existing tasks."""
+        body = {"dry_run": False, "only_failed": False}
+        self._post(f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/clear", body)
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
+        """Return each task's state and try, by the last part of its id."""
+        return {
+            task["task_id"].rpartition(".")[2]: (task["state"], task["try_number"])
+            for task in self.tasks(dag_id, run_id)
+        }
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
+        """Return what a try of a task logged, one event a line."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
+        content = self._get(f"{path}/logs/{try_number}?full_content=true")["content"]
+        return "\n".join(_line(event) for event in content)
+
+    def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._call("PATCH", f"/api/v2{path}", body, token=self._token or self._sign_in())
+
+
+class LiveAirflow(AirflowHome):
+    """An Airflow with its triggerer, and settings of one's own."""
+
+    api: LiveApi
+
+    def __init__(
+        self, home: Path, dags: Path, environment: Mapping[str, str], settings: Mapping[str, str]
+    ) -> None:
+        settings = {f"AIRFLOW__{name}": value for name, value in {**QUICK, **settings}.items()}
+        super().__init__(home, dags, {**environment, **settings})
+        self.api = LiveApi(self.api.url, self.api._user, self.api._password)
+
+    def start(self) -> None:
+        """Start the triggerer too."""
+        settings = self.home / "config" / "airflow_local_settings.py"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(PRELOADED)
+        super().start()
+        self.start_triggerer()
+
+    def start_triggerer(self) -> None:
+        """Start a triggerer."""
+        self._triggerer = self._program("triggerer", "--skip-serve-logs")
+        self._triggerer.start()
+        self._programs.append(self._triggerer)
+
+    def kill_triggerer(self) -> None:
+        """Kill the triggerer and all it started, as a lost machine does."""
+        leash = self._triggerer._leash
+        assert leash is not None
+        self._programs.remove(self._triggerer)
+        self._triggerer.grace = 0.0
+        for pid in _descendants(leash.pid):
+            _kill(pid, signal.SIGKILL)
+        self._triggerer.stop()
+
+    def command(self, *arguments: str) -> Program:
+        """Return an ``airflow`` command of this Airflow, not started yet."""
+        program = self._program(*arguments)
+        program.log = self.logs / f"{'-'.join(arguments[:2])}-{time.monotonic_ns()}.log"
+        return program
+
+    def report(self, dag_id: str, run_id: str) -> str:
+        """Return what there is to know of a run that did not go as it should: states, and the tasks' logs."""
+        try:
+            parts = [f"{dag_id} {run_id}: {self.api.run(dag_id, run_id)['state']}"]
+            for task in self.api.tasks(dag_id, run_id):
+                parts.append(f"--- {task['task_id']}: {task['state']}, try {task['try_number']}")
+                parts.extend(
+                    self.api.log(dag_id, run_id, task["task_id"], number)[-4000:]
+                    for number in range(1, (task["try_number"] or 0) + 1)
+                )
+        except (ApiError, ProgramFailed) as error:
+            return f"{dag_id} {run_id}: nothing more is known: {error}"
+        return "\n".join(parts)
+
+
+def _line(event: Any) -> str:
+    if not isinstance(event, Mapping):
+        return str(event)
+    more = {name: value for name, value in event.items() if name not in ("event", "timestamp", "level")}
+    details = more.get("error_detail")
+    told = " ".join(str(error.get("exc_value")) for error in details) if details else ""
+    return f"{str(event.get('timestamp'))[11:23]} {event.get('event')} {told}"

@@ -1,0 +1,75 @@
+"""How tests and the tasks of a live Airflow talk: small files, one directory a run.
+
+A task says that it is where the test wants it (``held``), and waits there until it is told how to go on
+(``go``). So nothing depends on how fast anything is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+#: The variable that names the directory, in every process of the Airflow under test.
+CONTROL = "S3COMMIT_LIVE_CONTROL"
+
+#: The ``dagrun_timeout`` of the run that meets it.
+RUN_TIMEOUT = timedelta(hours=1)
+
+#: Seconds that a task waits to be told how to go on; then it fails, rather than to wait for ever.
+HOLD_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one run's notes lie."""
+
+    directory: Path
+
+    @classmethod
+    def of(cls, root: Path, dag_id: str, run_id: str) -> Place:
+        """Return the place of a run."""
+        return cls(root / dag_id / run_id.replace("/", "_"))
+
+    @classmethod
+    def here(cls, dag_id: str, run_id: str) -> Place:
+        """Return the place of a run, for code that Airflow runs."""
+        return cls.of(Path(os.environ[CONTROL]), dag_id, run_id)
+
+    def say(self, name: str, value: Any = None) -> None:
+        """Leave a note, whole or not at all."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        draft = self.directory / f".{name}.{os.getpid()}"
+        draft.write_text(json.dumps(value))
+        draft.rename(self.directory / name)
+
+    def said(self, name: str) -> bool:
+        """Whether there is such a note."""
+        return (self.directory / name).exists()
+
+    def read(self, name: str) -> Any:
+        """Read a note."""
+        return json.loads((self.directory / name).read_text())
+
+    def hold(self, what: str, try_number: int, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        """Say that this process is there, and who it is; return what it is told to do.
+
+        Args:
+            what: Which point this is.
+            try_number: Which try of the task.
+            meanwhile: Called again and again while it waits.
+
+        """
+        self.say(f"held.{what}.{try_number}", {"task": os.getpid(), "supervisor": os.getppid()})
+        deadline = time.monotonic() + HOLD_SECONDS
+        while not self.said(f"go.{what}.{try_number}"):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody said how to go on at {what}, try {try_number}")
+            meanwhile()
+            time.sleep(0.1)
+        return self.read(f"go.{what}.{try_number}")

@@ -1,0 +1,126 @@
+"""One DAG for each way in which a run can go wrong."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG
+
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.operators.abort import S3CommitAbortOperator
+from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.retry_policy import commit_retry_policy
+from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from airflow_s3commit.task_group import s3_commit_task_group
+from tests.integration.airflow_live.control import RUN_TIMEOUT
+from tests.integration.airflow_live.stages import DAY, HeldCommit, noting, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JOBS = Path(__file__).parents[1] / "jobs"
+
+#: Seconds that a killed task may live on: one heartbeat (1 here) and the time to SIGKILL (5), and some more.
+KILL_WINDOW = 8.0
+
+
+@contextmanager
+def row(name: str, *, notifier: bool = False, **arguments: Any) -> Iterator[DAG]:
+    """Make the DAG of a row, whose callbacks leave notes."""
+    failed = [noting("dag-failed")]
+    if notifier:
+        failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=180), *failed]
+    with DAG(
+        name,
+        schedule=None,
+        on_failure_callback=failed,
+        on_success_callback=noting("dag-succeeded"),
+        **arguments,
+    ) as dag:
+        yield dag
+
+
+def group(dag: DAG, **arguments: Any) -> Any:
+    """Make the row's commit group, which streams its output to the store."""
+    asked = {"committer": "magic", "kill_window": KILL_WINDOW, **arguments}
+    return s3_commit_task_group("refresh", destination=f"s3://lake/{dag.dag_id}/", **asked)
+
+
+def task_failed() -> dict[str, Any]:
+    """Return the arguments of a task that notes that its own callback was called."""
+    return {"on_failure_callback": noting("task-failed")}
+
+
+for name, late in (
+    ("committed", False),
+    ("stage_raises", False),
+    ("task_killed", False),
+    ("node_lost", False),
+    ("task_marked_failed", True),
+    ("run_marked_failed", True),
+):
+    with row(name) as dag, group(dag) as commit:
+        commit.stage(write.override(**task_failed())(commit.job, late=late))
+
+with row("retried") as dag, group(dag) as commit:
+    commit.stage(write.override(retries=1, retry_delay=timedelta(seconds=1))(commit.job))
+
+with row("cleared_while_running") as dag, group(dag) as commit:
+    commit.stage(write(commit.job, late=True))
+
+with row("stage_timed_out") as dag, group(dag) as commit:
+    commit.stage(write.override(execution_timeout=timedelta(seconds=20), **task_failed())(commit.job))
+
+with row("run_timed_out", notifier=True, dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
+    commit.stage(write(commit.job, late=True))
+
+with row("setup_fails") as dag, group(dag, committer="directory", conflict_mode="fail") as commit:
+    commit.stage(write(commit.job))
+
+for name in ("sensor_marked_failed", "run_marked_failed_while_deferred", "triggerer_killed"):
+    with row(name) as dag, group(dag) as commit:
+        written = commit.stage(write(commit.job, hold=False))
+        waits = S3SuccessManifestSensor(
+            task_id="wait",
+            destination=f"s3://lake/{name}.upstream/",
+            partitions=[f"dt={DAY}"],
+            deferrable=True,
+            poke_interval=1,
+            timeout=600,
+        )
+        written >> commit.stage(waits)
+
+with row("spark_killed") as dag, group(dag) as commit:
+    commit.spark_submit(
+        application=str(JOBS / "held_spark.py"),
+        application_args=[f"s3://lake/{dag.dag_id}/", dag.dag_id, "{{ run_id }}"],
+        conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+    )
+
+for name, held_at in (
+    ("commit_killed", "first file"),
+    ("commit_marked_failed", "first file"),
+    ("commit_marked_failed_too_late", "manifest"),
+):
+    with row(name) as dag:
+        setup = S3CommitSetupOperator(
+            task_id="setup", destination=f"s3://lake/{name}/", committer="magic", conflict_mode="replace"
+        )
+        stage = write(setup.output, hold=False)
+        resolve = S3CommitResolveConflictsOperator(task_id="resolve", job=setup.output)
+        commit_task = HeldCommit(
+            task_id="commit",
+            job=setup.output,
+            conflicts=resolve.output,
+            held_at=held_at,
+            retries=2,
+            retry_delay=timedelta(seconds=1),
+            retry_policy=commit_retry_policy(),
+        )
+        abort = S3CommitAbortOperator(task_id="abort", job=setup.output, kill_window=KILL_WINDOW)
+        setup >> stage >> resolve >> commit_task
+        commit_task >> abort.as_teardown(setups=setup, on_failure_fail_dagrun=True)

@@ -1,0 +1,162 @@
+"""The rows of the matrix: what is done to each run, at a moment that the run itself says has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.integration.airflow_live.control import RUN_TIMEOUT
+from tests.integration.airflow_live.scenario import Run, Story
+
+
+def stage_ends(run: Run, order: str) -> Story:
+    """The stage is told to finish, or to raise."""
+    run.start()
+    yield run.held("write")
+    run.go("write", order)
+    yield from settled(run)
+
+
+def retried(run: Run) -> Story:
+    """The stage raises, and has a retry left."""
+    run.start()
+    yield run.held("write")
+    run.go("write", "raise")
+    yield run.held("write", 2)
+    run.go("write", "finish", 2)
+    yield from settled(run)
+
+
+def stage_timed_out(run: Run) -> Story:
+    """Nobody tells the stage how to go on: its own time limit ends it."""
+    run.start()
+    yield from settled(run)
+
+
+def run_timed_out(run: Run) -> Story:
+    """The time of the whole run is up while its stage writes."""
+    run.start()
+    yield run.held("write")
+    run.grow_old(2 * RUN_TIMEOUT)
+    yield from settled(run)
+
+
+def killed(run: Run, *processes: str) -> Story:
+    """Processes of the stage get SIGKILL."""
+    run.start()
+    yield run.held("write")
+    run.kill("held.write.1", *processes)
+    yield from settled(run)
+
+
+def task_marked_failed(run: Run) -> Story:
+    """Somebody marks the running stage as failed."""
+    run.start()
+    yield run.held("write")
+    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "refresh.write")
+    yield from settled(run)
+
+
+def run_marked_failed(run: Run) -> Story:
+    """Somebody marks the whole run as failed while its stage runs."""
+    run.start()
+    yield run.held("write")
+    run.stage.airflow.api.mark_run_failed(run.dag_id, run.run_id)
+    yield from settled(run)
+
+
+def setup_fails(run: Run) -> Story:
+    """The destination has data, and the conflict mode is fail."""
+    run.stage.store.put("lake", f"{run.destination.prefix}old.txt", b"old")
+    run.start()
+    yield from settled(run)
+
+
+def cleared_while_running(run: Run) -> Story:
+    """Somebody clears the stage while it runs: it is killed, and runs again with a new job."""
+    run.start()
+    yield run.held("write")
+    run.stage.airflow.api.clear(run.dag_id, run.run_id, "refresh.write")
+    yield run.held("write", 2)
+    run.go("write", "finish", 2)
+    yield from settled(run)
+
+
+def sensor_marked_failed(run: Run) -> Story:
+    """Somebody marks the sensor as failed while it is deferred, with output pending behind it."""
+    run.start()
+    yield run.task_is("wait", "deferred")
+    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "refresh.wait")
+    yield from settled(run)
+
+
+def run_marked_failed_while_deferred(run: Run) -> Story:
+    """Somebody marks the whole run as failed while its sensor is deferred."""
+    run.start()
+    yield run.task_is("wait", "deferred")
+    run.stage.airflow.api.mark_run_failed(run.dag_id, run.run_id)
+    yield from settled(run)
+
+
+def triggerer_killed(run: Run) -> Story:
+    """The triggerer dies while the sensor is deferred; another one takes the trigger over."""
+    run.start()
+    yield run.task_is("wait", "deferred")
+    run.stage.airflow.kill_triggerer()
+    run.stage.commit(f"s3://lake/{run.dag_id}.upstream/", "dt=2013-01-01/part-0.txt", b"upstream")
+    run.stage.airflow.start_triggerer()
+    yield from settled(run)
+
+
+def spark_killed(run: Run) -> Story:
+    """The processes of a Spark application get SIGKILL while it writes."""
+    run.start()
+    yield run.held("spark")
+    run.kill("driver", "python", "spark-submit")
+    run.kill("held.spark.1", "task")
+    yield from settled(run)
+
+
+def commit_killed(run: Run) -> Story:
+    """The commit gets SIGKILL with one of its files visible; its retry goes on."""
+    run.start()
+    yield run.held("commit")
+    run.kill("held.commit.1", "task")
+    yield from settled(run)
+
+
+def commit_marked_failed(run: Run) -> Story:
+    """Somebody marks the commit as failed: with one of its files visible, or past the point of no return."""
+    run.start()
+    yield run.held("commit")
+    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "commit")
+    yield from settled(run)
+
+
+def settled(run: Run) -> Story:
+    """Wait until the run is over, and its DAG's callback has been called."""
+    yield run.over()
+    yield run.noted("dag-failed", "dag-succeeded")
+
+
+#: Each row's story, by the DAG that it is about.
+STORIES: dict[str, Callable[[Run], Story]] = {
+    # The first ones take the longest.
+    "run_timed_out": run_timed_out,
+    "stage_timed_out": stage_timed_out,
+    "spark_killed": spark_killed,
+    "node_lost": lambda run: killed(run, "supervisor", "task"),
+    "committed": lambda run: stage_ends(run, "finish"),
+    "stage_raises": lambda run: stage_ends(run, "raise"),
+    "retried": retried,
+    "task_killed": lambda run: killed(run, "task"),
+    "task_marked_failed": task_marked_failed,
+    "run_marked_failed": run_marked_failed,
+    "setup_fails": setup_fails,
+    "cleared_while_running": cleared_while_running,
+    "sensor_marked_failed": sensor_marked_failed,
+    "run_marked_failed_while_deferred": run_marked_failed_while_deferred,
+    "triggerer_killed": triggerer_killed,
+    "commit_killed": commit_killed,
+    "commit_marked_failed": commit_marked_failed,
+    "commit_marked_failed_too_late": commit_marked_failed,
+}
