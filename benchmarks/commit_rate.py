@@ -23,6 +23,7 @@ import itertools
 import json
 import math
 import selectors
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pycurl
-from report import Measured, machine, measure, show, write_section
+from report import Measured, as_markdown, machine, measure, show, write_section
 
 from airflow_s3commit.demo.seaweed import SeaweedServer
 from airflow_s3commit.store.base import Complete
@@ -48,16 +49,20 @@ BUCKET = "lake"
 ETAG = "9b2cf535f27731c974343645a3985328"
 COLUMNS = ("client", "completions/s", "lowest to highest", "client CPU, µs each", "to bare", "to boto3")
 
+OUTAGE_COLUMNS = ("run", "seconds", "lowest to highest")
+
 #: Connections of ours, and of the bare client where there is latency.
 CONNECTIONS = 512
 
 
 @contextmanager
-def null_server(milliseconds: int) -> Iterator[S3Config]:
-    """Run the server that stores nothing."""
+def null_server(milliseconds: int, *outage: float) -> Iterator[S3Config]:
+    """Run the server that makes no objects; ``outage``: after how many completions, and how long."""
     program = Path(__file__).with_name("null_server.py")
     with subprocess.Popen(
-        [sys.executable, str(program), str(milliseconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(program), str(milliseconds), *map(str, outage)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -229,6 +234,33 @@ def against_seaweed(*, quick: bool) -> list[Measured]:
     return [subject for subject, _ in subjects]
 
 
+def through_an_outage(rounds: int) -> tuple[str, list[tuple[str, ...]], float]:
+    """Complete 10,000 uploads at 20 ms, with and without a server that is gone for three seconds.
+
+    Return a title, rows of a table, and the median of the seconds lost beyond the outage.
+    """
+    count, gone = 10_000, 3.0
+    taken: dict[str, list[float]] = {"undisturbed": [], "with the outage": []}
+    for _ in range(rounds):
+        for name, outage in (("undisturbed", ()), ("with the outage", (count // 2, gone))):
+            with null_server(20, *outage) as config:
+                store = S3Store.connect(config, transport="curl")
+                began = time.perf_counter()
+                ours(store, completions(count))
+                taken[name].append(time.perf_counter() - began)
+    pairs = zip(taken["undisturbed"], taken["with the outage"], strict=True)
+    lost = [disturbed - undisturbed - gone for undisturbed, disturbed in pairs]
+    rows = [
+        (name, f"{statistics.median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}")
+        for name, seconds in {**taken, "lost beyond the three seconds": lost}.items()
+    ]
+    return (
+        "10,000 completions through a three-second outage, 20 ms, null server",
+        rows,
+        statistics.median(lost),
+    )
+
+
 def in_turn(subjects: list[tuple[Measured, int, Callable[[int], object]]], rounds: int) -> None:
     """Let each subject have its turn in every round, another one first each time; warm them up before."""
     for _, count, run in subjects:
@@ -253,6 +285,10 @@ def main() -> None:
         sections.append(report(title, results, figures, f"{milliseconds}ms", to_stderr=options.json))
     results = against_seaweed(quick=options.quick)
     sections.append(report("SeaweedFS", results, figures, "seaweedfs", to_stderr=options.json))
+    title, rows, lost = through_an_outage(1 if options.quick else 3)
+    figures["seconds_lost_beyond_a_3s_outage"] = round(lost, 2)
+    show(title, OUTAGE_COLUMNS, rows, to_stderr=options.json)
+    sections.append(as_markdown(title, OUTAGE_COLUMNS, rows))
     about = machine()
     if options.json:
         print(json.dumps({"benchmark": "commit_rate", "machine": about, **figures}))
@@ -284,8 +320,7 @@ def report(
     figures[f"cpu_ratio_to_boto3_{suffix}"] = round(our.cost / their.cost, 3)
     if bare is not None:
         figures[f"ratio_to_bare_{suffix}"] = round(our.rate / bare.rate, 2)
-    lines = [f"### {title}", "", f"| {' | '.join(COLUMNS)} |", "|---" + "|---:" * (len(COLUMNS) - 1) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+    return as_markdown(title, COLUMNS, rows)
 
 
 def _best(results: list[Measured]) -> list[Measured]:

@@ -1,9 +1,11 @@
-"""An S3 that stores nothing: it answers every CompleteMultipartUpload as S3 would, after a given time.
+"""An S3 that makes no objects: it answers every CompleteMultipartUpload as S3 would, after a given time.
 
-    python benchmarks/null_server.py MILLISECONDS
+    python benchmarks/null_server.py MILLISECONDS [AFTER SECONDS]
 
 It prints its port and ends when its standard input does. It checks no signature: what it measures is the
-client. Requests are told apart by their ``Content-Length``, as clients of S3 send them.
+client. Requests are told apart by their ``Content-Length``, as clients of S3 send them. What a job writes
+about itself is kept, see `record_server`. After so many completions, if that is asked for, it is gone for so
+many seconds, once: it resets all connections, also those in whose middle it is, and takes no new ones.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections import deque
 from email.utils import formatdate
 from functools import partial
 from typing import cast
+
+from record_server import KEPT, Asked, Records
 
 __all__ = ["main"]
 
@@ -33,43 +37,117 @@ HEAD = (
     b"Content-Length: %d\r\n\r\n%b"
 )
 
+KEPT_ID = f"uploadId={KEPT}".encode()
+
+
+class Server:
+    """What connections share.
+
+    Args:
+        seconds: How long an answer to a completion takes.
+        after: Completions after which the server is gone for a while; 0 if it stays.
+        down: For how many seconds.
+
+    Attributes:
+        seconds: As given.
+        records: What is kept.
+        connections: The open ones.
+
+    """
+
+    def __init__(self, seconds: float, after: int, down: float) -> None:
+        self.seconds = seconds
+        self.records = Records()
+        self.connections: set[asyncio.Transport] = set()
+        self._left = after
+        self._down = down
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, port: int = 0) -> int:
+        """Take connections, and return the port."""
+        loop = asyncio.get_running_loop()
+        make = partial(Connection, self)
+        self._listener = await loop.create_server(make, "127.0.0.1", port, backlog=1024)
+        found: int = self._listener.sockets[0].getsockname()[1]
+        return found
+
+    def completed(self) -> None:
+        """Take note of a completion."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._tasks.add(asyncio.get_running_loop().create_task(self._go_and_come_back()))
+
+    async def _go_and_come_back(self) -> None:
+        assert self._listener is not None
+        port: int = self._listener.sockets[0].getsockname()[1]
+        self._listener.close()
+        for transport in list(self.connections):
+            transport.abort()
+        await asyncio.sleep(self._down)
+        await self.listen(port)
+
 
 class Connection(asyncio.Protocol):
     """One connection; its answers go out in the order of its requests.
 
     Args:
-        seconds: How long an answer takes.
+        server: What it belongs to.
 
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._loop = asyncio.get_running_loop()
-        self._received = b""
+        self._received = bytearray()
+        self._wanted = 0
         self._answers: deque[bytes] = deque()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
         self._transport = cast("asyncio.Transport", transport)
+        self._server.connections.add(self._transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's shape
+        """Forget the connection."""
+        if self._transport is not None:
+            self._server.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer every request that has arrived whole."""
         self._received += data
-        while (end := self._received.find(b"\r\n\r\n")) >= 0:
-            head = self._received[:end]
+        while len(self._received) >= self._wanted and (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._received[:end])
             _, _, rest = head.lower().partition(b"\r\ncontent-length:")
-            length = int(rest.partition(b"\r\n")[0] or 0)
-            if len(self._received) < end + 4 + length:
+            self._wanted = end + 4 + int(rest.partition(b"\r\n")[0] or 0)
+            if len(self._received) < self._wanted:
+                if b"\r\nexpect:" in head.lower() and self._transport is not None:
+                    self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 return
-            self._received = self._received[end + 4 + length :]
-            key = head.split(b" ", 2)[1].partition(b"?")[0].removeprefix(b"/lake/")
-            body = BODY % (key, key)
-            self._answers.append(HEAD % (len(body), body))
-            if self._seconds:
-                self._loop.call_later(self._seconds, self._answer)
-            else:
-                self._answer()
+            body = bytes(self._received[end + 4 : self._wanted])
+            del self._received[: self._wanted]
+            self._wanted = 0
+            self._take(head, body)
+
+    def _take(self, head: bytes, content: bytes) -> None:
+        method, target, _ = head.split(b" ", 2)
+        path, _, query = target.partition(b"?")
+        if method != b"POST" or not query.startswith(b"uploadId=") or query.startswith(KEPT_ID):
+            headers = _headers(head)
+            asked = Asked(method.decode(), target.decode(), headers, content)
+            self._answers.append(self._server.records.answer(asked))
+            self._answer()
+            return
+        key = path.removeprefix(b"/lake/")
+        body = BODY % (key, key)
+        self._answers.append(HEAD % (len(body), body))
+        self._server.completed()
+        if self._server.seconds:
+            self._loop.call_later(self._server.seconds, self._answer)
+        else:
+            self._answer()
 
     def _answer(self) -> None:
         answer = self._answers.popleft()
@@ -77,18 +155,21 @@ class Connection(asyncio.Protocol):
             self._transport.write(answer)
 
 
-async def serve(seconds: float) -> None:
+def _headers(head: bytes) -> dict[str, str]:
+    lines = head.decode("latin-1").split("\r\n")[1:]
+    return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def serve(server: Server) -> None:
     """Serve until standard input ends."""
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(Connection, seconds), "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-    server.close()
+    print(await server.listen(), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 def main() -> None:
     """Serve."""
-    asyncio.run(serve(float(sys.argv[1]) / 1000))
+    after, down = (int(sys.argv[2]), float(sys.argv[3])) if len(sys.argv) > 2 else (0, 0.0)
+    asyncio.run(serve(Server(float(sys.argv[1]) / 1000, after, down)))
     os._exit(0)
 
 

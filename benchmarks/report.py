@@ -20,7 +20,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Measured", "machine", "measure", "show", "write_section"]
+__all__ = ["Measured", "as_markdown", "machine", "measure", "show", "write_section"]
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -78,6 +78,12 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, t
     for row in rows:
         table.add_row(*row)
     Console(stderr=to_stderr, width=None if sys.stdout.isatty() else 110).print(table)
+
+
+def as_markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for RESULTS.md, under a heading."""
+    lines = [f"### {title}", "", f"| {' | '.join(columns)} |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def write_section(name: str, text: str) -> None:

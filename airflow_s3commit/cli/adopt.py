@@ -96,7 +96,7 @@ def adopt(
     session.output.confirm(
         f"{verb} Hadoop job {session.job_id} on {session.destination.uri}?", yes=session.yes
     )
-    with session.output.working("adopting") as step:
+    with session.output.completing("adopting") as progress:
         ended = adopt_job(
             session.store,
             session.destination.uri,
@@ -106,7 +106,7 @@ def adopt(
             options=_options(session, pendingsets, conflict_mode),
             expect_tasks=expect_tasks,
             force=force,
-            progress=lambda progress: step(progress.files_done),
+            progress=progress,
         )
     return told_of_ending(session, ended)
 

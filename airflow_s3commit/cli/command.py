@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from airflow_s3commit.cli.advice import after_error
-from airflow_s3commit.cli.connect import Connection, store_options
+from airflow_s3commit.cli.connect import Connection, Door, store_options
 from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
 from airflow_s3commit.cli.log import told_to
 from airflow_s3commit.cli.output import Declined, Output
@@ -127,6 +127,7 @@ def _runner(function: Body) -> Callable[..., ExitCode]:
             values.pop("job_id", None),
             values.pop("staging_root", None),
             values.pop("yes", False),
+            click.get_current_context().find_object(Door),
         )
         with told_to(session.output):
             return run(session, function, values)

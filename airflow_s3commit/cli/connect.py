@@ -6,7 +6,7 @@ from where boto3 takes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store
 
-__all__ = ["Connection", "open_store", "store_options"]
+__all__ = ["Connection", "Door", "open_store", "store_options"]
 
 SECTION = "Store"
 
@@ -95,6 +95,22 @@ def open_store(connection: Connection) -> ObjectStore:
 
     """
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Another way to the store than the command line's own options; a program's context object.
+
+    Attributes:
+        program: How the program was called, for the command lines that it suggests.
+        arguments: What such a command line ends with to come in by the same door.
+        open: Makes the store.
+
+    """
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    open: Callable[[Connection], ObjectStore]
 
 
 def store_options() -> list[click.Option]:

@@ -76,8 +76,8 @@ def commit(
         with session.output.working("planning"):
             job.plan()
     _confirm_replacement(session)
-    with session.output.working("completing uploads", _file_total(session)) as step:
-        record = job.commit(progress=lambda progress: step(progress.files_done))
+    with session.output.completing("completing uploads") as progress:
+        record = job.commit(progress=progress)
     return told_of_ending(session, record)
 
 
@@ -137,8 +137,8 @@ def recover(session: Session, *, rollback: bool, force: bool, dry_run: bool) -> 
         session.output.confirm(
             f"Undo the commit of job {session.job_id} on {session.destination.uri}?", yes=session.yes
         )
-    with session.output.working("recovering"):
-        ended = session.job().recover(rollback=rollback, force=force)
+    with session.output.completing("recovering") as progress:
+        ended = session.job().recover(rollback=rollback, force=force, progress=progress)
     return told_of_ending(session, ended)
 
 
@@ -190,10 +190,3 @@ def _confirm_replacement(session: Session) -> None:
     preview = preview_commit(session.context)
     if preview.replaced:
         session.output.confirm(f"The commit replaces {preview_words(preview)}. Go on?", yes=session.yes)
-
-
-def _file_total(session: Session) -> int | None:
-    """Return how many files a commit will complete, where that is shown and known."""
-    if not session.output.shows_progress or state_of(session) != "sealed":
-        return None
-    return preview_commit(session.context).files

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.preview import CommitPreview
 from airflow_s3commit.protocol.survey import JobSummary, list_jobs
 from airflow_s3commit.protocol.verify_pending import PendingReport
 
-__all__ = ["jobs", "preview_words", "show"]
+__all__ = ["about", "jobs", "preview_words", "show"]
 
 _COLUMNS = (
     Column("job"),
@@ -103,6 +103,34 @@ def preview_words(preview: CommitPreview) -> str:
     return f"{words} ({'as planned' if preview.planned else 'as it is now'})"
 
 
+def about(details: JobDetails) -> Iterator[tuple[str, object]]:
+    """Yield what is known of a job, by name and as people read it; None where there is nothing to say."""
+    summary, options = details.summary, details.summary.options
+    yield "job", summary.job_id
+    yield "destination", summary.destination
+    yield "staging", summary.staging
+    yield "state", state_cell(summary.state)
+    if summary.since is not None:
+        yield (
+            "since",
+            f"{moment(summary.since)}{f', {age(summary.age)} ago' if summary.age is not None else ''}",
+        )
+    yield "by", summary.owner
+    yield "because", summary.reason
+    yield "last sign of life", f"{age(summary.silent)} ago" if summary.silent is not None else None
+    if options is not None:
+        yield "committer", f"{options.committer}, conflict mode {options.conflict_mode}"
+        yield "options", ", ".join(_unusual(details))
+    yield from summary.context.items()
+    yield ("committed" if summary.state == "committed" else "output"), amount(summary.output)
+    if details.uploads is not None:
+        yield "uploads", _upload_words(details.uploads)
+    if details.preview is not None:
+        yield "commit replaces", preview_words(details.preview)
+    if details.lock is not None:
+        yield "commit lock", f"held, renewed {age(details.lock)} ago"
+
+
 def _row(summary: JobSummary) -> list[object]:
     return [
         summary.job_id,
@@ -131,7 +159,7 @@ def _problems(found: list[JobSummary]) -> RenderableType | None:
 
 def _views(details: JobDetails, session: Session) -> Iterator[RenderableType]:
     summary = details.summary
-    yield facts(_about(details))
+    yield facts(about(details))
     if details.stages:
         yield Text()
         yield table(
@@ -164,33 +192,6 @@ def _views(details: JobDetails, session: Session) -> Iterator[RenderableType]:
         yield Text(plain(problem), style="red")
     if summary.manifest is not None and summary.staging is None:
         yield Text("committed and cleaned up: only its manifest is left", style="dim")
-
-
-def _about(details: JobDetails) -> Iterator[tuple[str, object]]:
-    summary, options = details.summary, details.summary.options
-    yield "job", summary.job_id
-    yield "destination", summary.destination
-    yield "staging", summary.staging
-    yield "state", state_cell(summary.state)
-    if summary.since is not None:
-        yield (
-            "since",
-            f"{moment(summary.since)}{f', {age(summary.age)} ago' if summary.age is not None else ''}",
-        )
-    yield "by", summary.owner
-    yield "because", summary.reason
-    yield "last sign of life", f"{age(summary.silent)} ago" if summary.silent is not None else None
-    if options is not None:
-        yield "committer", f"{options.committer}, conflict mode {options.conflict_mode}"
-        yield "options", ", ".join(_unusual(details))
-    yield from summary.context.items()
-    yield ("committed" if summary.state == "committed" else "output"), amount(summary.output)
-    if details.uploads is not None:
-        yield "uploads", _upload_words(details.uploads)
-    if details.preview is not None:
-        yield "commit replaces", preview_words(details.preview)
-    if details.lock is not None:
-        yield "commit lock", f"held, renewed {age(details.lock)} ago"
 
 
 def _unusual(details: JobDetails) -> Iterator[str]:

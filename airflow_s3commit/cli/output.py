@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -27,8 +28,15 @@ from rich.text import Text
 
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.wording import cell, plain
+from airflow_s3commit.protocol.progress import Progress as Pace
+from airflow_s3commit.protocol.progress import ProgressLog
 
 __all__ = ["Column", "Declined", "NextStep", "Output", "facts", "table"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks of a bar.
+_REDRAW_SECONDS = 0.1
 
 #: Columns of output that goes into a file or a pipe: lines are not to be cut there.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -210,6 +218,36 @@ class Output:
         with Progress(*columns, console=self.err, transient=True) as progress:
             task = progress.add_task(what, total=total)
             yield lambda steps: progress.update(task, completed=steps)
+
+    @contextmanager
+    def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
+        """Show how far and how fast uploads are completed: as a bar on a terminal, elsewhere in the log.
+
+        Args:
+            what: What is done.
+
+        """
+        if not self.shows_progress:
+            yield ProgressLog(log)
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[pace]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.err, transient=True) as progress:
+            task = progress.add_task(what, total=None, pace="")
+            shown = -_REDRAW_SECONDS
+
+            def show(pace: Pace) -> None:
+                nonlocal shown
+                if pace.seconds - shown >= _REDRAW_SECONDS or pace.files_done == pace.files_total:
+                    shown = pace.seconds
+                    progress.update(task, completed=pace.files_done, total=pace.files_total, pace=pace.pace)
+
+            yield show
 
 
 def table(

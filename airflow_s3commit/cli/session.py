@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_s3commit.cli import connect
-from airflow_s3commit.cli.connect import Connection
+from airflow_s3commit.cli.connect import Connection, Door
 from airflow_s3commit.cli.output import Output
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination
@@ -30,6 +30,7 @@ class Session:
         job_id: The job it is about, if it is about one.
         staging_root: Where jobs have their records, if not below the destination.
         yes: The person has confirmed already.
+        door: Another way to the store than the command line's options, if the program has one.
 
     """
 
@@ -39,6 +40,7 @@ class Session:
     job_id: str | None = None
     staging_root: Destination | None = None
     yes: bool = False
+    door: Door | None = None
 
     def __post_init__(self) -> None:
         # People copy what they see, and what they see of a staging is a job's own directory.
@@ -51,7 +53,7 @@ class Session:
     @cached_property
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
-        return connect.open_store(self.connection)
+        return self.door.open(self.connection) if self.door else connect.open_store(self.connection)
 
     @property
     def layout(self) -> Layout:
@@ -74,18 +76,27 @@ class Session:
 
     def command(self, name: str, *more: str, job_id: str | None = None) -> str:
         """Return the command line that does something else about the same place, to be pasted."""
-        words = ["s3commit", name, self.destination.uri]
+        words = [*self._program, name, self.destination.uri]
         job_id = job_id or self.job_id
         if job_id is not None:
             words.append(job_id)
         words += more
         if self.staging_root is not None:
             words += ["--staging", self.staging_root.uri]
-        return shlex.join(words + self.connection.arguments())
+        return shlex.join(words + self._way_in)
 
     def about_all(self, name: str, *more: str) -> str:
         """Return the command line that is about the destination and no single job."""
-        words = ["s3commit", name, self.destination.uri, *more]
+        words = [*self._program, name, self.destination.uri, *more]
         if self.staging_root is not None:
             words += ["--staging", self.staging_root.uri]
-        return shlex.join(words + self.connection.arguments())
+        return shlex.join(words + self._way_in)
+
+    @property
+    def _program(self) -> tuple[str, ...]:
+        return self.door.program if self.door else ("s3commit",)
+
+    @property
+    def _way_in(self) -> list[str]:
+        own = self.connection.arguments()
+        return [*own, *self.door.arguments] if self.door else own

@@ -28,6 +28,7 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         min_files: At least so many files.
         max_files: At most so many.
         min_bytes: At least so many bytes.
+        max_bytes: At most so many.
         partitions: Each of these partitions has data, such as ``dt=2013-01-01``.
         only_partitions: No other partition has.
         max_null_ratio: Of each of these columns, at most this part of the values is null, from 0 to 1.
@@ -43,6 +44,7 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_files: Count | None = None
     max_files: Count | None = None
     min_bytes: Count | None = None
+    max_bytes: Count | None = None
     partitions: list[str] = []
     only_partitions: bool = False
     max_null_ratio: dict[str, _Ratio] = {}
@@ -141,7 +143,7 @@ def _sizes(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
     limits = (
         ("rows", counts.rows, rules.min_rows, rules.max_rows),
         ("files", counts.files, rules.min_files, rules.max_files),
-        ("bytes", counts.bytes, rules.min_bytes, None),
+        ("bytes", counts.bytes, rules.min_bytes, rules.max_bytes),
     )
     for name, found, least, most in limits:
         if least is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_s3commit.exceptions import JobClosed, S3CommitError
@@ -10,25 +10,13 @@ from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.lock import CommitLock, release_lock
+from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import PlanRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.uploads import delete_objects
 from airflow_s3commit.store.base import Doomed
-from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["CommitRun", "Overtaken", "Progress", "Verdict"]
-
-_DELETE_BATCH = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the completion of uploads is."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    seconds: float
+__all__ = ["CommitRun", "Overtaken", "Verdict"]
 
 
 class Overtaken(Exception):
@@ -56,7 +44,7 @@ class CommitRun:
         context: The job.
         seal_etag: The seal that the caller was told of.
         plan_etag: The plan that the caller was told of.
-        progress: Told of every completed upload.
+        progress: Told of every completed upload, if it is wanted.
         shards: Into how many shards the commit is cut when it begins.
         lock: The destination's lock, once taken.
         lock_in_doubt: It was taken, and may have been lost since.
@@ -69,7 +57,7 @@ class CommitRun:
     context: JobContext
     seal_etag: str | None = None
     plan_etag: str | None = None
-    progress: Callable[[Progress], None] = lambda _: None
+    progress: Callable[[Progress], None] | None = None
     shards: int = 1
     lock: CommitLock | None = None
     lock_in_doubt: bool = False
@@ -109,7 +97,11 @@ class CommitRun:
 
     def delete_planned(self, plan: PlanRecord) -> None:
         """Delete what the plan replaces, each object only as it was planned; not what the job overwrote."""
-        doomed = (item for item in planned_objects(self.context, plan) if not item.overwritten)
-        for batch in in_batches(doomed, _DELETE_BATCH):
+        delete_objects(self.context, self._replaced(plan))
+
+    def _replaced(self, plan: PlanRecord) -> Iterator[Doomed]:
+        """Yield what the plan replaces for as long as the lock is this job's."""
+        for item in planned_objects(self.context, plan):
             self.keep_lease()
-            delete_objects(self.context, [Doomed(item.key, item.etag) for item in batch])
+            if not item.overwritten:
+                yield Doomed(item.key, item.etag)

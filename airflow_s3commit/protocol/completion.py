@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_if_ended
-from airflow_s3commit.protocol.commit_run import CommitRun, Progress
+from airflow_s3commit.protocol.commit_run import CommitRun
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import Counts, SealRecord, ShardRecord, StateRecord, encode
 from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.uploads import complete_uploads
@@ -67,14 +68,28 @@ def _complete(
     run: CommitRun, seal: SealRecord, wanted: Callable[[int], bool], files: FileList | None
 ) -> Counts:
     """Complete the uploads of the wanted tasks, numbered in the seals' order, and list them in ``files``."""
-    context = run.context
-    began, done = context.clock.monotonic(), Counts(rows=None)
+    context, store = run.context, run.context.store
+    clock, total = context.clock, seal.counts.files
+    began, before = clock.monotonic(), store.effort.retries
+    done = size = 0
     for upload in complete_uploads(context, _uploads_of(run, seal, wanted, files)):
-        done = done.plus(Counts(files=1, bytes=upload.length, rows=None))
-        seconds = context.clock.monotonic() - began
-        run.progress(Progress(done.files, seal.counts.files, done.bytes, seconds))
-    run.metrics["complete_ms"] = int((context.clock.monotonic() - began) * 1000)
-    return done
+        done += 1
+        size += upload.length
+        if run.progress is not None:
+            effort = store.effort
+            seconds = clock.monotonic() - began
+            run.progress(Progress(done, total, size, seconds, effort.concurrency, effort.retries - before))
+    effort = store.effort
+    end = Progress(done, total, size, clock.monotonic() - began, effort.concurrency, effort.retries - before)
+    run.metrics.update(
+        complete_ms=int(end.seconds * 1000),
+        complete_files=end.files_done,
+        complete_bytes=end.bytes_done,
+        complete_files_per_second=round(end.files_per_second),
+        complete_concurrency=end.concurrency,
+        complete_retries=end.retries,
+    )
+    return Counts(files=done, bytes=size, rows=None)
 
 
 def _uploads_of(

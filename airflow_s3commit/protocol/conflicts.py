@@ -34,6 +34,8 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.layout import partition_of
+from airflow_s3commit.protocol.listing_choice import choose_listing
 from airflow_s3commit.protocol.records import (
     JobOptions,
     JobRecord,
@@ -181,18 +183,37 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
 def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iterator[ObjectInfo]:
     """Yield the data objects of some directories (without those below them), or of the whole destination.
 
-    Hidden objects, directory markers and everything under a staging prefix are left out. The first page of
-    each directory is fetched ahead, several at once.
+    Hidden objects, directory markers and everything under a staging prefix are left out. Many directories
+    are listed together with what is around them where that is cheaper; else the first page of each is
+    fetched ahead, several at once.
     """
     destination, store = context.layout.destination, context.store
     if directories is None:
-        found = store.list_objects(destination.bucket, destination.prefix)
+        found: Iterable[ObjectInfo] = store.list_objects(destination.bucket, destination.prefix)
     else:
-        found = _list_directories(context, directories)
+        touched = list(directories)
+        wide = _list_around(context, touched)
+        found = wide if wide is not None else _list_directories(context, touched)
     for info in found:
         relative = destination.relative(info.key)
         if relative is not None and not relative.endswith("/") and not is_hidden(relative):
             yield info
+
+
+def _list_around(context: JobContext, directories: list[str]) -> list[ObjectInfo] | None:
+    """List the directories together with what is around them; None if that is too much, or not worth it."""
+    choice = choose_listing(directories, context.threads)
+    if choice is None:
+        return None
+    destination, touched = context.layout.destination, set(directories)
+    prefix = destination.key(f"{choice.directory}/" if choice.directory else "")
+    found = []
+    for seen, info in enumerate(context.store.list_objects(destination.bucket, prefix)):
+        if seen == choice.objects:
+            return None
+        if partition_of(destination.relative(info.key) or "") in touched:
+            found.append(info)
+    return found
 
 
 def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterator[ObjectInfo]:

@@ -32,6 +32,7 @@ class FileList:
 
     def __init__(self, context: JobContext) -> None:
         self._destination = context.layout.destination
+        self._encoder = msgspec.json.Encoder()
         self._spool = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - lives as long as this
 
     @classmethod
@@ -60,7 +61,7 @@ class FileList:
             upload=extra.upload if extra is not None else "",
             statistics=extra.statistics if extra is not None else None,
         )
-        self._spool.write(msgspec.json.encode(entry) + b"\n")
+        self._spool.write(self._encoder.encode(entry) + b"\n")
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, each with its line feed."""

@@ -261,10 +261,17 @@ class Job:
         return abort_job(self._live_or_ended(), force=force, reason=reason)
 
     def recover(
-        self, *, rollback: bool = False, force: bool = False, reason: str | None = None
+        self,
+        *,
+        rollback: bool = False,
+        force: bool = False,
+        reason: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
     ) -> ManifestRecord | AbortReport:
         """See `airflow_s3commit.protocol.recover.recover_job`."""
-        return recover_job(self._live_or_ended(), rollback=rollback, force=force, reason=reason)
+        return recover_job(
+            self._live_or_ended(), rollback=rollback, force=force, reason=reason, progress=progress
+        )
 
     def _live(self) -> JobContext:
         """Return the context of a job whose record is there."""

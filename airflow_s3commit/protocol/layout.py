@@ -18,6 +18,7 @@ __all__ = [
     "PENDING_SUFFIX",
     "SUCCESS",
     "Layout",
+    "aborted_prefix",
     "check_attempt_id",
     "check_id",
     "holds_job_id",
@@ -104,6 +105,11 @@ def lock_key(destination: Destination) -> str:
 def manifests_prefix(destination: Destination) -> str:
     """Return the prefix of all manifests of a destination."""
     return destination.key(f"{HOME}/manifests/")
+
+
+def aborted_prefix(destination: Destination) -> str:
+    """Return the prefix of the records of all jobs of a destination that were aborted."""
+    return destination.key(f"{HOME}/aborted/")
 
 
 def time_key(destination: Destination) -> str:
@@ -208,7 +214,7 @@ class Layout:
     @property
     def aborted(self) -> str:
         """Key of the record that the job was aborted, in the destination's bucket."""
-        return self.destination.key(f"{HOME}/aborted/{self.job_id}.json")
+        return f"{aborted_prefix(self.destination)}{self.job_id}.json"
 
     @property
     def lock(self) -> str:

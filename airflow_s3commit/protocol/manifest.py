@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from tempfile import SpooledTemporaryFile
 
 import msgspec
 
@@ -53,6 +54,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _PART_BYTES = 2 * MIN_PART_BYTES
+
+#: Bytes of a list that are read at once.
+_READ_BYTES = 16 * 1024 * 1024
 
 
 def write_manifest(
@@ -175,18 +179,41 @@ def latest_manifest(store: ObjectStore, destination: Destination) -> ManifestRec
 def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[FileEntry]:
     """Yield every file that a job committed, after checking that the list is the one the manifest names.
 
+    A long list is read in pieces and kept on disk meanwhile: memory does not grow with it.
+
     Raises:
         NoSuchKey: The list is gone.
         InvalidRecord: It was changed.
 
     """
+    with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
+        digest = hashlib.sha256()
+        for piece in _pieces(store, manifest):
+            digest.update(piece)
+            spool.write(piece)
+        if digest.hexdigest() != manifest.files_sha256:
+            raise _changed(manifest)
+        spool.seek(0)
+        decoder = msgspec.json.Decoder(FileEntry)
+        for line in spool:
+            yield decoder.decode(line)
+
+
+def _pieces(store: ObjectStore, manifest: ManifestRecord) -> Iterator[bytes]:
     bucket, key = split_uri(manifest.files)
-    body = store.get(bucket, key).body
-    if hashlib.sha256(body).hexdigest() != manifest.files_sha256:
-        raise InvalidRecord(f"{manifest.files} is not the list that the manifest of {manifest.job_id} names")
-    decoder = msgspec.json.Decoder(FileEntry)
-    for line in body.splitlines():
-        yield decoder.decode(line)
+    info = store.head(bucket, key)
+    if info.size <= _READ_BYTES:
+        yield store.get(bucket, key).body
+        return
+    try:
+        for first in range(0, info.size, _READ_BYTES):
+            yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
+    except PreconditionFailed as error:
+        raise _changed(manifest) from error
+
+
+def _changed(manifest: ManifestRecord) -> InvalidRecord:
+    return InvalidRecord(f"{manifest.files} is not the list that the manifest of {manifest.job_id} names")
 
 
 def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
@@ -216,7 +243,7 @@ def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
 def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext) -> SuccessData:
     written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
     counters = {
-        **{name: value for name, value in manifest.metrics.items() if not name.endswith("_ms")},
+        **{name: value for name, value in manifest.metrics.items() if not name.startswith("complete_")},
         "committer_commits_completed": manifest.counts.files,
         "committer_bytes_committed": manifest.counts.bytes,
         "committer_jobs_completed": 1,

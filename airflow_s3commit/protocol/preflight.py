@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 from weakref import WeakKeyDictionary
 
-from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected, StoreUnsuitable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    NoSuchKey,
+    PreconditionFailed,
+    StoreRejected,
+    StoreUnsuitable,
+)
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["check_store", "honours_conditions"]
+__all__ = ["check_bucket", "check_store", "honours_conditions"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +36,13 @@ def check_store(context: JobContext, options: JobOptions) -> bool:
 
     """
     store = context.store
-    buckets = dict.fromkeys((context.bucket, context.staging_bucket))
-    for bucket in buckets:
-        store.check_bucket(bucket)
+    # The destination's prefix stands where both are in one bucket.
+    buckets = {
+        context.staging_bucket: context.layout.staging.prefix,
+        context.bucket: context.layout.destination.prefix,
+    }
+    for bucket, below in buckets.items():
+        check_bucket(store, bucket, below)
     answers = _answers.setdefault(store, {})
     if context.bucket not in answers:
         _rehearse_upload(context)
@@ -49,6 +59,21 @@ def check_store(context: JobContext, options: JobOptions) -> bool:
             ' cannot be kept apart. If only one process ever commits here, set fencing="best-effort"'
         )
     return conditional
+
+
+def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
+    """Return if a bucket is there and lets these credentials list what is below a prefix.
+
+    Raises:
+        NoSuchBucket: It is not there.
+        AccessDenied: These credentials may not list there.
+
+    """
+    try:
+        store.check_bucket(bucket)
+    except AccessDenied:
+        # Who may list below this prefix alone is refused a HEAD, which names no prefix and gives no reason.
+        next(iter(store.list_objects(bucket, prefix)), None)
 
 
 def honours_conditions(store: ObjectStore, bucket: str, key: str) -> bool:

@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
 )
 from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.preflight import check_bucket
 from airflow_s3commit.protocol.sandbox import BODY, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import Doomed, Upload
@@ -36,12 +37,7 @@ _NO_ETAG = "0" * 32
 
 
 def _bucket(box: Sandbox) -> Finding:
-    try:
-        box.store.check_bucket(box.bucket)
-    except AccessDenied:
-        # The answer to a HEAD has no body; a listing is refused with the reason.
-        next(iter(box.store.list_objects(box.bucket, box.home.prefix)), None)
-        raise
+    check_bucket(box.store, box.bucket, box.home.prefix)
     return Finding("ok", f"bucket {box.bucket} answers these credentials")
 
 
@@ -51,7 +47,8 @@ def _directory(box: Sandbox) -> Finding:
     if key:
         try:
             box.store.head(place.bucket, key)
-        except NoSuchKey:
+        except (NoSuchKey, AccessDenied):
+            # Least privilege ends at the directory's own prefix, which that name is not below.
             pass
         else:
             return Finding(

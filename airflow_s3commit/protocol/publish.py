@@ -27,12 +27,13 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.begin import begin
-from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Progress, Verdict
+from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.completion import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.finish import finish
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.lock import take_lock
+from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import (
     JobRecord,
     ManifestRecord,
@@ -88,7 +89,7 @@ def commit_job(
         replace(context, store=store),
         seal_etag,
         plan_etag,
-        progress or (lambda _: None),
+        progress,
         requests=lambda: counted.counters,
     )
     with naming(context, "commit"):
@@ -128,7 +129,7 @@ def complete_shard(
         S3CommitError: As `commit_job`; where that rolls back, the whole job is rolled back.
 
     """
-    run = CommitRun(context, progress=progress or (lambda _: None))
+    run = CommitRun(context, progress=progress)
     with naming(context, f"complete of shard {shard}"):
         _drive(run, lambda run, current: _shard_step(run, current, shard))
 

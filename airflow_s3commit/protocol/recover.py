@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.publish import commit_job
 from airflow_s3commit.protocol.records import AbortReport, ManifestRecord, State
 from airflow_s3commit.protocol.setup import find_job
@@ -18,7 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def recover_job(
-    context: JobContext, *, rollback: bool = False, force: bool = False, reason: str | None = None
+    context: JobContext,
+    *,
+    rollback: bool = False,
+    force: bool = False,
+    reason: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> ManifestRecord | AbortReport:
     """Bring a job that was left in the middle of a commit or an abort to its end.
 
@@ -40,6 +47,7 @@ def recover_job(
         rollback: Undo a commit that has begun, instead of going on with it.
         force: Undo it although old data was overwritten or deleted and cannot be put back.
         reason: Why it is rolled back, for the record.
+        progress: Called after each completed upload, where the commit goes on.
 
     Returns:
         The manifest if the job is committed now, or what the abort did.
@@ -63,6 +71,7 @@ def recover_job(
                     rollback=rollback,
                     force=force,
                     reason=reason,
+                    progress=progress,
                 )
             except (AlreadyCommitted, JobClosed, NoSuchJob):
                 # Said of a state that another process may have moved on from meanwhile.
@@ -73,7 +82,13 @@ def recover_job(
 
 
 def _recover(
-    context: JobContext, state: State | None, *, rollback: bool, force: bool, reason: str | None
+    context: JobContext,
+    state: State | None,
+    *,
+    rollback: bool,
+    force: bool,
+    reason: str | None,
+    progress: Callable[[Progress], None] | None,
 ) -> ManifestRecord | AbortReport:
     match state:
         case None:
@@ -89,7 +104,7 @@ def _recover(
                 " with: s3commit commit, or abort it with: s3commit abort"
             )
         case "committing" | "committed" if not rollback:
-            return commit_job(context)
+            return commit_job(context, progress=progress)
         case _:
             return abort_job(context, force=force, reason=reason or "rolled back by recover")
 

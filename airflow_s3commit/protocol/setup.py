@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     DestinationNotEmpty,
     InvalidDestination,
     InvalidRecord,
@@ -158,7 +159,8 @@ def _refuse_object(context: JobContext) -> None:
     key = destination.prefix.rstrip("/")
     try:
         context.store.head(destination.bucket, key)
-    except NoSuchKey:
+    except (NoSuchKey, AccessDenied):
+        # Least privilege ends at the directory's own prefix, which that name is not below.
         return
     raise InvalidDestination(f"{join_uri(destination.bucket, key)} is an object; data goes into a directory")
 

@@ -179,16 +179,21 @@ class OutputFile:
         if self._state != "open":
             raise JobClosed(f"{self.uri} is {self._state}")
         view = memoryview(data).cast("B")
-        self._buffer += view
+        taken = 0
+        while taken < len(view):
+            # No more than a part at a time: what is written at once may be larger than all that may wait.
+            room = self._next_part_bytes() - len(self._buffer)
+            self._buffer += view[taken : taken + room]
+            taken += room
+            if taken <= len(view):
+                self._send()
         self._length += len(view)
-        while len(self._buffer) >= self._next_part_bytes():
-            self._send(self._next_part_bytes())
         return len(view)
 
     def send_buffered(self) -> None:
         """Send what is buffered now as a part, if it is as large as a part must be."""
         if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
-            self._send(len(self._buffer))
+            self._send()
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
         """Send the last part and wait for all of them; the upload is then whole and pending.
@@ -207,7 +212,7 @@ class OutputFile:
             return
         try:
             if self._buffer or not self._parts:
-                self._send(len(self._buffer))
+                self._send()
             etags = [part.result() for part in self._parts]
         except S3CommitError:
             self.abort()
@@ -241,18 +246,18 @@ class OutputFile:
     def _next_part_bytes(self) -> int:
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
 
-    def _send(self, size: int) -> None:
+    def _send(self) -> None:
+        """Hand over what is buffered as a part, without copying it."""
         number = len(self._parts) + 1
         if number > MAX_PARTS:
             raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
         for part in self._parts[-8:]:
             if part.done():
                 part.result()
-        body = bytes(self._buffer) if size == len(self._buffer) else bytes(self._buffer[:size])
-        del self._buffer[:size]
+        body, self._buffer = self._buffer, bytearray()
         store, bucket, key, upload_id = self._context.store, self._context.bucket, self.key, self.upload_id
         self._parts.append(
-            self._sender.send(lambda: store.upload_part(bucket, key, upload_id, number, body), size)
+            self._sender.send(lambda: store.upload_part(bucket, key, upload_id, number, body), len(body))
         )
 
     def _record(self, etags: list[str], rows: int | None, statistics: Columns | None) -> PendingUpload:

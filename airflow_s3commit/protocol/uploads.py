@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.upload import UPLOAD_METADATA
-from airflow_s3commit.store.base import Abort, Complete, Doomed, Head, ObjectInfo
+from airflow_s3commit.store.base import Abort, Complete, DeleteFailure, DeleteMany, Doomed, Head, ObjectInfo
 from airflow_s3commit.store.calls import in_batches
 
 __all__ = [
@@ -32,6 +32,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _BATCH = 1_000
+
+#: Bulk deletes that are under way at once: each counts as a thousand against the store's limits.
+_BULK_DELETES_AT_ONCE = 4
+
+#: Why a store leaves an object of a bulk delete for now, and the seconds to wait before it is asked again.
+_BUSY = frozenset({"InternalError", "ServiceUnavailable", "SlowDown"})
+_BUSY_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +122,57 @@ def delete_ours(context: JobContext, uploads: Iterable[PendingUpload]) -> int:
     return deleted
 
 
-def delete_objects(context: JobContext, doomed: list[Doomed]) -> int:
-    """Delete up to 1,000 objects of the destination that still have their ETags; return how many.
+def delete_objects(context: JobContext, doomed: Iterable[Doomed]) -> int:
+    """Delete the objects of the destination that still have their ETags, and return how many that were.
+
+    Any number of them: a thousand go into a request, a few requests are under way at once. What the store
+    was too busy for is deleted again after a pause.
 
     Raises:
         StoreRejected: The store left an object for another reason than that it changed.
 
     """
-    if not doomed:
-        return 0
-    failures = context.store.delete_many(context.bucket, doomed)
+    deleted = 0
+    for batch in in_batches(doomed, _BATCH * _BULK_DELETES_AT_ONCE):
+        left = batch
+        for pause in _BUSY_PAUSES:
+            failed = _delete_batch(context, left)
+            deleted += len(left) - len(failed)
+            busy = {failure.key for failure in failed if failure.code in _BUSY}
+            left = [target for target in left if target.key in busy]
+            if not left:
+                break
+            context.clock.sleep(pause)
+        else:
+            raise StoreRejected(
+                f"{context.name}: the store is too busy to delete {len(left)} objects; run the step again",
+                code="SlowDown",
+            )
+    return deleted
+
+
+def _delete_batch(context: JobContext, doomed: list[Doomed]) -> list[DeleteFailure]:
+    """Delete up to a few thousand objects; return those that were left, because they changed or for now."""
+    calls = (
+        (number, DeleteMany(context.bucket, batch)) for number, batch in enumerate(in_batches(doomed, _BATCH))
+    )
+    failures: list[DeleteFailure] = []
+    for _, outcome in context.store.perform(calls):
+        if isinstance(outcome, S3CommitError):
+            raise outcome
+        assert isinstance(outcome, list)
+        failures += outcome
     for failure in failures:
-        if failure.code != "PreconditionFailed":
+        if failure.code == "PreconditionFailed":
+            logger.warning("%s: left %s, which was changed by someone else", context.name, failure.key)
+        elif failure.code not in _BUSY:
             where = join_uri(context.bucket, failure.key)
             raise StoreRejected(
                 f"{context.name}: could not delete {where}: {failure.code} {failure.message}; run the"
                 f" step again",
                 code=failure.code,
             )
-        logger.warning("%s: left %s, which was changed by someone else", context.name, failure.key)
-    return len(doomed) - len(failures)
+    return failures
 
 
 def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:

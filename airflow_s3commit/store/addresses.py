@@ -34,12 +34,16 @@ KEY = "s3commit-address"
 #: The header of an answer that did not come from a store.
 OURS = "s3commit-prepared"
 
-#: The method of the client that each operation is prepared with, and what it needs besides bucket and key.
+#: The method of the client that each operation is prepared with, and what it needs besides the bucket.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "CompleteMultipartUpload": ("complete_multipart_upload", {"UploadId": "u", "MultipartUpload": {}}),
-    "AbortMultipartUpload": ("abort_multipart_upload", {"UploadId": "u"}),
-    "HeadObject": ("head_object", {}),
-    "GetObject": ("get_object", {}),
+    "CompleteMultipartUpload": (
+        "complete_multipart_upload",
+        {"Key": KEY, "UploadId": "u", "MultipartUpload": {}},
+    ),
+    "AbortMultipartUpload": ("abort_multipart_upload", {"Key": KEY, "UploadId": "u"}),
+    "HeadObject": ("head_object", {"Key": KEY}),
+    "GetObject": ("get_object", {"Key": KEY}),
+    "DeleteObjects": ("delete_objects", {"Delete": {"Objects": [{"Key": KEY}]}}),
 }
 
 #: Signature version 4, for one region: what libcurl can do too.
@@ -66,7 +70,7 @@ class Address:
     """How one operation on one bucket is sent.
 
     Attributes:
-        url: What stands before the key.
+        url: What stands before the key; all of it, for an operation on a bucket.
         region: The region it is signed for.
         agent: The user agent.
         headers: What else the client's owner adds, as ``Name: value``.
@@ -134,7 +138,7 @@ class AddressBook:
         seen: dict[str, Any] = {}
         _prepared.seen = seen
         try:
-            answer = getattr(self._client, method)(Bucket=bucket, Key=KEY, **arguments)
+            answer = getattr(self._client, method)(Bucket=bucket, **arguments)
         except ClientError:
             return None
         finally:
@@ -183,8 +187,8 @@ def _before_send(request: AWSPreparedRequest, **_: object) -> AWSResponse | None
 
 
 def _read(bucket: str, seen: dict[str, Any]) -> Address | None:
-    url, found, _ = str(seen.get("url", "")).partition(KEY)
-    if not found or bucket.startswith("arn:") or get_environ_proxies(url):
+    url = str(seen.get("url", "")).partition(KEY)[0]
+    if not url or bucket.startswith("arn:") or get_environ_proxies(url):
         return None
     signer, service, version = seen["signature"]
     if version not in SIGNATURES or service != "s3":

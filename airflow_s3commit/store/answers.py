@@ -5,14 +5,14 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.store.base import ObjectInfo
+from airflow_s3commit.store.base import DeleteFailure, ObjectInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow_s3commit.store.errors import Request
 
-__all__ = ["answered_at", "described", "etag_of", "quoted", "retry_after"]
+__all__ = ["answered_at", "described", "etag_of", "left_in_place", "quoted", "retry_after"]
 
 
 def answered_at(answer: Mapping[str, Any]) -> float | None:
@@ -69,6 +69,24 @@ def described(request: Request, answer: Mapping[str, Any]) -> ObjectInfo:
         answer["LastModified"].timestamp(),
         {name.lower(): value for name, value in answer.get("Metadata", {}).items()},
     )
+
+
+def left_in_place(
+    request: Request, deleted: Sequence[Mapping[str, Any]], errors: Sequence[Mapping[str, Any]]
+) -> list[DeleteFailure]:
+    """Return the objects that a bulk delete left, by what its answer says of each.
+
+    Raises:
+        OutcomeUnknown: It names no object at all.
+
+    """
+    if not errors and not deleted:
+        raise request.unanswered("the answer names no object")
+    return [
+        DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
+        for error in errors
+        if error.get("Code") != "NoSuchKey"
+    ]
 
 
 def _header(answer: Mapping[str, Any], name: str) -> str:

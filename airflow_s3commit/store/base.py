@@ -21,7 +21,9 @@ __all__ = [
     "Call",
     "Complete",
     "DeleteFailure",
+    "DeleteMany",
     "Doomed",
+    "Effort",
     "Fetched",
     "Get",
     "Head",
@@ -147,12 +149,34 @@ class Get:
     key: str
 
 
-Call: TypeAlias = Complete | Abort | Head | Get
+@dataclass(frozen=True, slots=True)
+class DeleteMany:
+    """A call to `ObjectStore.delete_many`, as a value."""
+
+    bucket: str
+    doomed: Sequence[Doomed]
+
+
+Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany
 
 #: What became of a call: the value its verb returns, or the error its verb raises.
-Outcome: TypeAlias = str | ObjectInfo | Fetched | S3CommitError | None
+Outcome: TypeAlias = str | ObjectInfo | Fetched | list[DeleteFailure] | S3CommitError | None
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard a store is pressed.
+
+    Attributes:
+        concurrency: Calls of `ObjectStore.perform` that may be under way at once, at present.
+        retries: Requests that were sent again, since there is this store.
+
+    """
+
+    concurrency: int
+    retries: int
 
 
 class ObjectStore(Protocol):
@@ -161,6 +185,11 @@ class ObjectStore(Protocol):
     Every verb may raise `Unavailable`, `AccessDenied`, `NoSuchBucket`, `StoreRejected`; every verb that
     changes something may raise `OutcomeUnknown`. Further errors are named with the verb.
     """
+
+    @property
+    def effort(self) -> Effort:
+        """How hard the store is pressed; asks it nothing."""
+        ...
 
     def check_bucket(self, bucket: str) -> None:
         """Return if the bucket is there and answers these credentials."""
@@ -187,6 +216,16 @@ class ObjectStore(Protocol):
 
         Raises:
             NoSuchKey: It is not there.
+
+        """
+        ...
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """Read ``size`` bytes of an object from byte ``first`` (0 is the first) on; fewer at its end.
+
+        Raises:
+            NoSuchKey: It is not there.
+            PreconditionFailed: It has another ETag.
 
         """
         ...

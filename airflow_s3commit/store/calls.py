@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, ObjectStore, Outcome
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, ObjectStore, Outcome
 
 __all__ = ["in_batches", "make_call", "one_by_one", "with_threads"]
 
@@ -35,6 +35,8 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:
                 return store.head(bucket, key)
             case Get(bucket, key):
                 return store.get(bucket, key)
+            case DeleteMany(bucket, doomed):
+                return store.delete_many(bucket, doomed)
     except S3CommitError as error:
         return error
 

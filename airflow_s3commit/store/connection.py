@@ -65,7 +65,10 @@ class S3Config:
 
 
 def client_config(
-    endpoint_url: str | None, max_connections: int = 64, path_style: bool | None = None
+    endpoint_url: str | None,
+    max_connections: int = 64,
+    path_style: bool | None = None,
+    timeout: float | None = None,
 ) -> Config:
     """Return the configuration with which a boto3 client serves the protocol best.
 
@@ -78,6 +81,8 @@ def client_config(
         endpoint_url: Where the client will send to; None for AWS.
         max_connections: Connections that are kept open.
         path_style: See `S3Config`.
+        timeout: Seconds to wait for a connection, and for an answer, at most; None waits long enough for
+            large uploads.
 
     """
     if path_style is None:
@@ -88,8 +93,8 @@ def client_config(
         retries={"total_max_attempts": 1, "mode": "standard"},
         parameter_validation=False,
         max_pool_connections=max_connections,
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=READ_SECONDS,
+        connect_timeout=CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS),
+        read_timeout=READ_SECONDS if timeout is None else min(timeout, READ_SECONDS),
         tcp_keepalive=True,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, ObjectStore, Outcome
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, ObjectStore, Outcome
 
-__all__ = ["CountingStore", "counting"]
+__all__ = ["CountingStore", "counting", "total_requests"]
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ _STATISTICS = {
     "delete": "object_delete_request",
     "delete_many": "object_bulk_delete_request",
     "get": "action_http_get_request",
+    "get_range": "action_http_get_request",
     "head": "action_http_head_request",
     "list_objects": "object_list_request",
     "list_parts": "multipart_upload_list",
@@ -34,6 +35,7 @@ _STATISTICS = {
 _CALLS: dict[type[Call], str] = {
     Abort: "abort_upload",
     Complete: "complete_upload",
+    DeleteMany: "delete_many",
     Get: "get",
     Head: "head",
 }
@@ -90,3 +92,9 @@ def counting(inner: ObjectStore) -> tuple[ObjectStore, CountingStore]:
     counted = CountingStore(inner)
     store: Any = counted
     return store, counted
+
+
+def total_requests(metrics: Mapping[str, int]) -> int | None:
+    """Return how many requests a commit's metrics count, among other things; None if they count none."""
+    counted = [metrics[name] for name in set(_STATISTICS.values()) if name in metrics]
+    return sum(counted) if counted else None

@@ -6,12 +6,12 @@ them), for a tenth of the time.
 
 from __future__ import annotations
 
-import io
 import resource
-import selectors
+import select
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from ssl import CertificateError
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -35,12 +35,16 @@ OLDEST = (8, 19, 0)
 
 NOT_TRUSTED = frozenset({pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE})
 
+#: Operations that send a document.
+WITH_BODY = frozenset({"CompleteMultipartUpload", "DeleteObjects"})
+
 #: Options that make a request's method, by S3's name of the operation.
 METHODS: dict[str, tuple[tuple[int, Any], ...]] = {
     "CompleteMultipartUpload": ((pycurl.POST, True),),
     "AbortMultipartUpload": ((pycurl.CUSTOMREQUEST, "DELETE"),),
     "HeadObject": ((pycurl.NOBODY, True),),
     "GetObject": ((pycurl.HTTPGET, True),),
+    "DeleteObjects": ((pycurl.POST, True),),
 }
 
 
@@ -72,6 +76,14 @@ def room_for_connections(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
+#: What libcurl asks to be told of a socket, in the system's terms.
+WAITED_FOR = {
+    pycurl.POLL_IN: select.POLLIN,
+    pycurl.POLL_OUT: select.POLLOUT,
+    pycurl.POLL_INOUT: select.POLLIN | select.POLLOUT,
+}
+
+
 class Lines:
     """Exchanges under way, for one thread at a time. Connections outlive them, for the next ones.
 
@@ -89,8 +101,9 @@ class Lines:
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_MAXCONNECTS, connections)
         # Not libcurl's own waiting, which is select(): that overlooks descriptors from 1024 on, which a
-        # process with many open files has. The numbers of events are the same here, there and in selectors.
-        self._selector = selectors.DefaultSelector()
+        # process with many open files has.
+        self._poller: Any
+        self._poller, self._per_second = _poller()
         self._alarm: float | None = None
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_alarm)
@@ -107,6 +120,7 @@ class Lines:
         *,
         path: str,
         body: bytes = b"",
+        header: str | None = None,
     ) -> None:
         """Begin an exchange.
 
@@ -116,32 +130,54 @@ class Lines:
             address: How it is sent.
             keys: Whose it is.
             path: The key, and the query if there is one, as they stand in a URL.
-            body: What a completion sends.
+            body: What a completion or a bulk delete sends.
+            header: A header that this request alone has.
 
         """
         free = self._free[operation]
         line = free.pop() if free else self._new_line(operation)
-        line.prepare(of, address, keys, path, body)
+        line.of = of
+        if address is not line.address or keys is not line.keys or header is not None:
+            line.sign_as(address, keys, header)
+        if operation in WITH_BODY:
+            line.handle.setopt(pycurl.POSTFIELDS, body)
+        line.handle.setopt(pycurl.URL, address.url + path)
         self._multi.add_handle(line.handle)
         self.busy += 1
 
-    def turn(self, seconds: float) -> Iterator[tuple[Any, Reply | Exception]]:
-        """Wait ``seconds`` at most for anything to happen, and yield the exchanges that have ended."""
+    def turn(self, seconds: float) -> list[tuple[Any, Reply | Exception]]:
+        """Wait ``seconds`` at most for anything to happen, and return the exchanges that have ended."""
+        multi = self._multi
         if self._alarm is not None:
             seconds = min(seconds, max(0.0, self._alarm - time.monotonic()))
-        for key, events in self._selector.select(seconds):
-            self._multi.socket_action(key.fd, events)
+        for descriptor, events in self._poller.poll(seconds * self._per_second):
+            # Errors and hang-ups are both: libcurl reads or writes, and finds out.
+            ready = pycurl.CSELECT_IN if events & ~select.POLLOUT else 0
+            if events & ~select.POLLIN:
+                ready |= pycurl.CSELECT_OUT
+            multi.socket_action(descriptor, ready)
         if self._alarm is not None and self._alarm <= time.monotonic():
             self._alarm = None
-            self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
-        yield from list(self._ended())
+            multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+        ended: list[tuple[Any, Reply | Exception]] = []
+        left = self.busy
+        while left:
+            left, good, bad = multi.info_read()
+            for handle in good:
+                line = self._release(handle)
+                ended.append((line.of, line.reply()))
+            for handle, code, message in bad:
+                line = self._release(handle)
+                ended.append((line.of, line.failure(code, message)))
+        return ended
 
     def close(self) -> None:
         """Close all connections, also those that are in use."""
         for handle in self._lines:
             handle.close()
         self._multi.close()
-        self._selector.close()
+        if hasattr(self._poller, "close"):
+            self._poller.close()
 
     def _new_line(self, operation: str) -> _Line:
         line = _Line(operation, self._settings)
@@ -151,72 +187,57 @@ class Lines:
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
         """Do as libcurl asks: wait for a socket to become readable, writable or both, or no more."""
         if events == pycurl.POLL_REMOVE:
-            self._selector.unregister(descriptor)
-        elif descriptor in self._selector.get_map():
-            self._selector.modify(descriptor, events)
-        else:
-            self._selector.register(descriptor, events)
+            self._poller.unregister(descriptor)
+            return
+        try:
+            self._poller.register(descriptor, WAITED_FOR[events])
+        except FileExistsError:
+            self._poller.modify(descriptor, WAITED_FOR[events])
 
     def _set_alarm(self, milliseconds: int) -> None:
         self._alarm = None if milliseconds < 0 else time.monotonic() + milliseconds / 1000
 
-    def _ended(self) -> Iterator[tuple[Any, Reply | Exception]]:
-        left = 1
-        while left:
-            left, good, bad = self._multi.info_read()
-            for handle in good:
-                yield self._release(handle, None)
-            for handle, code, message in bad:
-                yield self._release(handle, (code, message))
-
-    def _release(self, handle: Any, failure: tuple[int, str] | None) -> tuple[Any, Reply | Exception]:
+    def _release(self, handle: Any) -> _Line:
         line = self._lines[handle]
         self._multi.remove_handle(handle)
         self.busy -= 1
-        end = line.reply() if failure is None else line.failure(*failure)
-        of, line.of = line.of, None
         self._free[line.operation].append(line)
-        return of, end
+        return line
 
 
 class _Line:
     """One handle of libcurl, which serves one operation; what stays the same is set only once."""
 
-    __slots__ = ("_address", "_body", "_head", "_keys", "handle", "of", "operation")
+    __slots__ = ("_body", "_head", "address", "handle", "keys", "of", "operation")
 
     def __init__(self, operation: str, settings: LineSettings) -> None:
         self.operation = operation
         self.of: object = None
-        self._address: Address | None = None
-        self._keys: ReadOnlyCredentials | None = None
-        self._head = io.BytesIO()
-        self._body = io.BytesIO()
+        self.address: Address | None = None
+        self.keys: ReadOnlyCredentials | None = None
+        self._head: list[bytes] = []
+        self._body: list[bytes] = []
         self.handle = handle = pycurl.Curl()
         for option, value in (*_options(settings), *METHODS[operation]):
             handle.setopt(option, value)
-        handle.setopt(pycurl.HEADERFUNCTION, self._head.write)
-        handle.setopt(pycurl.WRITEFUNCTION, self._body.write)
-
-    def prepare(
-        self, of: object, address: Address, keys: ReadOnlyCredentials, path: str, body: bytes
-    ) -> None:
-        handle = self.handle
-        self.of = of
-        for buffer in (self._head, self._body):
-            buffer.seek(0)
-            buffer.truncate()
-        if address is not self._address or keys is not self._keys:
-            self._sign_as(address, keys)
-        if self.operation == "CompleteMultipartUpload":
-            handle.setopt(pycurl.POSTFIELDS, body)
-        handle.setopt(pycurl.URL, address.url + path)
+        handle.setopt(pycurl.HEADERFUNCTION, self._head.append)
+        handle.setopt(pycurl.WRITEFUNCTION, self._body.append)
 
     def reply(self) -> Reply:
-        status: int = self.handle.getinfo(pycurl.RESPONSE_CODE)
-        return Reply(status, self._head.getvalue(), self._body.getvalue())
+        head, body = self._head, self._body
+        reply = Reply(
+            self.handle.getinfo(pycurl.RESPONSE_CODE),
+            b"".join(head),
+            body[0] if len(body) == 1 else b"".join(body),
+        )
+        head.clear()
+        body.clear()
+        return reply
 
     def failure(self, code: int, message: str) -> Exception:
         """Return botocore's error for one of libcurl's."""
+        self._head.clear()
+        self._body.clear()
         url = _place(self.handle.getinfo(pycurl.EFFECTIVE_URL))
         if code in NOT_TRUSTED:
             return SSLError(endpoint_url=url, error=CertificateError("CERTIFICATE_VERIFY_FAILED"))
@@ -227,10 +248,12 @@ class _Line:
             return ReadTimeoutError(endpoint_url=url, error=message)
         return ConnectionClosedError(endpoint_url=url, error=message)
 
-    def _sign_as(self, address: Address, keys: ReadOnlyCredentials) -> None:
+    def sign_as(self, address: Address, keys: ReadOnlyCredentials, header: str | None) -> None:
         handle = self.handle
         headers = [*address.headers, "Accept:", "Expect:"]
-        if self.operation == "CompleteMultipartUpload":
+        if header is not None:
+            headers.append(header)
+        if self.operation in WITH_BODY:
             headers.append("Content-Type: application/xml")
         if address.url.startswith("https:"):
             # The connection protects the body. Without TLS libcurl signs its hash.
@@ -242,7 +265,7 @@ class _Line:
         handle.setopt(pycurl.AWS_SIGV4, f"aws:amz:{address.region}:s3")
         handle.setopt(pycurl.USERNAME, keys.access_key)
         handle.setopt(pycurl.PASSWORD, keys.secret_key)
-        self._address, self._keys = address, keys
+        self.address, self.keys = address, keys
 
 
 def _options(settings: LineSettings) -> Iterator[tuple[int, Any]]:
@@ -258,8 +281,16 @@ def _options(settings: LineSettings) -> Iterator[tuple[int, Any]]:
     if settings.authorities is None:
         yield pycurl.SSL_VERIFYPEER, False
         yield pycurl.SSL_VERIFYHOST, 0
+    elif Path(settings.authorities).is_dir():
+        yield pycurl.CAPATH, settings.authorities
+        yield pycurl.CAINFO, None
     else:
         yield pycurl.CAINFO, settings.authorities
+
+
+def _poller() -> tuple[Any, int]:
+    """Return what waits for sockets, and in how many parts of a second."""
+    return (select.epoll(), 1) if hasattr(select, "epoll") else (select.poll(), 1000)
 
 
 def _place(url: str) -> str:

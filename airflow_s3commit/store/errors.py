@@ -114,6 +114,12 @@ UNKNOWN_KEYS = frozenset(
 SKEWED = "RequestTimeTooSkewed"
 FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "AllAccessDisabled", SKEWED})
 
+#: What arrived is not what was sent: a part is sent again.
+DAMAGED = frozenset({"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
+
+#: How OpenSSL and urllib3 word it that a certificate is not the store's.
+NOT_TRUSTED = ("CERTIFICATE_VERIFY_FAILED", "doesn't match")
+
 #: Characters of a store's message that an error of ours repeats.
 LONGEST_MESSAGE = 300
 
@@ -207,7 +213,7 @@ def translate(error: Exception, request: Request) -> S3CommitError:
         )
     if isinstance(error, NOT_CONNECTED):
         return Unavailable(f"{request}: the store could not be reached ({name}); check the endpoint's URL")
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+    if isinstance(error, SSLError) and any(words in str(error) for words in NOT_TRUSTED):
         return StoreRejected(
             f"{request}: the store's certificate is not trusted; name its authority's file as verify, or in "
             "AWS_CA_BUNDLE",
@@ -245,6 +251,8 @@ def _answered(error: ClientError, request: Request) -> S3CommitError:
 def _turned_away(code: str, status: int, request: Request) -> bool:
     if code in CONFLICTS:
         return request.operation != "CompleteMultipartUpload"
+    if code in DAMAGED:
+        return request.operation == "UploadPart"
     return code in THROTTLED or status in THROTTLED_STATUS
 
 

@@ -27,6 +27,7 @@ from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
     Doomed,
+    Effort,
     Fetched,
     ObjectInfo,
     Outcome,
@@ -97,6 +98,11 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._upload_ids = count(1)
 
+    @property
+    def effort(self) -> Effort:
+        """See `ObjectStore.effort`."""
+        return Effort(1, 0)
+
     def check_bucket(self, bucket: str) -> None:
         """See `ObjectStore.check_bucket`."""
         self._bucket(bucket)
@@ -115,6 +121,13 @@ class MemoryStore:
         with self._lock:
             stored = self._object(bucket, key)
             return Fetched(stored.info, stored.body, self._now())
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """See `ObjectStore.get_range`."""
+        with self._lock:
+            stored = self._object(bucket, key)
+            self._match(bucket, key, stored, etag)
+            return stored.body[first : first + size]
 
     def put(
         self,

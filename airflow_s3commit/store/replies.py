@@ -7,10 +7,10 @@ here, because it comes by the thousand: a completion's is a 200 whose body is a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 from botocore.awsrequest import HeadersDict
@@ -18,15 +18,15 @@ from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
 from airflow_s3commit.exceptions import S3CommitError, Unavailable
-from airflow_s3commit.store.answers import answered_at, described, etag_of
+from airflow_s3commit.store.answers import answered_at, described, etag_of, left_in_place
 from airflow_s3commit.store.base import Fetched
 from airflow_s3commit.store.errors import CLIENT_ERRORS, translate
 
 if TYPE_CHECKING:
-    from airflow_s3commit.store.base import Outcome
+    from airflow_s3commit.store.base import DeleteFailure, Outcome
     from airflow_s3commit.store.errors import Request
 
-__all__ = ["Reply", "is_misdirected", "is_too_much", "read_reply"]
+__all__ = ["Reply", "completed_etag", "is_misdirected", "is_too_much", "read_reply"]
 
 METADATA = "x-amz-meta-"
 TOO_MUCH = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
@@ -44,8 +44,17 @@ ELSEWHERE = (b"AuthorizationHeaderMalformed", b"IllegalLocationConstraintExcepti
 _parser: Any = create_parser("rest-xml")
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+#: A whole result of a completion as S3 and its kin write it: elements without attributes or inner elements,
+#: one of them an ETag of letters, digits and hyphens. Whatever looks otherwise is left to the XML parser.
+_LEAF = rb"\s*<(?!ETag>)([A-Za-z0-9]+)>[^<>&]*</\%d>"
+_WHOLE_RESULT = re.compile(
+    rb"\s*(?:<\?xml [^<>&]*\?>\s*)?<CompleteMultipartUploadResult(?: xmlns=\"[^\"<>&]*\")?>(?:%b)*"
+    rb"\s*<ETag>(?:(&quot;|&#34;|\"|)([A-Za-z0-9-]+)\2)</ETag>(?:%b)*"
+    rb"\s*</CompleteMultipartUploadResult>\s*" % (_LEAF % 1, _LEAF % 4)
+).fullmatch
+
+
+class Reply(NamedTuple):
     """One answer, as it came over the wire.
 
     Attributes:
@@ -65,6 +74,14 @@ class Reply:
         block = self.head.rstrip(b"\r\n").rpartition(b"\r\n\r\n")[2].decode("latin-1")
         pairs = (line.partition(":") for line in block.split("\r\n")[1:])
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def completed_etag(reply: Reply | Exception) -> str | None:
+    """Return the ETag in a completion's answer, where that is seen at a glance; None says nothing."""
+    if isinstance(reply, Exception) or reply.status != HTTPStatus.OK:
+        return None
+    found = _WHOLE_RESULT(reply.body)
+    return found[3].decode() if found else None
 
 
 def read_reply(request: Request, reply: Reply | Exception, now: float) -> Outcome:
@@ -90,6 +107,8 @@ def read_reply(request: Request, reply: Reply | Exception, now: float) -> Outcom
             if reply.body and _root(request, reply).tag.endswith("Error"):
                 raise _refusal(request, reply, HTTPStatus.INTERNAL_SERVER_ERROR)
             return None
+        case "DeleteObjects":
+            return _deleted(request, reply)
         case "HeadObject":
             return described(request, _description(request, reply))
         case _:
@@ -128,6 +147,21 @@ def _completed(request: Request, reply: Reply) -> str:
     return etag_of(
         request, {"ETag": root.findtext(f"{namespace}}}ETag" if namespace else "ETag", "").strip()}
     )
+
+
+def _deleted(request: Request, reply: Reply) -> list[DeleteFailure]:
+    root = _root(request, reply)
+    if root.tag.endswith("Error"):
+        raise _refusal(request, reply, HTTPStatus.INTERNAL_SERVER_ERROR)
+    entries: dict[str, list[dict[str, str]]] = {"Deleted": [], "Error": []}
+    for element in root:
+        fields = {_name(child): child.text or "" for child in element}
+        entries.setdefault(_name(element), []).append(fields)
+    return left_in_place(request, entries["Deleted"], entries["Error"])
+
+
+def _name(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]
 
 
 def _root(request: Request, reply: Reply) -> ET.Element:

@@ -33,6 +33,7 @@ class RetryPolicy:
         longest_pause: Upper bound of any pause, in seconds.
         clock: Where time comes from.
         draw: Returns a number from its first argument to its second.
+        told: Called with the error of each attempt after which the call is sent again; from any thread.
 
     """
 
@@ -41,10 +42,11 @@ class RetryPolicy:
     longest_pause: float = 5.0
     clock: Clock = field(default_factory=SystemClock)
     draw: Callable[[float, float], float] = random.uniform
+    told: Callable[[OutcomeUnknown | Unavailable], None] = lambda _: None
 
-    def begin(self) -> Retries:
-        """Return the retries of a call whose first attempt begins now."""
-        return Retries(self)
+    def begin(self, at: float | None = None) -> Retries:
+        """Return the retries of a call whose first attempt began ``at`` that time, or begins now."""
+        return Retries(self, self.clock.monotonic() if at is None else at)
 
     def run(self, attempt: Callable[[], T]) -> T:
         """Run ``attempt`` until it ends, is refused, or the deadline passes.
@@ -68,14 +70,15 @@ class Retries:
 
     Args:
         policy: How often and how long the call is sent again.
+        began: When its first attempt began, by the policy's clock.
 
     """
 
     __slots__ = ("_began", "_bound", "_policy", "_unknown")
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, began: float) -> None:
         self._policy = policy
-        self._began = policy.clock.monotonic()
+        self._began = began
         self._bound = policy.first_pause
         self._unknown: OutcomeUnknown | None = None
 
@@ -95,4 +98,5 @@ class Retries:
         if policy.clock.monotonic() + pause - self._began > policy.deadline:
             raise self._unknown or error
         self._bound = min(self._bound * 2, policy.longest_pause)
+        policy.told(error)
         return pause

@@ -6,44 +6,41 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
-from airflow_s3commit.exceptions import (
-    AccessDenied,
-    NoSuchKey,
-    NoSuchUpload,
-    PreconditionFailed,
-    StoreRejected,
-)
-from airflow_s3commit.store.answers import answered_at, described, etag_of, quoted
+from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
+from airflow_s3commit.store.answers import described, etag_of, quoted
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
     Doomed,
+    Effort,
     Fetched,
     ObjectInfo,
     Outcome,
-    Part,
-    Upload,
     Written,
 )
-from airflow_s3commit.store.body import BufferBody
+from airflow_s3commit.store.bulk_delete import (
+    MAX_DELETES,
+    check_bulk,
+    delete_in_bulk,
+    delete_singly,
+    refuses_etags,
+)
 from airflow_s3commit.store.calls import with_threads
 from airflow_s3commit.store.connection import S3Config, client_config, new_client
-from airflow_s3commit.store.errors import CLIENT_ERRORS, Request, translate
+from airflow_s3commit.store.errors import Request
 from airflow_s3commit.store.lifecycle import abort_days
-from airflow_s3commit.store.listing import ENDLESS, OBJECTS, PARTS, UPLOADS, Listing, Page, pages
+from airflow_s3commit.store.listing import OBJECTS
 from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3_uploads import UploadVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mypy_boto3_s3.client import S3Client
 
     from airflow_s3commit.store.transport import CurlTransport
 
 __all__ = ["MAX_DELETES", "S3Config", "S3Store", "TransportName", "client_config"]
-
-#: A bulk delete names at most this many objects (S3's limit).
-MAX_DELETES = 1000
 
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
@@ -58,7 +55,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class S3Store:
+class S3Store(UploadVerbs):
     """An `ObjectStore` behind a boto3 client; safe to use from several threads.
 
     Every request is sent again by ``retry``; the client's own retries, if it has any, happen within one of
@@ -70,8 +67,7 @@ class S3Store:
         threads: How many calls `perform` makes at once through the client; no more than the client keeps
             connections open.
         transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client
-            itself; ``auto``, the first over plain HTTP where it can be had. Over TLS libcurl has to be
-            asked for: it has not met a real store there yet. Calls that libcurl cannot make as the client
+            itself; ``auto``, the first where it can be had. Calls that libcurl cannot make as the client
             would (through a proxy, to a directory bucket) are made by the client.
         connections: How many calls `perform` makes at once through libcurl, at most.
         requests_per_second: How many requests `perform` sends through libcurl, at most; None for no bound.
@@ -91,8 +87,8 @@ class S3Store:
         connections: int = CONNECTIONS,
         requests_per_second: float | None = REQUESTS_PER_SECOND,
     ) -> None:
-        self._client = client
-        self._retry = retry
+        super().__init__(client, retry)
+        self._without_etags: set[str] = set()
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
         self._curl = (
@@ -133,6 +129,13 @@ class S3Store:
         """What `perform` sends with: ``curl`` or ``boto3``."""
         return "boto3" if self._curl is None else "curl"
 
+    @property
+    def effort(self) -> Effort:
+        """See `ObjectStore.effort`."""
+        if self._curl is None:
+            return Effort(self._threads, self._sent_again)
+        return Effort(self._curl.throttle.window, self._sent_again + self._curl.sent_again)
+
     def check_bucket(self, bucket: str) -> None:
         """See `ObjectStore.check_bucket`."""
         self._send(Request("HeadBucket", bucket), lambda: self._client.head_bucket(Bucket=bucket))
@@ -164,6 +167,21 @@ class S3Store:
             # Its own context manager would give the raw stream, which does not notice a missing end.
             with closing(answer["Body"]) as body:
                 return Fetched(described(request, answer), body.read(), self._date(answer))
+
+        return self._send(request, attempt)
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """See `ObjectStore.get_range`."""
+        request = Request("GetObject", bucket, key)
+
+        def attempt() -> bytes:
+            answer = self._client.get_object(
+                Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=quoted(etag)
+            )
+            with closing(answer["Body"]) as body:
+                if "ContentRange" not in answer:
+                    raise request.unanswered("the answer is no range of the object")
+                return body.read()
 
         return self._send(request, attempt)
 
@@ -215,37 +233,28 @@ class S3Store:
                 raise
 
     def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
-        """See `ObjectStore.delete_many`.
+        """See `ObjectStore.delete_many`. Where a store refuses ETags in bulk, objects are deleted singly.
 
         Raises:
             ValueError: More than `MAX_DELETES` objects.
 
         """
-        if len(doomed) > MAX_DELETES:
-            raise ValueError(f"one bulk delete takes {MAX_DELETES} objects, not {len(doomed)}")
+        check_bulk(bucket, doomed)
         if not doomed:
             return []
-        request = Request("DeleteObjects", bucket)
-        for target in doomed:
-            Request("DeleteObject", bucket, target.key)
-        targets: list[Any] = [
-            {"Key": target.key} if target.etag is None else {"Key": target.key, "ETag": quoted(target.etag)}
-            for target in doomed
-        ]
-
-        def attempt() -> list[DeleteFailure]:
-            # Not quiet: a quiet answer that says nothing cannot be told from one that was cut off.
-            answer = self._client.delete_objects(Bucket=bucket, Delete={"Objects": targets})
-            errors = answer.get("Errors", [])
-            if not errors and not answer.get("Deleted"):
-                raise request.unanswered("the answer names no object")
-            return [
-                DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
-                for error in errors
-                if error.get("Code") != "NoSuchKey"
-            ]
-
-        return self._send(request, attempt)
+        with_etags = any(target.etag is not None for target in doomed)
+        if with_etags and bucket in self._without_etags:
+            return delete_singly(self, bucket, doomed, self._threads)
+        try:
+            return delete_in_bulk(self._client, self._send, bucket, doomed)
+        except StoreRejected as error:
+            if not refuses_etags(error, doomed):
+                raise
+            left = delete_singly(self, bucket, doomed, self._threads)
+            # Only now is it known that the ETags were at fault, and nothing else.
+            self._without_etags.add(bucket)
+            log.info("s3://%s takes no ETags in bulk deletes: objects are deleted singly", bucket)
+            return left
 
     def list_objects(
         self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
@@ -270,98 +279,6 @@ class S3Store:
                     entry["Key"], entry["Size"], entry["ETag"].strip('"'), entry["LastModified"].timestamp()
                 )
 
-    def create_upload(self, bucket: str, key: str, *, metadata: Mapping[str, str], content_type: str) -> str:
-        """See `ObjectStore.create_upload`.
-
-        An answer that was lost leaves an upload of which nobody knows the id; a listing finds it.
-        """
-        request = Request("CreateMultipartUpload", bucket, key)
-
-        def attempt() -> str:
-            answer = self._client.create_multipart_upload(
-                Bucket=bucket, Key=key, Metadata=metadata, ContentType=content_type
-            )
-            if not answer.get("UploadId"):
-                raise request.unanswered("the answer names no upload")
-            return answer["UploadId"]
-
-        return self._send(request, attempt)
-
-    def upload_part(
-        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
-    ) -> str:
-        """See `ObjectStore.upload_part`."""
-        request = Request("UploadPart", bucket, key, upload_id)
-
-        def attempt() -> str:
-            content: Any = BufferBody(body)
-            answer = self._client.upload_part(
-                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content
-            )
-            return etag_of(request, answer)
-
-        return self._send(request, attempt)
-
-    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
-        """See `ObjectStore.complete_upload`."""
-        request = Request("CompleteMultipartUpload", bucket, key, upload_id)
-        parts: list[Any] = [{"PartNumber": n, "ETag": quoted(etag)} for n, etag in enumerate(etags, start=1)]
-
-        def attempt() -> str:
-            answer = self._client.complete_multipart_upload(
-                Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
-            )
-            return etag_of(request, answer)
-
-        return self._send(request, attempt)
-
-    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """See `ObjectStore.abort_upload`."""
-        try:
-            self._send(
-                Request("AbortMultipartUpload", bucket, key, upload_id),
-                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
-            )
-        except NoSuchUpload:
-            return
-
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
-        """See `ObjectStore.list_uploads`.
-
-        Stores are known that list all of a bucket, or go round in circles: what does not begin with
-        ``prefix`` is left out, and a listing that doesn't go on is ended with a warning.
-        """
-        request = Request("ListMultipartUploads", bucket)
-        try:
-            for page in self._pages(
-                request,
-                UPLOADS,
-                lambda at: self._client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at),
-            ):
-                for entry in page.get("Uploads", ()):
-                    if entry["Key"].startswith(prefix):
-                        yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
-        except StoreRejected as error:
-            if error.code != ENDLESS:
-                raise
-            log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
-
-    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
-        """See `ObjectStore.list_parts`.
-
-        Raises:
-            StoreRejected: The store breaks the listing off.
-
-        """
-        request = Request("ListParts", bucket, key, upload_id)
-        for page in self._pages(
-            request,
-            PARTS,
-            lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
-        ):
-            for entry in page.get("Parts", ()):
-                yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
-
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """See `ObjectStore.perform`."""
         if self._curl is not None:
@@ -371,10 +288,9 @@ class S3Store:
     def _fast_path(
         self, wanted: TransportName, connections: int, per_second: float | None
     ) -> CurlTransport | None:
-        if wanted == "auto" and self._client.meta.endpoint_url.startswith("https:"):
-            return None
         try:
-            from airflow_s3commit.store.transport import CurlTransport, Unfit  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.line_settings import Unfit  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.transport import CurlTransport  # noqa: PLC0415 - optional
         except ModuleNotFoundError as error:
             if wanted == "auto" and error.name == "pycurl":
                 return None
@@ -393,34 +309,9 @@ class S3Store:
             log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
             return None
 
-    def _send(self, request: Request, attempt: Callable[[], T]) -> T:
-        def honest() -> T:
-            try:
-                return attempt()
-            except CLIENT_ERRORS as error:
-                raise translate(error, request) from error
-
-        return self._retry.run(honest)
-
-    def _pages(
-        self, request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Any]
-    ) -> Iterator[Page]:
-        def page(markers: dict[str, Any]) -> Page:
-            answer: Page = fetch(markers)
-            if "IsTruncated" not in answer:
-                raise request.unanswered("the answer is no listing")
-            return answer
-
-        return pages(request, listing, lambda markers: self._send(request, lambda: page(markers)))
-
     def _is_absent(self, bucket: str, key: str) -> bool:
         try:
             self.head(bucket, key)
         except NoSuchKey:
             return True
         return False
-
-    def _date(self, answer: Mapping[str, Any]) -> float:
-        # An answer without a date counts as made when it arrived (RFC 9110, section 6.6.1).
-        date = answered_at(answer)
-        return self._retry.clock.time() if date is None else date

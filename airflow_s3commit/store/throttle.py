@@ -1,8 +1,10 @@
 """How hard a store is pressed: calls under way at once, and requests a second.
 
-The window grows and shrinks as TCP's congestion window does (RFC 5681): by one with every success until the
-store first says "slow down", from then on by one a windowful; it is halved when the store says so, at most
-once a second, because everything that was under way at that moment hears the same.
+While the store takes everything, the window of calls under way is doubled for as long as that brings more
+answers a second, as TCP's congestion control BBR finds the width of a pipe: more calls than that would only
+wait in the store's queue, and cost this process time. Once the store has said "slow down" the window is
+TCP's congestion window (RFC 5681): halved when the store says so, at most once a second, because everything
+that was under way at that moment hears the same, and opened by one with every windowful of successes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,18 @@ __all__ = ["FIRST_WINDOW", "Throttle"]
 
 #: Calls under way at once before the store has answered any.
 FIRST_WINDOW = 32
+
+#: Seconds that a round of measuring lasts at least; a windowful of answers belongs to it too.
+ROUND_SECONDS = 0.02
+
+#: A wider window is worth having if it brings this many times the answers a second.
+WORTHWHILE = 1.15
+
+#: Rounds without an improvement after which the window is as wide as it need be.
+ROUNDS_IN_VAIN = 3
+
+#: Seconds after which a wider window is tried again.
+PROBE_SECONDS = 2.0
 
 #: Seconds in which the window is halved at most once.
 CUT_SECONDS = 1.0
@@ -39,37 +53,55 @@ class Throttle:
         most: Calls under way at once at most.
         per_second: Requests a second at most; None for no bound.
 
+    Attributes:
+        window: Calls that may be under way at once.
+        is_bounded: Whether there is a bound of requests a second.
+
     """
 
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
         self._clock = clock
         self._most = most
-        self._window = float(min(FIRST_WINDOW, most))
+        self.window = min(FIRST_WINDOW, most)
+        self.is_bounded = bool(per_second)
         self._interval = 1 / per_second if per_second else 0.0
         self._due = clock.monotonic() - BURST_SECONDS
         self._cut = clock.monotonic() - CUT_SECONDS
         self._was_told = False
+        self._width = float(self.window)
+        self._is_growing, self._settled = True, 0.0
+        self._proven, self._best, self._in_vain = self.window, 0.0, 0
+        self._answers, self._began = 0, clock.monotonic()
         self._lock = threading.Lock()
 
-    @property
-    def window(self) -> int:
-        """Calls that may be under way at once."""
-        return int(self._window)
-
-    def succeeded(self) -> None:
-        """Take note that the store answered a call."""
+    def begin(self) -> None:
+        """Take note that calls begin to be made: the time before does not count."""
         with self._lock:
-            step = 1 / self._window if self._was_told else 1.0
-            self._window = min(self._window + step, float(self._most))
+            self._answers, self._began = 0, self._clock.monotonic()
+
+    def succeeded(self, calls: int = 1) -> None:
+        """Take note that the store answered so many calls."""
+        with self._lock:
+            if self._was_told:
+                self._width = min(self._width + calls / self._width, float(self._most))
+                self.window = int(self._width)
+                return
+            self._answers += calls
+            if self._answers >= self.window:
+                now = self._clock.monotonic()
+                if now - self._began >= ROUND_SECONDS:
+                    self._end_round(now)
 
     def slow_down(self) -> None:
         """Take note that the store turned a call away for being too many."""
         with self._lock:
             now = self._clock.monotonic()
-            self._was_told = True
+            if not self._was_told:
+                self._was_told, self._width = True, float(self.window)
             if now - self._cut >= CUT_SECONDS:
                 self._cut = now
-                self._window = max(1.0, self._window / 2)
+                self._width = max(1.0, self._width / 2)
+                self.window = int(self._width)
 
     def pause(self) -> float:
         """Return the seconds until another request may go out; 0 if it may now."""
@@ -83,3 +115,21 @@ class Throttle:
         if self._interval:
             with self._lock:
                 self._due = max(self._due, self._clock.monotonic() - BURST_SECONDS) + self._interval
+
+    def _end_round(self, now: float) -> None:
+        rate = self._answers / (now - self._began)
+        self._answers, self._began = 0, now
+        if not self._is_growing:
+            if now - self._settled < PROBE_SECONDS:
+                return
+            self._is_growing, self._best, self._in_vain = True, rate, 0
+        elif rate < self._best * WORTHWHILE:
+            self._in_vain += 1
+            if self._in_vain == ROUNDS_IN_VAIN:
+                self._is_growing, self._settled = False, now
+                self.window = self._proven
+            return
+        else:
+            self._best, self._in_vain = rate, 0
+        self._proven = self.window
+        self.window = min(2 * self.window, self._most)

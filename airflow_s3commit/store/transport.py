@@ -10,23 +10,20 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import quote
-from xml.sax.saxutils import escape
-
-from botocore.httpsession import get_cert_path
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.addresses import Address, AddressBook
-from airflow_s3commit.store.answers import quoted
-from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, ObjectStore, Outcome
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome
+from airflow_s3commit.store.bulk_delete import refuses_etags
 from airflow_s3commit.store.calls import make_call, with_threads
-from airflow_s3commit.store.curl import Lines, LineSettings, is_able, room_for_connections
-from airflow_s3commit.store.errors import CLIENT_ERRORS, Request
-from airflow_s3commit.store.replies import Reply, is_misdirected, is_too_much, read_reply
+from airflow_s3commit.store.curl import Lines, room_for_connections
+from airflow_s3commit.store.errands import Errand, Recess
+from airflow_s3commit.store.errors import CLIENT_ERRORS
+from airflow_s3commit.store.line_settings import settings_of
+from airflow_s3commit.store.replies import Reply, completed_etag, is_misdirected, is_too_much, read_reply
+from airflow_s3commit.store.spelling import OPERATIONS, body_of, content_md5, is_plain, path_of
 from airflow_s3commit.store.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -35,16 +32,10 @@ if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.retry import Retries, RetryPolicy
+    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.retry import RetryPolicy
 
-__all__ = ["CurlTransport", "Unfit"]
-
-OPERATIONS: dict[type[Call], str] = {
-    Complete: "CompleteMultipartUpload",
-    Abort: "AbortMultipartUpload",
-    Head: "HeadObject",
-    Get: "GetObject",
-}
+__all__ = ["CurlTransport"]
 
 #: Seconds after which the client is asked for its credentials again: it renews them in time.
 KEYS_SECONDS = 1.0
@@ -55,33 +46,7 @@ LONGEST_WAIT = 1.0
 #: Seconds that a pause may be shortened by: less than a clock can be trusted to sleep.
 TICK = 0.001
 
-#: Path segments that libcurl takes for directions instead of names.
-DIRECTIONS = frozenset({".", ".."})
-
-#: The namespace of S3's documents.
-NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-
-#: Seconds that stand for no limit: a day.
-NEVER = 86_400.0
-
 T = TypeVar("T")
-
-
-class Unfit(Exception):
-    """This client's requests can only be sent by itself; the message says why."""
-
-
-@dataclass(slots=True, eq=False)
-class _Errand(Generic[T]):
-    """A call on its way."""
-
-    tag: T
-    call: Call
-    request: Request
-    retries: Retries
-    address: Address | None = None
-    keys: ReadOnlyCredentials | None = None
-    was_renewed: bool = False
 
 
 class CurlTransport:
@@ -94,6 +59,10 @@ class CurlTransport:
         threads: Threads in which ``reference`` makes calls when it has to make all of them.
         connections: Calls under way at once at most, each on a connection.
         per_second: Requests a second at most; None for no bound.
+
+    Attributes:
+        sent_again: Requests that were sent again so far.
+        without_etags: Buckets whose store refuses ETags in bulk deletes.
 
     Raises:
         Unfit: The client has settings that are not carried over, or libcurl is too old.
@@ -110,10 +79,12 @@ class CurlTransport:
         connections: int,
         per_second: float | None,
     ) -> None:
-        self._settings = _settings(client)
+        self._settings = settings_of(client)
         self.book = AddressBook(client)
         self.reference = reference
         self.retry = retry
+        self.without_etags: set[str] = set()
+        self.sent_again = 0
         self._threads = threads
         self._connections = room_for_connections(connections)
         self.throttle = Throttle(retry.clock, most=self._connections, per_second=per_second)
@@ -189,133 +160,168 @@ class _Round(Generic[T]):
         self._throttle = transport.throttle
         self._clock = transport.retry.clock
         self._lines = lines
-        self._ready: deque[_Errand[T]] = deque()
-        self._waiting: list[tuple[float, int, _Errand[T]]] = []
-        self._order = count()
+        self._ready: deque[Errand] = deque()
+        self._recess = Recess()
         self._done: deque[tuple[T, Outcome]] = deque()
         self._source = calls
         self._is_drawn = False
         self._held_back = 0.0
+        self._now = self._clock.monotonic()
+        self._ways: dict[tuple[str, type[Call]], tuple[Address, ReadOnlyCredentials] | None] = {}
 
     def run(self) -> Iterator[tuple[T, Outcome]]:
+        done = self._done
+        self._throttle.begin()
         try:
             while True:
                 self._fill()
-                while self._done:
-                    yield self._done.popleft()
-                if self._lines.busy or self._waiting or self._held_back:
+                while done:
+                    yield done.popleft()
+                if self._lines.busy or self._recess or self._held_back:
                     self._turn()
                 elif self._is_drawn:
                     return
         finally:
             while self._lines.busy:
-                for _ in self._lines.turn(LONGEST_WAIT):
-                    pass
+                self._lines.turn(LONGEST_WAIT)
 
     def _fill(self) -> None:
         """Send what may be sent: first what waited for it, then new calls."""
-        now = self._clock.monotonic() + TICK
-        while self._waiting and self._waiting[0][0] <= now:
-            self._ready.append(heappop(self._waiting)[2])
+        throttle, lines = self._throttle, self._lines
+        self._now = self._clock.monotonic()
+        self._ready.extend(self._recess.over(self._now + TICK))
+        self._ways.clear()
         self._held_back = 0.0
-        while self._lines.busy < self._throttle.window:
-            self._held_back = self._throttle.pause()
-            if self._held_back:
-                return
+        while lines.busy < throttle.window:
+            if throttle.is_bounded:
+                self._held_back = throttle.pause()
+                if self._held_back:
+                    return
             errand = self._ready.popleft() if self._ready else self._draw()
             if errand is None:
                 return
-            self._throttle.sent()
+            throttle.sent()
             self._send(errand)
 
-    def _draw(self) -> _Errand[T] | None:
-        while not self._is_drawn:
-            if max(self._lines.busy + len(self._waiting), len(self._done)) >= self._throttle.window:
-                return None
-            try:
-                tag, call = next(self._source)
-            except StopIteration:
-                self._is_drawn = True
-                return None
-            try:
-                upload = call.upload_id if isinstance(call, Complete | Abort) else None
-                request = Request(OPERATIONS[type(call)], call.bucket, call.key, upload)
-            except S3CommitError as error:
-                self._done.append((tag, error))
-                continue
-            return _Errand(tag, call, request, self._transport.retry.begin())
-        return None
-
-    def _send(self, errand: _Errand[T]) -> None:
-        call, operation = errand.call, errand.request.operation
-        errand.address = self._transport.book.find(call.bucket, operation)
+    def _draw(self) -> Errand | None:
+        if self._is_drawn:
+            return None
+        if max(self._lines.busy + len(self._recess), len(self._done)) >= self._throttle.window:
+            return None
         try:
-            errand.keys = None if errand.address is None else self._transport.keys(errand.address)
-        except CLIENT_ERRORS as error:
-            self._settle(errand, error)
+            tag, call = next(self._source)
+        except StopIteration:
+            self._is_drawn = True
+            return None
+        return Errand(tag, call, self._now)
+
+    def _send(self, errand: Errand) -> None:
+        call = errand.call
+        if errand.address is None:
+            # On the first attempt: what may not be sent at all is found out before it is.
+            try:
+                errand.check()
+            except S3CommitError as error:
+                self._done.append((errand.tag, error))
+                return
+        kind = type(call)
+        if isinstance(call, DeleteMany) and not call.doomed:
+            self._done.append((errand.tag, []))
             return
-        if errand.address is None or errand.keys is None or not DIRECTIONS.isdisjoint(call.key.split("/")):
+        try:
+            way = self._ways[call.bucket, kind]
+        except KeyError:
+            try:
+                way = self._ways[call.bucket, kind] = self._way(call.bucket, OPERATIONS[kind])
+            except CLIENT_ERRORS as error:
+                self._settle(errand, error)
+                return
+        if way is None or (kind is DeleteMany and call.bucket in self._transport.without_etags):
             self._refer(errand)
             return
-        path = quote(call.key, safe="/~")
-        body = b""
-        if isinstance(call, Complete | Abort):
-            path = f"{path}?uploadId={quote(call.upload_id, safe='-._~')}"
-        if isinstance(call, Complete):
-            body = _part_list(call)
-        self._lines.start(errand, operation, errand.address, errand.keys, path=path, body=body)
+        errand.address, errand.keys = way
+        body = body_of(call)
+        if isinstance(call, DeleteMany):
+            header = content_md5(body)
+            self._lines.start(errand, OPERATIONS[kind], *way, path="", body=body, header=header)
+        elif is_plain(call.key):
+            self._lines.start(errand, OPERATIONS[kind], *way, path=path_of(call), body=body)
+        else:
+            self._refer(errand)
+
+    def _way(self, bucket: str, operation: str) -> tuple[Address, ReadOnlyCredentials] | None:
+        """Return how and as whom an operation is sent; None if only the client itself can."""
+        address = self._transport.book.find(bucket, operation)
+        keys = None if address is None else self._transport.keys(address)
+        return None if address is None or keys is None else (address, keys)
 
     def _turn(self) -> None:
         waits = [LONGEST_WAIT]
         if self._held_back:
             waits.append(self._held_back)
-        if self._waiting:
-            waits.append(max(0.0, self._waiting[0][0] - self._clock.monotonic()))
+        if self._recess:
+            waits.append(max(0.0, self._recess.ends - self._clock.monotonic()))
         if not self._lines.busy:
             self._clock.sleep(min(waits))
             return
+        done, answered = self._done, 0
         for errand, reply in self._lines.turn(min(waits)):
-            self._settle(errand, reply)
+            etag = completed_etag(reply) if type(errand.call) is Complete else None
+            if etag is not None:
+                done.append((errand.tag, etag))
+                answered += 1
+            else:
+                answered += self._settle(errand, reply)
+        if answered:
+            self._throttle.succeeded(answered)
+            self._ready.extend(self._recess.cut_short(answered, self._clock.monotonic()))
 
-    def _settle(self, errand: _Errand[T], reply: Reply | Exception) -> None:
+    def _settle(self, errand: Errand, reply: Reply | Exception) -> bool:
+        """Take an attempt's end in, and tell whether the store did what it was asked."""
         if is_misdirected(reply):
             self._redirect(errand)
-            return
+            return False
         outcome: Outcome
         try:
             outcome = read_reply(errand.request, reply, self._clock.time())
-            self._throttle.succeeded()
         except (OutcomeUnknown, Unavailable) as error:
             if is_too_much(reply, error):
                 self._throttle.slow_down()
-            self._retry(errand, error)
-            return
+            self._retry(errand, error, cut_off=isinstance(reply, Exception))
+            return False
         except S3CommitError as error:
             if isinstance(error, AccessDenied) and self._renews(errand):
                 self._ready.append(errand)
-                return
+                return False
+            if isinstance(errand.call, DeleteMany) and refuses_etags(error, errand.call.doomed):
+                self._transport.without_etags.add(errand.call.bucket)
+                self._refer(errand)
+                return False
             outcome = None if _is_done_already(errand.call, error) else error
         self._done.append((errand.tag, outcome))
+        return not isinstance(outcome, S3CommitError)
 
-    def _retry(self, errand: _Errand[T], error: OutcomeUnknown | Unavailable) -> None:
+    def _retry(self, errand: Errand, error: OutcomeUnknown | Unavailable, *, cut_off: bool) -> None:
         try:
-            due = self._clock.monotonic() + errand.retries.pause_after(error)
+            pause = errand.retries(self._transport.retry).pause_after(error)
         except S3CommitError as last:
             self._done.append((errand.tag, last))
         else:
-            heappush(self._waiting, (due, next(self._order), errand))
+            self._transport.sent_again += 1
+            self._recess.add(errand, self._clock.monotonic() + pause, cut_off=cut_off)
 
-    def _renews(self, errand: _Errand[T]) -> bool:
+    def _renews(self, errand: Errand) -> bool:
         """Tell whether a refused call is worth another attempt, with other credentials than before."""
         if errand.was_renewed or errand.address is None:
             return False
         errand.was_renewed = True
+        self._ways.clear()
         try:
             return self._transport.keys(errand.address, afresh=True) != errand.keys
         except CLIENT_ERRORS:
             return False
 
-    def _redirect(self, errand: _Errand[T]) -> None:
+    def _redirect(self, errand: Errand) -> None:
         book = self._transport.book
         if errand.address is not book.find(errand.call.bucket, errand.request.operation):
             self._ready.append(errand)
@@ -323,37 +329,11 @@ class _Round(Generic[T]):
         # The client follows redirects and remembers where they led.
         self._refer(errand)
         book.forget(errand.call.bucket)
+        self._ways.clear()
 
-    def _refer(self, errand: _Errand[T]) -> None:
+    def _refer(self, errand: Errand) -> None:
         self._done.append((errand.tag, make_call(self._transport.reference, errand.call)))
-
-
-def _part_list(call: Complete) -> bytes:
-    parts = "".join(
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(quoted(etag))}</ETag></Part>"
-        for number, etag in enumerate(call.etags, start=1)
-    )
-    return f'<CompleteMultipartUpload xmlns="{NAMESPACE}">{parts}</CompleteMultipartUpload>'.encode()
 
 
 def _is_done_already(call: Call, error: S3CommitError) -> bool:
     return isinstance(call, Abort) and isinstance(error, NoSuchUpload)
-
-
-def _settings(client: S3Client) -> LineSettings:
-    config: Any = client.meta.config
-    if not is_able():
-        raise Unfit("this libcurl is too old")
-    if config.proxies or config.client_cert:
-        raise Unfit("it has a proxy or a certificate of its own")
-    # There is no public way to ask; where this one ends, so does the fast path, and nothing else.
-    session = getattr(getattr(client, "_endpoint", None), "http_session", None)
-    verify = getattr(session, "_verify", None)
-    if verify is None:
-        raise Unfit("its authorities are not known")
-    authorities = get_cert_path(verify) if verify else None
-    return LineSettings(authorities, _seconds(config.connect_timeout), _seconds(config.read_timeout))
-
-
-def _seconds(timeout: float | None) -> float:
-    return NEVER if timeout is None else float(timeout)

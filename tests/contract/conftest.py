@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -16,6 +17,7 @@ from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store, TransportName
 from tests.conftest import BUCKET
 from tests.contract.deviations import DEVIATIONS, Behaviour
+from tests.tls_door import Authority, TlsDoor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +28,17 @@ if TYPE_CHECKING:
 #: Every listing is asked for pages of two, so that a handful of entries crosses several.
 PAGE_LIMITS = {"ListObjectsV2": "MaxKeys", "ListMultipartUploads": "MaxUploads", "ListParts": "MaxParts"}
 
-STORES = ["memory", "moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)]
+STORES = [
+    "memory",
+    "moto",
+    *(pytest.param(name, marks=pytest.mark.seaweedfs) for name in ("seaweedfs", "seaweedfs-tls")),
+]
 
 #: For tests of `perform`, the only verb that has a second way to the store.
-STORES_AND_TRANSPORTS = [*STORES, pytest.param("seaweedfs-curl", marks=pytest.mark.seaweedfs)]
+STORES_AND_TRANSPORTS = [
+    *STORES,
+    *(pytest.param(f"seaweedfs-{way}", marks=pytest.mark.seaweedfs) for way in ("curl", "curl-tls")),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +107,34 @@ def seaweed_store_over_curl(seaweed: SeaweedServer) -> S3Store:
     return _short_pages(seaweed.config, RetryPolicy(deadline=20.0), "curl")
 
 
+@pytest.fixture(scope="session")
+def seaweed_over_tls(
+    seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, S3Store]]:
+    """Return stores on the session's SeaweedFS behind TLS, whose authority only they know, by transport."""
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    port = urlsplit(seaweed.endpoint_url).port
+    assert port is not None
+    with TlsDoor(port, authority.certificate()) as door:
+        config = replace(seaweed.config, endpoint_url=door.endpoint_url, verify=str(authority.file))
+        yield {name: _short_pages(config, RetryPolicy(deadline=20.0), name) for name in ("boto3", "curl")}
+
+
 @pytest.fixture(params=STORES)
 def subject(request: pytest.FixtureRequest, bucket: str, prefix: str) -> Subject:
     """Return each store in turn."""
     name: str = request.param
     if name == "memory":
         return Subject(name, MemoryStore((bucket,)), bucket, prefix)
-    server, _, transport = name.partition("-")
-    fixture = {"moto": "moto_store", "seaweedfs": "short_paged_seaweed_store"}[server]
-    store: S3Store = request.getfixturevalue("seaweed_store_over_curl" if transport else fixture)
-    assert store.transport == (transport or "boto3")
+    server, _, way = name.partition("-")
+    transport = "curl" if "curl" in way else "boto3"
+    store: S3Store
+    if "tls" in way:
+        store = request.getfixturevalue("seaweed_over_tls")[transport]
+    else:
+        fixture = {"moto": "moto_store", "seaweedfs": "short_paged_seaweed_store"}[server]
+        store = request.getfixturevalue("seaweed_store_over_curl" if transport == "curl" else fixture)
+    assert store.transport == transport
     return Subject(server, store, bucket, prefix)
 
 

@@ -22,6 +22,7 @@ from airflow_s3commit.store.base import (
     Abort,
     Call,
     Complete,
+    DeleteMany,
     Doomed,
     Fetched,
     Get,
@@ -435,6 +436,28 @@ class TestAborts:
         assert left == ([] if subject.deviates(Behaviour.UPLOAD_BELONGS_TO_KEY) else [upload_id])
 
 
+class TestRanges:
+    """Objects that are too long to be read at once."""
+
+    def test_pieces_make_up_the_object(self, subject: Subject) -> None:
+        """Ranges hold the bytes that they name, the last one what is left."""
+        etag = subject.put("a", b"0123456789")
+        pieces = [
+            subject.store.get_range(subject.bucket, subject.key("a"), first, 4, etag=etag)
+            for first in (0, 4, 8)
+        ]
+        assert pieces == [b"0123", b"4567", b"89"]
+
+    def test_only_of_the_object_that_is_meant(self, subject: Subject) -> None:
+        """A range of an object that was written anew meanwhile, or is gone, is not read."""
+        etag = subject.put("a", b"0123456789")
+        subject.put("a", b"9876543210")
+        with pytest.raises(PreconditionFailed):
+            subject.store.get_range(subject.bucket, subject.key("a"), 0, 4, etag=etag)
+        with pytest.raises(NoSuchKey):
+            subject.store.get_range(subject.bucket, subject.key("b"), 0, 4, etag=etag)
+
+
 @pytest.mark.parametrize("subject", STORES_AND_TRANSPORTS, indirect=True)
 class TestManyCalls:
     def test_every_call_has_its_outcome(self, subject: Subject) -> None:
@@ -443,12 +466,16 @@ class TestManyCalls:
         done, etags = subject.upload("done", b"1")
         dropped, _ = subject.upload("dropped", b"2")
         head_etag = subject.put("there", b"3")
+        old_etag = subject.put("old", b"4")
         calls: dict[str, Call] = {
             "complete": Complete(bucket, subject.key("done"), done, etags),
             "abort": Abort(bucket, subject.key("dropped"), dropped),
             "head": Head(bucket, subject.key("there")),
             "get": Get(bucket, subject.key("there")),
             "missing": Get(bucket, subject.key("missing")),
+            "delete": DeleteMany(
+                bucket, [Doomed(subject.key("old"), old_etag), Doomed(subject.key("never"))]
+            ),
         }
         outcomes: dict[str, Outcome] = dict(subject.store.perform(calls.items()))
         assert set(outcomes) == set(calls)
@@ -458,6 +485,8 @@ class TestManyCalls:
         assert outcomes["head"].etag == head_etag
         assert isinstance(outcomes["get"], Fetched)
         assert isinstance(outcomes["missing"], NoSuchKey)
+        assert outcomes["delete"] == []
+        assert subject.names() == ["done", "there"]
 
     @pytest.mark.parametrize("name", AWKWARD_NAMES)
     def test_keys_are_the_same_keys(self, subject: Subject, name: str) -> None:
@@ -494,6 +523,8 @@ class TestManyCalls:
             Head(subject.bucket, key),
             Head(ABSENT_BUCKET, key),
             Get(ABSENT_BUCKET, key),
+            DeleteMany(ABSENT_BUCKET, [Doomed(key)]),
+            DeleteMany(subject.bucket, []),
         ]
         outcomes = dict(subject.store.perform(enumerate(calls)))
         assert {number: type(outcome) for number, outcome in outcomes.items()} == {

@@ -21,6 +21,9 @@ from airflow_s3commit.store.s3 import S3Store
 ROOT = Path(__file__).parents[2]
 TASKS, PARTITIONS = 6, 5
 
+#: How each killed process sends, in turn.
+TRANSPORTS = ("boto3", "curl")
+
 
 def _data(generation: str, task: int, partition: int) -> bytes:
     return f"{generation}: task {task}, partition {partition}".encode() * 50
@@ -46,11 +49,14 @@ def _write(store: S3Store, destination: str, generation: str) -> Job:
     return job
 
 
-def _run_and_kill(seaweed: SeaweedServer, reference: JobReference, step: str, calls: int) -> None:
+def _run_and_kill(
+    seaweed: SeaweedServer, reference: JobReference, step: str, calls: int, transport: str
+) -> None:
     """Take a step in a process of its own and kill it when it is about to make this call."""
     environment = {
         **os.environ,
         "S3_ENDPOINT": seaweed.endpoint_url,
+        "S3_TRANSPORT": transport,
         "AWS_ACCESS_KEY_ID": seaweed.access_key,
         "AWS_SECRET_ACCESS_KEY": seaweed.secret_key,
     }
@@ -90,7 +96,7 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
 
     # A commit of this size makes about 90 calls; the strikes are spread over all of them.
     calls = random.Random(strike).randint(7 * strike + 1, 7 * strike + 7)
-    _run_and_kill(seaweed, job.reference, "commit", calls)
+    _run_and_kill(seaweed, job.reference, "commit", calls, TRANSPORTS[strike % 2])
 
     manifest = Job.at(seaweed_store, job.reference).commit()
 
@@ -108,8 +114,10 @@ def test_a_killed_commit_and_a_killed_abort_end_either_way(
     _write(seaweed_store, destination, "old").commit()
     job = _write(seaweed_store, destination, "new")
     chance = random.Random(100 + strike)
-    _run_and_kill(seaweed, job.reference, "commit", chance.randint(15 * strike + 1, 15 * strike + 15))
-    _run_and_kill(seaweed, job.reference, "abort", chance.randint(1, 40))
+    transport = TRANSPORTS[strike % 2]
+    calls = chance.randint(15 * strike + 1, 15 * strike + 15)
+    _run_and_kill(seaweed, job.reference, "commit", calls, transport)
+    _run_and_kill(seaweed, job.reference, "abort", chance.randint(1, 40), transport)
 
     again = Job.at(seaweed_store, job.reference)
     try:

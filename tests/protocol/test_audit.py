@@ -60,6 +60,8 @@ def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: 
         ({"min_files": 3}, False),
         ({"max_files": 1}, False),
         ({"min_bytes": 2_001}, False),
+        ({"max_bytes": 1_999}, False),
+        ({"max_bytes": 2_000}, True),
         ({"partitions": ["dt=1", "dt=2/"]}, True),
         ({"partitions": ["dt=1", "dt=3"]}, False),
         ({"partitions": ["dt=1"], "only_partitions": True}, False),

@@ -10,7 +10,7 @@ import pytest
 from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.doctor import Check, Diagnosis, examine
-from airflow_s3commit.store.base import DeleteFailure, Doomed, Upload
+from airflow_s3commit.store.base import DeleteFailure, Doomed, ObjectInfo, Upload
 from airflow_s3commit.store.memory import MemoryStore
 from tests.crash.faulty import FaultyStore
 from tests.fakes import ManualClock
@@ -143,7 +143,6 @@ def test_a_store_without_conditional_writes_is_not_fit() -> None:
 @pytest.mark.parametrize(
     ("verb", "name"),
     [
-        ("check_bucket", "bucket"),
         ("head", "objects"),
         ("get", "objects"),
         ("put", "objects"),
@@ -165,9 +164,29 @@ def test_a_missing_permission_fails_the_check_that_needs_it(verb: str, name: str
     diagnosis = _examined(store)
     assert _check(diagnosis, name).verdict == "failed"
     assert "--policy" in str(_check(diagnosis, name).remedy)
-    left = _check(diagnosis, "nothing left behind").verdict if verb != "check_bucket" else "ok"
+    left = _check(diagnosis, "nothing left behind").verdict
     empty = store.everything() == {"lake": ([], []), "records": ([], [])}
     assert (left == "ok") == empty or verb == "list_uploads"
+
+
+def test_credentials_that_may_not_list_at_all_fail_at_the_bucket() -> None:
+    """Neither a HEAD of the bucket nor a listing: nothing else is tried, and the policy is pointed to."""
+    diagnosis = _examined(Lacking(denied=("check_bucket", "list_objects")))
+    assert _check(diagnosis, "bucket").verdict == "failed"
+    assert "--policy" in str(_check(diagnosis, "bucket").remedy)
+    assert {check.verdict for check in diagnosis.checks[1:]} <= {"skipped", "failed"}
+
+
+def test_rights_below_the_destination_are_enough() -> None:
+    """Who may not ask for the bucket as a whole, nor for the name beside the directory, is fit for jobs."""
+
+    class Narrow(Lacking):
+        def head(self, bucket: str, key: str) -> ObjectInfo:
+            if key == "flights":
+                raise AccessDenied("not below flights/")
+            return super().head(bucket, key)
+
+    assert _examined(Narrow(denied=("check_bucket",))).healthy
 
 
 def test_what_cannot_be_tried_is_skipped() -> None:

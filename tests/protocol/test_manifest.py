@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -277,3 +278,33 @@ def test_manifests_survive_plain_json() -> None:
     plain = json.loads(lake.get(f"{HOME}manifests/{OURS}.json"))
     assert plain["counts"]["files"] == manifest.counts.files
     assert msgspec.convert(plain, ManifestRecord) == manifest
+
+
+def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is longer than a piece is read piece by piece, and checked as one."""
+    monkeypatch.setattr("airflow_s3commit.protocol.manifest._READ_BYTES", 100)
+    lake, manifest = committed()
+    assert len(lake.get(LIST)) > 200
+    assert [entry.key for entry in manifest_files(lake.store, manifest)] == [
+        json.loads(line)["key"] for line in lake.get(LIST).splitlines()
+    ]
+    lake.tamper(LIST, cut=1)
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, manifest))
+
+
+def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of two lists are never put together."""
+    monkeypatch.setattr("airflow_s3commit.protocol.manifest._READ_BYTES", 100)
+    lake, manifest = committed()
+    pieces = iter([0, 1])
+    read = lake.store.get_range
+
+    def change(*args: Any, **kwargs: Any) -> bytes:
+        if next(pieces) == 1:
+            lake.tamper(LIST, cut=1)
+        return read(*args, **kwargs)
+
+    lake.store.get_range = change  # type: ignore[method-assign]
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, manifest))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,10 +16,15 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.preflight import check_store, honours_conditions
+from airflow_s3commit.protocol.preflight import check_bucket, check_store, honours_conditions
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, Lake, once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_s3commit.store.base import ObjectInfo
 
 REQUIRED, BEST_EFFORT = JobOptions(), JobOptions(fencing="best-effort")
 
@@ -43,6 +48,20 @@ class HalfBlind(MemoryStore):
         if arguments.pop(self._blind, None) and self._refuses:
             raise StoreRejected("a header you provided implies functionality that is not implemented")
         return super().put(bucket, key, body, **arguments)
+
+
+class Narrow(MemoryStore):
+    """A store whose credentials reach what is below ``flights/`` and nothing else."""
+
+    def check_bucket(self, bucket: str) -> None:
+        """Refuse: a HEAD of a bucket names no prefix."""
+        raise AccessDenied("403")
+
+    def list_objects(self, bucket: str, prefix: str, **arguments: Any) -> Iterator[ObjectInfo]:
+        """List below that prefix."""
+        if not prefix.startswith("flights/"):
+            raise AccessDenied("below flights/ alone")
+        return super().list_objects(bucket, prefix, **arguments)
 
 
 def test_a_good_store_is_told_by_a_probe() -> None:
@@ -101,6 +120,13 @@ def test_a_right_that_is_missing_shows_at_once(verb: str) -> None:
     lake.store.before = once(verb, "", AccessDenied("no"))
     with pytest.raises(AccessDenied):
         check_store(lake.context(), REQUIRED)
+
+
+def test_rights_below_one_prefix_are_enough() -> None:
+    """Credentials that may list below the destination alone, and are refused a HEAD of it, will do."""
+    check_bucket(Narrow(), BUCKET, "flights/")
+    with pytest.raises(AccessDenied, match="below flights/ alone"):
+        check_bucket(Narrow(), BUCKET, "elsewhere/")
 
 
 def test_a_probe_that_fails_is_removed() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import (
+    AccessDenied,
     DestinationNotEmpty,
     InvalidDestination,
     InvalidRecord,
@@ -116,6 +117,15 @@ def test_a_destination_that_is_an_object_is_refused() -> None:
         lake = Lake(prefix=prefix)
         lake.store.put(BUCKET, key, b"an object")
         refused(lake, InvalidDestination, "is an object")
+
+
+def test_credentials_that_end_at_the_destination_will_do() -> None:
+    """Who may not even ask for the name beside the directory can set a job up in it and commit."""
+    lake = Lake()
+    lake.store.before = once("head", ROOT.rstrip("/"), AccessDenied("not below the prefix"))
+    lake.sealed({"a": b"1"}).commit()
+    assert ("head", ROOT.rstrip("/")) in lake.store.calls
+    assert lake.data() == {named("a"): b"1"}
 
 
 def test_a_directory_marker_is_no_object() -> None:

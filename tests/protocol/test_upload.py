@@ -327,6 +327,22 @@ def test_memory_is_bounded_by_what_may_wait(threads: int) -> None:
     assert peak < 10 * mib
 
 
+def test_one_large_write_is_sent_as_it_is_cut() -> None:
+    """64 MiB in a single write are held a few parts at a time beside what the caller holds itself."""
+    mib = 1 << 20
+    file = opened(Sink(), part_bytes=mib, threads=2, buffered_bytes=4 * mib)
+    content = bytes(64 * mib)
+    tracemalloc.start()
+    try:
+        file.write(content)
+        file.close()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(file.pending.etags) == 64
+    assert peak < 10 * mib
+
+
 def test_a_writer_waits_for_room() -> None:
     """While as many bytes as allowed are on their way, a writer waits until some of them have arrived."""
     sender, gate, log = PartSender(1, 10), threading.Event(), []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -26,6 +28,7 @@ from airflow_s3commit.protocol.uploads import (
     is_ours,
 )
 from airflow_s3commit.store.base import DeleteFailure, Doomed
+from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, ROOT, Lake, named, once
 
 FILES = {f"dt=1/{name}": name.encode() * 2 for name in "abcd"}
@@ -244,3 +247,50 @@ def test_a_delete_that_the_store_refuses_is_an_error() -> None:
 
     with pytest.raises(StoreRejected, match=f"{ROOT}a: AccessDenied no"):
         delete_objects(Stubborn().context(), [Doomed(f"{ROOT}a")])
+
+
+class Busy(MemoryStore):
+    """A store that is too busy for some objects of its first bulk deletes."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.sizes: list[int] = []
+
+    def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
+        """Delete all but every second one, while it is busy."""
+        self.sizes.append(len(doomed))
+        if len(self.sizes) > self.times:
+            return super().delete_many(bucket, doomed)
+        super().delete_many(bucket, doomed[::2])
+        return [DeleteFailure(target.key, "SlowDown", "reduce your rate") for target in doomed[1::2]]
+
+
+def busy_lake(times: int, objects: int) -> tuple[Lake, Busy, list[Doomed]]:
+    """Return a lake on a busy store with so many objects to delete."""
+    lake, store = Lake(), Busy(times)
+    doomed = [Doomed(f"k{n:05d}", store.put(BUCKET, f"k{n:05d}", b"x").etag) for n in range(objects)]
+    return lake, store, doomed
+
+
+def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
+    """Objects that a bulk delete left because the store was busy are deleted after a pause."""
+    lake, store, doomed = busy_lake(2, 8)
+    context = replace(lake.context(), store=store)
+    assert delete_objects(context, iter(doomed)) == 8
+    assert store.sizes == [8, 4, 2]
+    assert list(store.list_objects(BUCKET, "")) == []
+
+
+def test_a_store_that_stays_busy_is_an_error() -> None:
+    """A store that is always too busy ends the deletion with what to do."""
+    lake, store, doomed = busy_lake(100, 4096)
+    with pytest.raises(StoreRejected, match="run the step again"):
+        delete_objects(replace(lake.context(), store=store), doomed)
+
+
+def test_any_number_is_deleted_a_thousand_at_a_time() -> None:
+    """Bulk deletes name a thousand objects, however many there are."""
+    lake, store, doomed = busy_lake(0, 5_500)
+    assert delete_objects(replace(lake.context(), store=store), iter(doomed)) == 5_500
+    assert store.sizes == [1000] * 5 + [500]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_s3commit.store.throttle import FIRST_WINDOW, Throttle
 from tests.fakes import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def succeed(throttle: Throttle, times: int) -> None:
@@ -12,21 +17,61 @@ def succeed(throttle: Throttle, times: int) -> None:
         throttle.succeeded()
 
 
-def test_the_window_opens_quickly_up_to_its_bound() -> None:
-    """Until the store objects every success makes room for another call."""
-    throttle = Throttle(ManualClock(), most=100, per_second=None)
+def rounds(throttle: Throttle, clock: ManualClock, rate: Callable[[int], float], seconds: float) -> None:
+    """Let a store answer for so long, as many calls a second as it does with a window so wide."""
+    until = clock.monotonic() + seconds
+    while clock.monotonic() < until:
+        clock.advance(0.03)
+        throttle.succeeded(max(throttle.window, round(rate(throttle.window) * 0.03)))
+
+
+def test_the_window_opens_quickly_where_answers_take_time() -> None:
+    """While twice the calls at once bring twice the answers the window is doubled, up to its bound."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=300, per_second=None)
     assert throttle.window == FIRST_WINDOW
-    succeed(throttle, 10)
-    assert throttle.window == FIRST_WINDOW + 10
-    succeed(throttle, 1000)
-    assert throttle.window == 100
+    clock.advance(0.06)
+    throttle.succeeded(FIRST_WINDOW)
+    assert throttle.window == 2 * FIRST_WINDOW
+    rounds(throttle, clock, lambda window: window / 0.03, 0.5)
+    assert throttle.window == 300
+
+
+def test_the_window_is_no_wider_than_brings_more_answers() -> None:
+    """Where more calls at once bring no more answers, the window goes back to what sufficed."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=512, per_second=None)
+    rounds(throttle, clock, lambda window: 20_000.0, 1.0)
+    assert throttle.window == FIRST_WINDOW
+
+
+def test_a_wider_window_is_tried_again() -> None:
+    """A store that can do more than before is asked more within seconds."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=512, per_second=None)
+    rounds(throttle, clock, lambda window: 20_000.0, 1.0)
+    rounds(throttle, clock, lambda window: 700.0 * window, 5.0)
+    assert throttle.window == 512
+
+
+def test_a_lull_says_nothing_of_the_store() -> None:
+    """The time in which nobody asked anything is not counted against a window."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=512, per_second=None)
+    for _ in range(5):
+        clock.advance(600.0)
+        throttle.begin()
+        clock.advance(0.06)
+        throttle.succeeded(throttle.window)
+    assert throttle.window == 512
 
 
 def test_the_window_halves_once_a_second() -> None:
     """However many calls are turned away at the same time, the window is halved once."""
     clock = ManualClock()
     throttle = Throttle(clock, most=64, per_second=None)
-    succeed(throttle, 64)
+    rounds(throttle, clock, lambda window: window / 0.03, 0.5)
+    assert throttle.window == 64
     for _ in range(20):
         throttle.slow_down()
     assert throttle.window == 32

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("pycurl")
 
+from airflow_s3commit.store.replies import Reply, completed_etag
+
 COMPLETE = Complete("lake", "k", "u", ["e"])
 ABORT = Abort("lake", "k", "u")
 HEAD = Head("lake", "k")
@@ -419,10 +421,51 @@ class TestReference:
             assert "Botocore" in server.seen[0].headers["user-agent"]
 
 
-def test_over_tls_libcurl_has_to_be_asked_for() -> None:
-    """By default a store on an https endpoint sends with boto3, and with libcurl when that is asked for."""
-    config = S3Config(
-        endpoint_url="https://127.0.0.1:1", region="us-east-1", access_key="key", secret_key="secret"
+def test_libcurl_is_the_default() -> None:
+    """A store sends with libcurl over plain HTTP and over TLS, unless it is told not to."""
+    for scheme in ("http", "https"):
+        config = S3Config(f"{scheme}://127.0.0.1:1", "us-east-1", "key", "secret")
+        assert S3Store.connect(config).transport == "curl"
+        assert S3Store.connect(config, transport="boto3").transport == "boto3"
+
+
+class TestResultsAtAGlance:
+    """Reading thousands of results costs little, and believes no more than the parser of XML."""
+
+    BODY = COMPLETED.body.replace(b"</Comp", b"<Bucket>lake</Bucket><Key>a/b-1</Key></Comp")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            COMPLETED.body,
+            BODY,
+            b"\n  " + BODY + b"\r\n",
+            BODY.replace(b"&quot;", b'"'),
+            BODY.replace(b"&quot;", b"&#34;"),
+            BODY.replace(b"&quot;", b""),
+        ],
     )
-    assert S3Store.connect(config).transport == "boto3"
-    assert S3Store.connect(config, transport="curl").transport == "curl"
+    def test_a_whole_result(self, body: bytes) -> None:
+        """The ETag of a result is seen whichever way its quotes are written."""
+        assert completed_etag(Reply(200, b"", body)) == "e-1"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            BODY[:-1],
+            BODY + b"<x/>",
+            BODY.replace(b"&quot;", b"", 1),
+            BODY.replace(b"e-1", b""),
+            BODY.replace(b"<ETag>", b"<Tag>").replace(b"</ETag>", b"</Tag>"),
+            BODY.replace(b"<Bucket>", b"<Pail>"),
+            BODY.replace(b"<Bucket>", b"<Bucket><Error>").replace(b"</Bucket>", b"</Error></Bucket>"),
+            BODY.replace(b"CompleteMultipartUploadResult", b"Error"),
+            BODY.replace(b"<Bucket>", b"<ETag>f</ETag><Bucket>"),
+        ],
+    )
+    def test_anything_else(self, body: bytes) -> None:
+        """What is no plain, whole result is left to the parser."""
+        assert completed_etag(Reply(200, b"", body)) is None
+        assert completed_etag(Reply(500, b"", self.BODY)) is None
+        assert completed_etag(OSError()) is None

@@ -1,0 +1,93 @@
+"""The jobs that ended last, without reading about all that ever did."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.layout import aborted_prefix, manifests_prefix
+from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, decode
+from airflow_s3commit.protocol.survey import JobSummary, committed_summary
+from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
+
+__all__ = ["Endings", "latest_endings"]
+
+#: Objects that are listed to find the latest: ten requests for each of manifests and aborts.
+_LISTED = 10_000
+
+
+class Endings(Struct, frozen=True, kw_only=True):
+    """Jobs that ended, the last one first.
+
+    Attributes:
+        jobs: What is known of them: of a committed one its manifest, of an aborted one when and why.
+        complete: Whether all endings were looked at to find the last ones; their names are in no order of
+            time, and a listing is cut short where there are very many.
+
+    """
+
+    jobs: list[JobSummary]
+    complete: bool = True
+
+
+def latest_endings(store: ObjectStore, destination: Destination, most: int) -> Endings:
+    """Find the jobs that were committed or aborted last; nothing is changed.
+
+    Args:
+        store: Where everything is.
+        destination: The destination.
+        most: How many to read.
+
+    Raises:
+        S3CommitError: The store could not be asked.
+
+    """
+    found: list[ObjectInfo] = []
+    complete = True
+    for prefix in (manifests_prefix(destination), aborted_prefix(destination)):
+        listed = list(islice(store.list_objects(destination.bucket, prefix), _LISTED + 1))
+        complete = complete and len(listed) <= _LISTED
+        found += (info for info in listed[:_LISTED] if info.key.endswith(".json"))
+    latest = heapq.nlargest(most, found, key=lambda info: info.modified)
+    calls = [(info.key, Get(destination.bucket, info.key)) for info in latest]
+    jobs: dict[str, JobSummary] = {}
+    for key, outcome in store.perform(calls):
+        if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
+            raise outcome
+        if isinstance(outcome, Fetched):
+            jobs[key] = _summary(destination, key, outcome)
+    return Endings(jobs=[jobs[info.key] for info in latest if info.key in jobs], complete=complete)
+
+
+def _summary(destination: Destination, key: str, fetched: Fetched) -> JobSummary:
+    where = join_uri(destination.bucket, key)
+    age = max(fetched.date - fetched.info.modified, 0.0)
+    is_abort = key.startswith(aborted_prefix(destination))
+    try:
+        if not is_abort:
+            record = decode(ManifestRecord, fetched.body, where)
+            return committed_summary(Stored(record, fetched.info.etag, fetched.info.modified, fetched.date))
+        aborted = decode(AbortedRecord, fetched.body, where)
+    except InvalidRecord as error:
+        return JobSummary(
+            job_id=key.rpartition("/")[2].removesuffix(".json"),
+            destination=None,
+            staging=None,
+            state="aborted" if is_abort else "committed",
+            age=age,
+            problem=str(error),
+        )
+    return JobSummary(
+        job_id=aborted.job_id,
+        destination=destination.uri,
+        staging=None,
+        state="aborted",
+        since=aborted.since,
+        reason=aborted.reason,
+        age=age,
+    )

@@ -1,0 +1,247 @@
+"""How long a commit takes, and how much memory, by the number of its files and by their size.
+
+    python benchmarks/scale.py [--quick] [--json]
+
+By number: jobs of 1,000 to 1,000,000 pending uploads (1,000 a task) are sealed, planned and committed, each
+step in a process of its own whose greatest resident size the system tells. The uploads exist in pendingsets
+alone: the server behind them, `null_server.py`, answers their completion as S3 would and makes no object, but
+keeps all records. Our bound of 3,000 requests a second is lifted, but for the row that says so.
+
+By size: commits of 40 real files of 1 KiB to 16 MiB each on SeaweedFS. No byte is copied, so it must be flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from commit_rate import BUCKET, null_server
+from report import as_markdown, machine, show, write_section
+
+from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.protocol.records import CommittedTask, JobOptions, JobReference
+from airflow_s3commit.store.s3 import S3Config, S3Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ETAG = "9b2cf535f27731c974343645a3985328"
+DESTINATION = f"s3://{BUCKET}/flights/"
+FILES_A_TASK = 1_000
+FILE_BYTES = 134_217_728
+REAL_FILES = 40
+MIB = 1024 * 1024
+
+
+def pend(store: S3Store, files: int) -> tuple[Job, list[CommittedTask]]:
+    """Set a job up whose tasks have written down so many uploads, in 30 partitions."""
+    options = JobOptions(committer="partitioned", conflict_mode="replace")
+    job = Job.setup(store, DESTINATION, options=options)
+    starts = range(0, files, FILES_A_TASK)
+    with ThreadPoolExecutor(8) as executor:
+        return job, list(executor.map(lambda first: _pendingset(store, job, first, files), starts))
+
+
+def _pendingset(store: S3Store, job: Job, first: int, files: int) -> CommittedTask:
+    job_id, count = job.reference.job_id, min(FILES_A_TASK, files - first)
+    task = f"{first // FILES_A_TASK:05d}"
+    commits = [
+        PendingUpload(
+            uri=f"{DESTINATION}dt=2013-01-{n % 30 + 1:02d}/part-{n:07d}-{job_id}.parquet",
+            uploadId=f"upload-{n}",
+            bucket=BUCKET,
+            destinationKey=f"flights/dt=2013-01-{n % 30 + 1:02d}/part-{n:07d}-{job_id}.parquet",
+            etags=[ETAG, ETAG],
+            length=FILE_BYTES,
+            partCount=2,
+            jobId=job_id,
+            s3commit=UploadExtra(upload=f"00000000-0000-4000-8000-{n:012d}", rows=1_000_000),
+        )
+        for n in range(first, first + count)
+    ]
+    extra = TaskExtra(stage="spark", stage_attempt="1", task=task, attempt="0", nonce="-")
+    body = msgspec.json.encode(PendingSet(jobId=job_id, commits=commits, s3commit=extra))
+    key = job._context.layout.pendingset("spark", "1", task, "0")  # noqa: SLF001 - no task wrote it
+    return CommittedTask(
+        stage="spark", stage_attempt="1", task=task, attempt="0", location=f"s3://{BUCKET}/{key}",
+        etag=store.put(BUCKET, key, body).etag, files=count, bytes=count * FILE_BYTES, rows=count * 1_000_000,
+    )  # fmt: skip
+
+
+def in_a_process(step: str, config: S3Config, reference: JobReference, *more: str) -> dict[str, float]:
+    """Take a step of a job in a process of its own; return its seconds, processor seconds and MiB."""
+    command = [sys.executable, __file__, "--step", step, str(config.endpoint_url), *more]
+    plain = json.dumps(reference.to_dict())
+    ended = subprocess.run(command, input=plain, capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(ended.stdout)
+    return result
+
+
+def take_step(step: str, endpoint: str, per_second: str | None) -> None:
+    """Take a step and print what it took."""
+    bound = float(per_second) if per_second else None
+    config = S3Config(endpoint, "us-east-1", "an-access-key", "a-secret-key")
+    store = S3Store.connect(config, requests_per_second=bound)
+    told: dict[str, Any] = json.loads(sys.stdin.read())
+    tasks = [CommittedTask.from_dict(task) for task in told.pop("tasks", ())]
+    job = Job.at(store, JobReference.from_dict(told))
+    began = time.monotonic()
+    if step == "seal":
+        job.seal_stage("spark", "1", tasks)
+        job.seal()
+    elif step == "plan":
+        job.plan()
+    else:
+        job.commit()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    result = {
+        "seconds": time.monotonic() - began,
+        "cpu": used.ru_utime + used.ru_stime,
+        "mib": used.ru_maxrss / 1024,
+    }
+    print(json.dumps(result))
+
+
+def by_number(counts: list[tuple[int, float | None]]) -> Iterator[tuple[int, float | None, dict[str, Any]]]:
+    """Commit jobs of so many files, each with a bound of requests a second or none."""
+    for count, bound in counts:
+        with null_server(0) as config:
+            store = S3Store.connect(config)
+            job, tasks = pend(store, count)
+            reference = job.reference
+            with_tasks = _WithTasks(reference, tasks)
+            steps = {"seal": in_a_process("seal", config, with_tasks)}  # type: ignore[arg-type]
+            steps["plan"] = in_a_process("plan", config, reference)
+            bound_word = [str(bound)] if bound else []
+            steps["commit"] = in_a_process("commit", config, reference, *bound_word)
+            manifest = job.manifest()
+            assert manifest is not None
+            assert manifest.counts.files == count
+        yield count, bound, steps
+
+
+class _WithTasks:
+    """A job's reference, and what its tasks handed to whoever seals them."""
+
+    def __init__(self, reference: JobReference, tasks: list[CommittedTask]) -> None:
+        self._plain = {**reference.to_dict(), "tasks": [task.to_dict() for task in tasks]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both as plain values."""
+        return self._plain
+
+
+def by_size(sizes: list[int], rounds: int) -> dict[int, list[float]]:
+    """Commit real files of each size, in turn; return the commits' milliseconds."""
+    taken: dict[int, list[float]] = {size: [] for size in sizes}
+    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+        store = S3Store.connect(server.config)
+        numbers = itertools.count()
+        for _ in range(rounds):
+            for size in sizes:
+                taken[size].append(_commit_of(store, f"s3://{BUCKET}/t{next(numbers)}/", size))
+    return taken
+
+
+def _commit_of(store: S3Store, destination: str, size: int) -> float:
+    job = Job.setup(store, destination, options=JobOptions(committer="magic", conflict_mode="append"))
+    with job.task_attempt("spark", "1", "0", "0", part_bytes=16 * MIB) as attempt:
+        for number in range(REAL_FILES):
+            with attempt.open(f"part-{number:05d}.bin") as file:
+                file.write(bytes(size))
+        tasks = [attempt.commit()]
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.plan()
+    began = time.perf_counter()
+    job.commit()
+    return (time.perf_counter() - began) * 1000
+
+
+def main() -> None:
+    """Measure, print, and write down all but the quick edition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="up to 10,000 files; in about half a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        take_step(options.step[0], options.step[1], options.step[2] if len(options.step) > 2 else None)
+        return
+    figures: dict[str, float] = {}
+    counts: list[tuple[int, float | None]] = [(1_000, None), (10_000, None)]
+    if not options.quick:
+        counts += [(100_000, None), (100_000, 3_000.0), (1_000_000, None)]
+    rows = []
+    for count, bound, steps in by_number(counts):
+        commit = steps["commit"]
+        peak = max(step["mib"] for step in steps.values())
+        name = f"{count:,}" + (f", {bound:,.0f}/s bound" if bound else "")
+        rows.append(
+            (
+                name,
+                *(f"{steps[step]['seconds']:,.1f}" for step in ("seal", "plan", "commit")),
+                f"{count / commit['seconds']:,.0f}",
+                f"{commit['cpu'] / count * 1e6:,.0f}",
+                f"{commit['mib']:,.0f}",
+                f"{peak:,.0f}",
+            )
+        )
+        if bound is None:
+            figures[f"commit_seconds_{count}"] = round(commit["seconds"], 2)
+            figures[f"commit_peak_mib_{count}"] = round(commit["mib"], 1)
+            figures[f"peak_mib_{count}"] = round(peak, 1)
+    columns = (
+        "files",
+        "seal, s",
+        "plan, s",
+        "commit, s",
+        "files/s",
+        "CPU, µs a file",
+        "commit, MiB",
+        "peak, MiB",
+    )
+    first = "By number of files, null server"
+    show(first, columns, rows, to_stderr=options.json)
+
+    sizes = [1024, MIB] if options.quick else [1024, MIB, 4 * MIB, 16 * MIB]
+    taken = by_size(sizes, 3 if options.quick else 5)
+    medians = {size: statistics.median(one) for size, one in taken.items()}
+    flat = [
+        (
+            f"{size // 1024:,} KiB",
+            f"{medians[size]:,.0f}",
+            f"{min(one):,.0f} to {max(one):,.0f}",
+            f"{medians[size] / medians[sizes[0]]:.2f}",
+        )
+        for size, one in taken.items()
+    ]
+    second = f"By bytes a file, {REAL_FILES} files, SeaweedFS"
+    flat_columns = ("bytes a file", "commit, ms", "lowest to highest", "to the first")
+    show(second, flat_columns, flat, to_stderr=options.json)
+    figures["largest_to_smallest_file"] = round(medians[sizes[-1]] / medians[sizes[0]], 2)
+    about = machine()
+    if options.json:
+        print(json.dumps({"benchmark": "scale", "machine": about, **figures}))
+    else:
+        print(about)
+    if not options.quick:
+        tables = [as_markdown(first, columns, rows), as_markdown(second, flat_columns, flat)]
+        write_section("scale", "\n\n".join([about, *tables]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Over TLS a part has a checksum that its store verifies, where it knows how, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown
+from airflow_s3commit.store.checksums import best_checksum
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3 import S3Config, S3Store
+from tests.fakes import ManualClock
+from tests.store.wire import Answer, Wire, error_body
+
+CREATED = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+PART = Answer(200, headers={"etag": '"e"'})
+
+
+def created(kind: str | None = None) -> Answer:
+    """Return the answer to the start of an upload, which names the kind of checksum it will have."""
+    return Answer(200, CREATED, {} if kind is None else {"x-amz-checksum-type": kind})
+
+
+def sent_by(*script: Answer, config: S3Config | None = None) -> list[Any]:
+    """Start an upload and send a part; return the requests."""
+    wire = Wire(*script, config=config)
+    store = S3Store(wire.client, retry=RetryPolicy(clock=ManualClock()), transport="boto3")
+    upload_id = store.create_upload("lake", "k", metadata={}, content_type="a/b")
+    assert store.upload_part("lake", "k", upload_id, 1, bytearray(b"content")) == "e"
+    return wire.requests
+
+
+def checksums(request: Any) -> list[str]:
+    """Return the names of a request's headers that are about checksums."""
+    return sorted(name.lower() for name in request.headers if "x-amz-checksum" in name.lower())
+
+
+def test_a_store_that_verifies() -> None:
+    """A full checksum is agreed on at the start of an upload, and each part is sent with its own."""
+    start, part = sent_by(created("FULL_OBJECT"), PART)
+    best = best_checksum()
+    assert start.headers["x-amz-checksum-type"] == b"FULL_OBJECT"
+    assert start.headers["x-amz-checksum-algorithm"] == best.algorithm.encode()
+    assert part.headers[f"x-amz-checksum-{best.algorithm.lower()}"] == best.text(b"content").encode()
+    assert part.headers["x-amz-content-sha256"] == b"UNSIGNED-PAYLOAD"
+
+
+def test_a_known_checksum() -> None:
+    """The checksum is the one that the algorithm's check value says."""
+    best = best_checksum()
+    known = {"CRC32": 0xCBF43926, "CRC64NVME": 0xAE8B14860A799888}
+    assert best.of(b"123456789") == known[best.algorithm]
+
+
+def test_a_store_that_ignores_it() -> None:
+    """A store that does not say what checksum it will keep gets parts without one, in the same upload."""
+    start, part = sent_by(created(), PART)
+    assert checksums(start)
+    assert checksums(part) == []
+
+
+def test_a_store_that_refuses_it() -> None:
+    """A store that refuses the start of an upload for its checksum is asked again without."""
+    _, again, part = sent_by(Answer(501, error_body("NotImplemented")), created(), PART)
+    assert checksums(again) == checksums(part) == []
+
+
+def test_a_store_with_another_kind() -> None:
+    """An upload that only someone with its parts' checksums could complete is dropped for another."""
+    _, dropped, again, part = sent_by(created("COMPOSITE"), Answer(204), created(), PART)
+    assert dropped.method == "DELETE"
+    assert checksums(again) == checksums(part) == []
+
+
+def test_another_refusal_is_the_answer() -> None:
+    """Credentials that may not write are not tried again without a checksum."""
+    with pytest.raises(AccessDenied):
+        sent_by(Answer(403, error_body("AccessDenied")), created(), PART)
+
+
+def test_what_is_learnt_is_remembered() -> None:
+    """A store that knows no checksums is asked for one once."""
+    wire = Wire(created())
+    store = S3Store(wire.client, transport="boto3")
+    for _ in range(3):
+        store.create_upload("lake", "k", metadata={}, content_type="a/b")
+    assert [bool(checksums(request)) for request in wire.requests] == [True, False, False]
+
+
+def test_a_part_that_was_damaged_on_its_way() -> None:
+    """A part whose checksum does not fit is sent again."""
+    damaged = Answer(400, error_body("BadDigest"))
+    assert len(sent_by(created("FULL_OBJECT"), damaged, damaged, PART)) == 4
+
+
+def test_without_tls_the_body_is_signed_instead() -> None:
+    """Over plain HTTP nothing is said of checksums: the hash in the signature says more."""
+    config = S3Config("http://store.example.test", "eu-west-1", "a", "s")
+    start, part = sent_by(created(), PART, config=config)
+    assert checksums(start) == checksums(part) == []
+    assert part.headers["x-amz-content-sha256"] != b"UNSIGNED-PAYLOAD"
+
+
+def test_a_lost_answer_starts_no_second_upload_without_checksum() -> None:
+    """Only a refusal says that a store knows no checksums; a lost answer says nothing."""
+    wire = Wire(Answer(500, error_body("InternalError")))
+    store = S3Store(wire.client, retry=RetryPolicy(deadline=0.0), transport="boto3")
+    with pytest.raises(OutcomeUnknown):
+        store.create_upload("lake", "k", metadata={}, content_type="a/b")
+    assert len(wire.requests) == 1
