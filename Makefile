@@ -18,7 +18,7 @@ IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo stack test bench lint format dist docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,24 +26,35 @@ help: ## list these targets
 demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; takes about five minutes
 	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo $(ARGS)
 
+stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark and S3 until Ctrl-C; ARGS=--check
+	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose $(ARGS)
+
 test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
 	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time
-	@for one in commit_rate; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done
+	@for one in commit_rate scale requests write; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done
 
 lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+docs: $(STAMP) ## build the documentation into site/; a warning is an error
+	@$(IN_VENV) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "open site/index.html, or run $(BIN)/python -m mkdocs serve"
+
 format: $(STAMP) ## put the code into its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+dist: $(STAMP) ## build the wheel and the source distribution into dist/, and check them
+	@rm -rf dist
+	@$(IN_VENV) $(BIN)/python -m build --installer uv .
+	@$(BIN)/python -m twine check --strict dist/*
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo .stack build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt Makefile
@@ -53,7 +64,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(VENV) || \
 	  { rm -rf $(VENV); echo "This Python cannot make virtual environments: on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[demo]' --group dev
+	@$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[demo,stack]' --group dev
 	@! $(BIN)/uv pip show --quiet --python $(BIN)/python pyspark-client 2>/dev/null || \
 	  { echo "pyspark-client is installed in $(VENV); it overwrites files of pyspark: make clean, then again" >&2; exit 1; }
 	@touch $@

@@ -19,6 +19,7 @@ from airflow_s3commit.demo.flights import Flights
 from airflow_s3commit.demo.java import NoJava
 from airflow_s3commit.demo.programs import ProgramFailed
 from airflow_s3commit.demo.report import chapter_view, counts_view, final_table, judge_days
+from airflow_s3commit.demo.signals import end_in_order_on_signals
 from airflow_s3commit.demo.stack import own_directory, start
 from airflow_s3commit.demo.story import REFRESH, REPORT, Chapter, Story
 from airflow_s3commit.exceptions import S3CommitError
@@ -27,7 +28,6 @@ from airflow_s3commit.store.s3 import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from airflow_s3commit.store.s3 import S3Config
 
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     # Without a terminal there is no width to ask for, and the tables must not break.
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
-    _end_in_order_on_signals()
+    end_in_order_on_signals()
     began = time.monotonic()
     try:
         with own_directory(arguments.home) as home:
@@ -139,19 +139,6 @@ def _tell(console: Console, seconds: float, what: str) -> None:
 def _stop(console: Console, stack: ExitStack) -> None:
     with _step(console, "Airflow and SeaweedFS stopped"):
         stack.close()
-
-
-def _end_in_order_on_signals() -> None:
-    # A shell that starts it in the background has SIGINT ignored, and kill -INT is still to stop it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _leave)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-        signal.signal(signal.SIGHUP, _leave)
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """Turn a signal into an orderly end, which stops what was started."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

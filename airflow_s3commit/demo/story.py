@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from datetime import time as time_of_day
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_s3commit.demo.flights import Flights, partition
 from airflow_s3commit.demo.programs import ProgramFailed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import date
 
-    from airflow_s3commit.demo.airflow_home import AirflowHome
+    from airflow_s3commit.demo.airflow_api import AirflowApi
     from airflow_s3commit.protocol.destination import Destination
     from airflow_s3commit.protocol.records import FileEntry, ManifestRecord
     from airflow_s3commit.store.base import ObjectStore
@@ -35,6 +35,17 @@ _OVER = ("success", "failed")
 
 #: Seconds that one run may take.
 RUN_SECONDS = 600.0
+
+
+class RunningAirflow(Protocol):
+    """An Airflow that runs DAGs, whoever started it."""
+
+    @property
+    def api(self) -> AirflowApi:
+        """Its REST API."""
+
+    def check_running(self) -> None:
+        """Return if every process of it runs; raise `ProgramFailed` if one has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class Story:
 
     def __init__(
         self,
-        airflow: AirflowHome,
+        airflow: RunningAirflow,
         store: ObjectStore,
         destination: Destination,
         flights: Flights,

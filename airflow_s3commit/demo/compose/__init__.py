@@ -1,0 +1,1 @@
+"""The Compose stack of ``docker/`` on loopback, without Docker: ``make stack``."""

@@ -1,0 +1,167 @@
+"""``make stack``: the Compose stack on loopback without Docker, tried out by one run of the nightly DAG."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from airflow_s3commit.demo.airflow_api import ApiError
+from airflow_s3commit.demo.compose.stack import LoopbackStack
+from airflow_s3commit.demo.flights import Flights
+from airflow_s3commit.demo.java import NoJava, java_home
+from airflow_s3commit.demo.programs import ProgramFailed
+from airflow_s3commit.demo.report import chapter_view, final_table, judge_days
+from airflow_s3commit.demo.signals import end_in_order_on_signals
+from airflow_s3commit.demo.stack import own_directory
+from airflow_s3commit.demo.story import REFRESH, Chapter, Story
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3 import S3Store
+
+__all__ = ["main"]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).parents[3]
+
+DESTINATION = Destination.parse("s3://lake/flights/")
+
+#: Where the pipeline has no business.
+ELSEWHERE = "elsewhere/probe"
+
+DAY = date(2013, 1, 1)
+
+#: Seconds until the DAGs must be known.
+DAG_SECONDS = 120.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the stack; return 0 if everything that was checked held."""
+    parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="stop when the nightly DAG has been judged")
+    parser.add_argument("--home", type=Path, default=CHECKOUT / ".stack", help="where all it makes lies")
+    arguments = parser.parse_args(argv)
+    # Without a terminal there is no width to ask for, and the tables must not break.
+    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+    end_in_order_on_signals()
+    try:
+        with own_directory(arguments.home) as home, ExitStack() as resources:
+            stack = _started(resources, console, home)
+            held = _try_out(console, stack)
+            if not arguments.check:
+                _stay(console, stack)
+    except KeyboardInterrupt:
+        console.print("\n[yellow]Interrupted.[/] Everything that was started is stopped.")
+        return 128 + signal.SIGINT
+    except (ProgramFailed, NoJava, ApiError, S3CommitError) as error:
+        console.print("[bold red]The stack could not go on:[/]")
+        console.print(str(error), markup=False, soft_wrap=True)
+        return 1
+    console.print("[bold green]Every check held.[/]" if held else "[bold red]Not every check held.[/]")
+    return 0 if held else 1
+
+
+def _started(resources: ExitStack, console: Console, home: Path) -> LoopbackStack:
+    console.rule("[bold]Starting what docker/compose.yaml describes, without Docker[/]", align="left")
+    began = time.monotonic()
+
+    def tell(name: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {name}")
+
+    stack = LoopbackStack(CHECKOUT, home, java_home(home / "java"), tell=tell)
+    resources.enter_context(stack)
+    for sentence in stack.missing:
+        console.print(f"[yellow]{sentence}[/]")
+    return stack
+
+
+def _try_out(console: Console, stack: LoopbackStack) -> bool:
+    """Run the nightly DAG for a day over Airflow's API, and judge by what it left."""
+    console.rule(f"[bold]The nightly DAG for {DAY}, over Airflow's REST API[/]", align="left")
+    _wait_for_dag(stack)
+    store, flights = S3Store.connect(stack.store("ADMIN")), Flights()
+
+    def tell(seconds: float, what: str) -> None:
+        console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
+
+    chapter = Story(stack, store, DESTINATION, flights, tell).night(DAY)
+    for says, holds in _seen_elsewhere(stack):
+        chapter.check(says, holds)
+    console.print(chapter_view(chapter))
+    return _judge(console, stack, store, flights, chapter)
+
+
+def _judge(
+    console: Console, stack: LoopbackStack, store: S3Store, flights: Flights, chapter: Chapter
+) -> bool:
+    verdicts = judge_days(stack.store("ADMIN"), DESTINATION, flights, [chapter])
+    console.print(final_table(DESTINATION, verdicts))
+    pending = sum(1 for _ in store.list_uploads(DESTINATION.bucket, ""))
+    console.print(f"{pending} uploads pending in all of s3://{DESTINATION.bucket}/")
+    return chapter.holds and pending == 0 and all(verdict.right for verdict in verdicts)
+
+
+def _seen_elsewhere(stack: LoopbackStack) -> Iterator[tuple[str, bool]]:
+    """What the run must have left with Spark, and what the pipeline's keys must not open."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        f"{stack.spark_page}/json/", timeout=30
+    ) as answer:
+        cluster = json.load(answer)
+    states = [(app["name"], app["state"]) for app in cluster["completedapps"]]
+    yield "the application ran on the standalone cluster", (f"flights of {DAY}", "FINISHED") in states
+    yield "the cluster has two workers", [w["state"] for w in cluster["workers"]] == ["ALIVE"] * 2
+    yield "the pipeline's keys open nothing outside its prefix", _is_refused(stack)
+    yield "every service is healthy", not stack.ailing()
+
+
+def _is_refused(stack: LoopbackStack) -> bool:
+    store = S3Store.connect(stack.store("PIPELINE"), retry=RetryPolicy(deadline=0.0))
+    try:
+        store.put(DESTINATION.bucket, ELSEWHERE, b"")
+    except AccessDenied:
+        return True
+    return False
+
+
+def _wait_for_dag(stack: LoopbackStack) -> None:
+    deadline = time.monotonic() + DAG_SECONDS
+    while not stack.api.has_dag(REFRESH):
+        if errors := stack.api.import_errors():
+            raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
+        stack.check_running()
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"Airflow does not know {REFRESH} after {DAG_SECONDS:.0f} s")
+        time.sleep(0.5)
+
+
+def _stay(console: Console, stack: LoopbackStack) -> None:
+    """Show where everything is, and stay until a signal or the end of a service."""
+    console.rule("[bold]It is up[/]", align="left")
+    for name, where in (
+        ("Airflow", f"{stack.airflow_url}  (user admin)"),
+        ("Spark master", stack.spark_page),
+        ("S3", stack.store("PIPELINE").endpoint_url),
+        ("passwords and keys", str(stack.secrets)),
+        ("logs", f"{stack.logs}, the tasks' in {stack.task_logs}"),
+    ):
+        console.print(f"{name:>20}  {where}", soft_wrap=True)
+    console.print("Ctrl-C stops all of it.")
+    while True:
+        stack.check_running()
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The stack of ``docker/compose.yaml`` on loopback: its own scripts, settings, health checks and order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from airflow_s3commit.demo.airflow_api import AirflowApi
+from airflow_s3commit.demo.compose.file import Service, read_compose, read_env
+from airflow_s3commit.demo.compose.places import HOST, Places
+from airflow_s3commit.demo.compose.running import RunningServices, ServiceProgram
+from airflow_s3commit.demo.postgres import PostgresServer
+from airflow_s3commit.demo.programs import ProgramFailed, free_ports
+from airflow_s3commit.store.s3 import S3Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["LoopbackStack"]
+
+#: The services whose programs are Debian's and not this project's, and what works without them.
+DATABASE, QUEUE, WORKER, SCHEDULER = "postgres", "redis", "airflow-worker", "airflow-scheduler"
+
+API, STORE, SPARK = "airflow-api-server", "seaweedfs", "spark-master"
+
+REGION = "us-east-1"
+
+#: How many ports the S3 server's inner parts listen on.
+INNER_PORTS = 7
+
+
+class LoopbackStack:
+    """Every service of the Compose file as a process of this machine, on 127.0.0.1.
+
+    As a context manager everything is healthy after entry, and gone after exit. Everything also ends when
+    this process does, however that happens. Without PostgreSQL's programs Airflow's database is SQLite, and
+    without them or Redis's its executor is the LocalExecutor, with no worker of its own: see `missing`.
+
+    Args:
+        checkout: The root of the checkout.
+        home: Where all it makes lies; what an earlier stack left in it is removed.
+        java: ``JAVA_HOME`` for Spark.
+        tell: Called with the name of each service when it is healthy, or has ended well.
+
+    Attributes:
+        missing: What this machine lacks, and what takes its place; a sentence each.
+        secrets: The file with its secrets, made anew.
+
+    """
+
+    def __init__(
+        self, checkout: Path, home: Path, java: Path, *, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._checkout = checkout.absolute()
+        self._home = home.absolute()
+        self._java = java
+        self._tell = tell
+        self._resources = ExitStack()
+        self._running: RunningServices | None = None
+        self._places: Places | None = None
+        self.missing: list[str] = []
+        self.secrets = self._home / "env"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as on_error:
+            on_error.callback(self._resources.close)
+            self._start()
+            on_error.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()
+
+    @property
+    def logs(self) -> Path:
+        """The directory with the logs of its services; the tasks' are below `task_logs`."""
+        return self._home / "logs"
+
+    @property
+    def task_logs(self) -> Path:
+        """The directory with the logs of Airflow's tasks."""
+        return self._home / "volumes" / "airflow-logs"
+
+    @property
+    def airflow_url(self) -> str:
+        """Where Airflow's pages and API are."""
+        return f"http://{HOST}:{self._at(API, 8080)}"
+
+    @property
+    def spark_page(self) -> str:
+        """Where the Spark master shows its workers and applications."""
+        return f"http://{HOST}:{self._at(SPARK, 8080)}"
+
+    @property
+    def api(self) -> AirflowApi:
+        """Airflow's API, as its administrator."""
+        return AirflowApi(self.airflow_url, "admin", read_env(self.secrets)["AIRFLOW_ADMIN_PASSWORD"])
+
+    def store(self, identity: str) -> S3Config:
+        """Return what `S3Store.connect` needs to reach the store.
+
+        Args:
+            identity: ``ADMIN`` or ``PIPELINE``.
+
+        """
+        secrets = read_env(self.secrets)
+        return S3Config(
+            endpoint_url=f"http://{HOST}:{self._at(STORE, 8333)}",
+            region=REGION,
+            access_key=secrets[f"S3_{identity}_ACCESS_KEY"],
+            secret_key=secrets[f"S3_{identity}_SECRET_KEY"],
+            path_style=True,
+        )
+
+    def check_running(self) -> None:
+        """Return if every service runs.
+
+        Raises:
+            ProgramFailed: One has ended.
+
+        """
+        if self._running is None:
+            raise ProgramFailed("the stack was not started")
+        self._running.check_running()
+
+    def ailing(self) -> list[str]:
+        """Ask every service for its health; return the names of those that are not well."""
+        return [] if self._running is None else self._running.ailing()
+
+    def _start(self) -> None:
+        for name in ("logs", "volumes", "containers"):
+            shutil.rmtree(self._home / name, ignore_errors=True)
+        self._make_secrets()
+        compose = self._checkout / "docker" / "compose.yaml"
+        services = read_compose(compose, read_env(self.secrets))
+        places = Places(services.values(), checkout=self._checkout, compose=compose.parent, home=self._home)
+        self._places = places
+        programs = [self._program(service, places) for service in self._possible(services).values()]
+        sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
+        self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
+        self._adapt(programs, sockets)
+        self._running = RunningServices(
+            programs, directory=self._home / "containers", logs=self.logs, tell=self._tell
+        )
+        self._resources.enter_context(self._running)
+
+    def _make_secrets(self) -> None:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self.secrets.unlink(missing_ok=True)
+        subprocess.run(
+            [str(self._checkout / "docker" / "make-env.sh"), str(self.secrets)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def _possible(self, services: dict[str, Service]) -> dict[str, Service]:
+        """Return the services that this machine has the programs for, the scheduler for the worker."""
+        left_out = {DATABASE}  # it is no program of ours, and started by other means
+        if not PostgresServer.available():
+            self.missing.append("PostgreSQL (package postgresql) is missing: Airflow's database is SQLite.")
+        if shutil.which("redis-server") is None or shutil.which("redis-cli") is None:
+            self.missing.append("Redis (package redis-server) is missing: there is no queue for a worker.")
+        if self.missing:
+            self.missing.append("So Airflow's scheduler runs the tasks itself, by the LocalExecutor.")
+            left_out |= {QUEUE, WORKER}
+            # It runs the tasks, so it needs all that the worker has, and waits for all that it waits for.
+            services[SCHEDULER] = replace(
+                services[SCHEDULER],
+                environment=services[WORKER].environment,
+                after=services[WORKER].after,
+            )
+        return {name: service for name, service in services.items() if name not in left_out}
+
+    def _program(self, service: Service, places: Places) -> ServiceProgram:
+        own = places.inside(service.name)
+        for directory in (own, *(places.mounted(service, inside) for inside in service.mounts)):
+            directory.mkdir(parents=True, exist_ok=True)
+        environment = self._machine() | {"HOME": str(own)} | places.environment(service)
+        return ServiceProgram(
+            name=service.name,
+            command=places.command(service, service.command),
+            environment=environment,
+            health=places.command(service, service.health),
+            after=service.after,
+        )
+
+    def _machine(self) -> dict[str, str]:
+        """What an image would give to its programs, and the address they may listen on."""
+        kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TMPDIR", "TZ") if name in os.environ}
+        return kept | {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "JAVA_HOME": str(self._java),
+            "SPARK_LOCAL_IP": HOST,
+            "NO_PROXY": HOST,
+            "no_proxy": HOST,
+        }
+
+    def _adapt(self, programs: list[ServiceProgram], sockets: Path) -> None:
+        """Change what cannot be the same without Docker."""
+        changed = {
+            "AIRFLOW__API__BASE_URL": self.airflow_url,
+            "STATE": str(sockets),
+            "INNER_PORTS": " ".join(map(str, free_ports(INNER_PORTS))),
+        } | self._database()
+        if self.missing:
+            changed["AIRFLOW__CORE__EXECUTOR"] = "LocalExecutor"
+        for program in programs:
+            program.environment = {
+                name: changed.get(name, value) for name, value in program.environment.items()
+            }
+
+    def _database(self) -> dict[str, str]:
+        if not PostgresServer.available():
+            return {
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self._home / 'volumes' / 'airflow.db'}"
+            }
+        server = self._resources.enter_context(PostgresServer(self.logs / f"{DATABASE}.log"))
+        self._tell(DATABASE)
+        return {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url(),
+            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{server.url()}",
+        }
+
+    def _at(self, service: str, port: int) -> int:
+        if self._places is None:
+            raise ProgramFailed("the stack was not started, so it has no addresses")
+        return self._places.port(service, port)

