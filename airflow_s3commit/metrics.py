@@ -1,0 +1,172 @@
+"""What the tasks tell Airflow's metrics: how much was committed, aborted and swept, and at what cost.
+
+Every name begins with ``s3commit.``; `METRICS` is all of them. Where Airflow has no metrics configured, the
+calls do nothing. They never fail a task.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.store.counting import total_requests
+
+if TYPE_CHECKING:
+    from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.sweep import SweepReport
+
+__all__ = ["METRICS", "Metric", "commit_counted", "count_abort", "count_retry", "count_sweep"]
+
+logger = logging.getLogger(__name__)
+
+Kind: TypeAlias = Literal["counter", "timer"]
+
+
+class Metric(NamedTuple):
+    """A metric.
+
+    Attributes:
+        kind: How its values add up.
+        unit: What it counts.
+        meaning: In a sentence.
+
+    """
+
+    kind: Kind
+    unit: str
+    meaning: str
+
+
+#: Every metric by its name. A name once given keeps its meaning.
+METRICS: Final[Mapping[str, Metric]] = {
+    "s3commit.commit.duration": Metric(
+        "timer", "milliseconds", "How long the commit task worked, waiting for the lock included."
+    ),
+    "s3commit.commit.complete_duration": Metric(
+        "timer", "milliseconds", "How long completing all uploads took."
+    ),
+    "s3commit.commits": Metric("counter", "jobs", "Commits that a task finished."),
+    "s3commit.commit.failures": Metric("counter", "tries", "Tries of a commit task that failed."),
+    "s3commit.commit.files": Metric("counter", "files", "Files that commits made visible."),
+    "s3commit.commit.bytes": Metric("counter", "bytes", "Bytes that commits made visible."),
+    "s3commit.commit.rows": Metric(
+        "counter", "rows", "Rows that commits made visible, where they are known."
+    ),
+    "s3commit.commit.partitions": Metric("counter", "partitions", "Partitions that commits wrote to."),
+    "s3commit.commit.replaced_files": Metric("counter", "files", "Files that commits replaced."),
+    "s3commit.commit.requests": Metric("counter", "requests", "Requests that commits made, without retries."),
+    "s3commit.store.retries": Metric("counter", "requests", "Requests that were sent again, for any reason."),
+    "s3commit.store.throttles": Metric(
+        "counter", "requests", "Those that the store had turned away: throttled, or not to be reached."
+    ),
+    "s3commit.aborts": Metric("counter", "jobs", "Jobs that a task aborted."),
+    "s3commit.abort.uploads": Metric("counter", "uploads", "Pending uploads that aborts discarded."),
+    "s3commit.sweeps": Metric("counter", "sweeps", "Sweeps that were no dry run."),
+    "s3commit.sweep.jobs": Metric("counter", "jobs", "Dead jobs that sweeps ended."),
+    "s3commit.sweep.uploads": Metric("counter", "uploads", "Pending uploads that sweeps discarded."),
+    "s3commit.sweep.failures": Metric("counter", "things", "What sweeps could not remove."),
+}
+
+
+def count_retry(error: OutcomeUnknown | Unavailable) -> None:
+    """Tell of a request that is sent again; for `airflow_s3commit.store.retry.RetryPolicy`.
+
+    :param error: How it ended the time before.
+    """
+    from airflow_s3commit.exceptions import Unavailable  # noqa: PLC0415 - its name alone is needed above
+
+    _count("s3commit.store.retries", 1, {})
+    if isinstance(error, Unavailable):
+        _count("s3commit.store.throttles", 1, {})
+
+
+@contextmanager
+def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None]]:
+    """Tell of a commit and how long the block took, or that it failed.
+
+    What is yielded is called with the manifest. A task that is run again on a committed job is told of again.
+
+    :param destination: The job's destination.
+    """
+    began = time.monotonic()
+    committed: list[ManifestRecord] = []
+    try:
+        yield committed.append
+    except BaseException:
+        _count("s3commit.commit.failures", 1, _tags(destination))
+        raise
+    for manifest in committed:
+        _count_commit(manifest, time.monotonic() - began)
+
+
+def count_abort(destination: str, uploads: int) -> None:
+    """Tell of an abort.
+
+    :param destination: The job's destination.
+    :param uploads: Pending uploads that it discarded.
+    """
+    tags = _tags(destination)
+    _count("s3commit.aborts", 1, tags)
+    _count("s3commit.abort.uploads", uploads, tags)
+
+
+def count_sweep(report: SweepReport) -> None:
+    """Tell of a sweep, unless it was a dry run."""
+    if report.dry_run:
+        return
+    tags = _tags(report.plan.destination)
+    _count("s3commit.sweeps", 1, tags)
+    _count("s3commit.sweep.jobs", len(report.jobs), tags)
+    _count("s3commit.sweep.uploads", report.uploads + sum(job.uploads for job in report.jobs), tags)
+    _count("s3commit.sweep.failures", len(report.failures), tags)
+
+
+def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
+    tags = _tags(manifest.destination)
+    _time("s3commit.commit.duration", seconds * 1000, tags)
+    took = manifest.metrics.get("complete_ms")
+    if took is not None:
+        _time("s3commit.commit.complete_duration", took, tags)
+    for name, count in (
+        ("s3commit.commits", 1),
+        ("s3commit.commit.files", manifest.counts.files),
+        ("s3commit.commit.bytes", manifest.counts.bytes),
+        ("s3commit.commit.rows", manifest.counts.rows or 0),
+        ("s3commit.commit.partitions", len(manifest.partitions)),
+        ("s3commit.commit.replaced_files", manifest.replaced.files),
+        ("s3commit.commit.requests", total_requests(manifest.metrics) or 0),
+    ):
+        _count(name, count, tags)
+
+
+def _tags(destination: str) -> dict[str, str]:
+    """Return what the metrics are told apart by: never the job, of which there is no end."""
+    place = Destination.parse(destination)
+    return {"bucket": place.bucket, "destination": place.prefix.rstrip("/") or "/"}
+
+
+def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
+    assert METRICS[name].kind == "counter"
+    if count:
+        from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
+
+        _tell(lambda: stats.incr(name, count, tags=dict(tags)))
+
+
+def _time(name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
+    assert METRICS[name].kind == "timer"
+    from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
+
+    _tell(lambda: stats.timing(name, milliseconds, tags=dict(tags)))
+
+
+def _tell(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.warning("A metric could not be told to Airflow", exc_info=True)

@@ -1,0 +1,63 @@
+"""What Airflow loads as a plugin: light, because every task's process loads it too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from airflow.sdk.plugins_manager import AirflowPlugin
+
+from airflow_s3commit.assets import HivePathMapper
+
+__all__ = ["S3CommitPlugin"]
+
+_Scope: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_Asgi: TypeAlias = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+
+
+class _LazyApp:
+    """An ASGI application that is made when the first request comes: only the API server gets any."""
+
+    def __init__(self) -> None:
+        self._app: _Asgi | None = None
+        self._lock = threading.Lock()
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        await self._made()(scope, receive, send)
+
+    def _made(self) -> _Asgi:
+        with self._lock:
+            if self._app is None:
+                from airflow_s3commit.plugin.app import create_app  # noqa: PLC0415 - loads FastAPI
+
+                self._app = create_app()
+            return self._app
+
+
+class S3CommitPlugin(AirflowPlugin):
+    """Adds the page "S3 commits" to the menu Browse, and a tab to the page of each DAG run.
+
+    The addresses are relative, so that they also hold where Airflow is served below a path.
+    """
+
+    name = "s3commit"
+    partition_mappers = [HivePathMapper]  # noqa: RUF012 - Airflow's shape
+    fastapi_apps = [{"app": _LazyApp(), "url_prefix": "/s3commit", "name": "S3 commits"}]  # noqa: RUF012
+    external_views = [  # noqa: RUF012 - Airflow's shape
+        {
+            "name": "S3 commits",
+            "href": "s3commit/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "s3commit",
+        },
+        {
+            "name": "S3 commit",
+            "href": "s3commit/run?dag_id={DAG_ID}&run_id={RUN_ID}",
+            "destination": "dag_run",
+            "url_route": "s3commit-run",
+        },
+    ]

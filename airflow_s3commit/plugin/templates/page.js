@@ -1,0 +1,24 @@
+"use strict";
+(() => {
+  const here = document.documentElement;
+  let outer = null;
+  try { if (window.parent !== window && window.parent.document) outer = window.parent; } catch { outer = null; }
+  if (outer === null) return;
+  const theirs = outer.document.documentElement;
+  const follow = () => {
+    const dark = theirs.classList.contains("dark") || theirs.dataset.theme === "dark";
+    const light = theirs.classList.contains("light") || theirs.dataset.theme === "light";
+    if (dark || light) here.dataset.theme = dark ? "dark" : "light";
+  };
+  follow();
+  new outer.MutationObserver(follow).observe(theirs, { attributes: true, attributeFilter: ["class", "data-theme"] });
+  // A frame may not leave its page; Airflow's own router can be told where to go.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-airflow]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    const url = new URL(link.dataset.airflow, outer.document.baseURI);
+    outer.history.pushState({}, "", url.pathname);
+    outer.dispatchEvent(new outer.PopStateEvent("popstate", { state: {} }));
+  });
+})();

@@ -1,0 +1,178 @@
+"""What Airflow's metrics are told, by the tasks themselves, and that the documentation says the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk._shared.observability.metrics import stats as shared
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit import metrics
+from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.metrics import METRICS, count_retry
+from airflow_s3commit.operators.abort import S3CommitAbortOperator
+from airflow_s3commit.operators.collect import S3CommitCollectOperator
+from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+from airflow_s3commit.store.retry import RetryPolicy
+from tests.airflow.runs import FLIGHTS, set_up, write_stage
+
+if TYPE_CHECKING:
+    from airflow_s3commit.store.memory import MemoryStore
+
+pytestmark = pytest.mark.airflow
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+class Ledger:
+    """What Airflow hands every metric to: a backend that writes them down."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.times: dict[str, list[float]] = {}
+        self.tags: list[dict[str, str]] = []
+        self.broken = False
+
+    def incr(self, stat: str, count: int = 1, rate: float = 1, *, tags: dict[str, str] | None = None) -> None:
+        if self.broken:
+            raise OSError("no route to the metrics")
+        self.counts[stat] = self.counts.get(stat, 0) + count
+        self.tags.append(tags or {})
+
+    def timing(self, stat: str, dt: Any, *, tags: dict[str, str] | None = None) -> None:
+        if self.broken:
+            raise OSError("no route to the metrics")
+        self.times.setdefault(stat, []).append(float(dt))
+        self.tags.append(tags or {})
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """The backend of Airflow's metrics, for the length of a test."""
+    made, before = Ledger(), shared._factory
+    shared.initialize(factory=lambda: made, export_legacy_names=False)  # type: ignore[arg-type, return-value]
+    yield made
+    shared._factory, shared._backend = before, None
+
+
+def _sealed(store: MemoryStore) -> dict[str, str]:
+    reference = set_up(store)
+    write_stage(
+        store,
+        reference,
+        files={"dt=1/a.parquet": b"rows", "dt=1/b.parquet": b"rows!", "dt=2/c.parquet": b"r"},
+    )
+    S3CommitCollectOperator(task_id="collect", job=reference).execute({})
+    return reference
+
+
+def test_a_commit_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+    """How much it made visible, how long it took, and where; not which job it was."""
+    S3CommitJobOperator(task_id="commit", job=_sealed(store)).execute(context)
+    told = {name: count for name, count in ledger.counts.items() if name.startswith("s3commit.")}
+    requests = told.pop("s3commit.commit.requests")
+    assert requests >= 3
+    assert told == {
+        "s3commit.commits": 1,
+        "s3commit.commit.files": 3,
+        "s3commit.commit.bytes": 10,
+        "s3commit.commit.rows": 3,
+        "s3commit.commit.partitions": 2,
+    }
+    assert set(ledger.times) == {"s3commit.commit.duration", "s3commit.commit.complete_duration"}
+    assert all(tags == {"bucket": "lake", "destination": "flights"} for tags in ledger.tags)
+
+
+def test_a_try_that_fails_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+    """And nothing is counted as committed."""
+    with pytest.raises(AirflowFailException):
+        S3CommitJobOperator(task_id="commit", job=set_up(store)).execute(context)
+    assert ledger.counts == {"s3commit.commit.failures": 1}
+    assert ledger.times == {}
+
+
+def test_an_abort_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
+    """With the uploads that it discarded; one that finds the job committed is none."""
+    reference = _sealed(store)
+    with pytest.raises(AirflowFailException):
+        S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0).execute(context)
+    assert ledger.counts["s3commit.aborts"] == 1
+    assert ledger.counts["s3commit.abort.uploads"] >= 3
+    before = dict(ledger.counts)
+    committed = _sealed(store)
+    S3CommitJobOperator(task_id="commit", job=committed).execute(context)
+    S3CommitAbortOperator(task_id="abort", job=committed, kill_window=0).execute(context)
+    assert ledger.counts["s3commit.aborts"] == before["s3commit.aborts"]
+
+
+def test_a_sweep_is_told_of_unless_it_was_dry(
+    store: MemoryStore, context: dict[str, Any], ledger: Ledger
+) -> None:
+    """A dry run changes nothing, not even a metric."""
+    _sealed(store)
+    how = {"task_id": "sweep", "destination": FLIGHTS, "older_than": 0}
+    S3CommitSweepOperator(**how).execute(context)
+    assert ledger.counts == {}
+    S3CommitSweepOperator(**how, apply=True).execute(context)
+    assert ledger.counts["s3commit.sweeps"] == 1
+    assert ledger.counts["s3commit.sweep.jobs"] == 1
+    assert ledger.counts["s3commit.sweep.uploads"] == 3
+
+
+def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> None:
+    """A lost answer is a retry; a request that was turned away is a throttle too."""
+
+    class Clock:
+        def time(self) -> float:
+            return 0.0
+
+        def monotonic(self) -> float:
+            return 0.0
+
+        def sleep(self, seconds: float) -> None:
+            pass
+
+    errors = iter([Unavailable("slow down"), OutcomeUnknown("lost"), Unavailable("slow down")])
+
+    def attempt() -> str:
+        error = next(errors, None)
+        if error is not None:
+            raise error
+        return "done"
+
+    assert RetryPolicy(clock=Clock(), told=count_retry).run(attempt) == "done"
+    assert ledger.counts == {"s3commit.store.retries": 3, "s3commit.store.throttles": 2}
+
+
+def test_every_operator_counts_its_retries() -> None:
+    """The hook that an operator works with tells of them."""
+    assert S3CommitJobOperator(task_id="commit", job={}).hook.on_retry is count_retry
+
+
+def test_a_metric_that_cannot_be_told_fails_no_task(
+    store: MemoryStore, context: dict[str, Any], ledger: Ledger
+) -> None:
+    """The commit is worth more than its count."""
+    ledger.broken = True
+    summary = S3CommitJobOperator(task_id="commit", job=_sealed(store)).execute(context)
+    assert summary["files"] == 3
+
+
+def test_the_documented_table_is_the_code() -> None:
+    """Every metric with its kind, unit and meaning, in the same order, and no other."""
+    rows = re.findall(
+        r"^\| `(s3commit\.[\w.]+)` \| (\w+) \| (\w+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    assert rows == [(name, *metric) for name, metric in METRICS.items()]
+
+
+def test_every_metric_is_told_by_something() -> None:
+    """No name stands in the table alone."""
+    source = Path(metrics.__file__).read_text()
+    for name in METRICS:
+        assert source.count(f'"{name}"') >= 2, name

@@ -1,0 +1,397 @@
+"""Who sees which pages, and who may end a job from them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.api_fastapi import app as airflow_app
+from airflow.configuration import conf
+from airflow.models.log import Log
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from airflow_s3commit.exceptions import AccessDenied, Unavailable
+from airflow_s3commit.plugin import app as page_app
+from airflow_s3commit.plugin import run_jobs
+from airflow_s3commit.plugin.app import create_app
+from airflow_s3commit.plugin.board import Board
+from airflow_s3commit.plugin.places import Place, read_places
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.store.memory import MemoryStore
+from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, Scene, begin, set_scene
+from tests.plugin.users import PerDagAuthManager, user
+
+if TYPE_CHECKING:
+    from airflow_s3commit.store.base import ObjectStore
+
+pytestmark = [pytest.mark.airflow, pytest.mark.xdist_group("airflow-page")]
+
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def manager() -> Iterator[PerDagAuthManager]:
+    """Airflow with users who may do different things."""
+    initdb()
+    before = airflow_app._AuthManagerState.instance
+    airflow_app._AuthManagerState.instance = PerDagAuthManager()
+    yield airflow_app._AuthManagerState.instance
+    airflow_app._AuthManagerState.instance = before
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty lake."""
+    return MemoryStore(buckets=("lake",))
+
+
+@pytest.fixture
+def scene(store: MemoryStore) -> Scene:
+    """The lake with jobs in every state."""
+    return set_scene(store)
+
+
+@pytest.fixture
+def client(store: MemoryStore) -> TestClient:
+    """A browser without a session."""
+    return browser(lambda _: store)
+
+
+def browser(open_store: Any, text: str = f"{FLIGHTS} {ORDERS}", wait: float = 30.0) -> TestClient:
+    """Return a browser for an Airflow whose page watches some destinations."""
+    board = Board(lambda: read_places(text), open_store, lambda _: "http://store:8333", wait)
+    airflow = FastAPI()
+    airflow.mount("/s3commit", create_app(board))
+    return TestClient(airflow, base_url="http://airflow")
+
+
+def signed_in(client: TestClient, name: str) -> TestClient:
+    """Sign a user in, as Airflow does: with a cookie."""
+    client.cookies.set("_token", airflow_app.get_auth_manager().generate_jwt(user(name)))
+    return client
+
+
+def job_url(job_id: str, at: str = FLIGHTS) -> str:
+    """Return the address of a job's page."""
+    return f"/s3commit/job?at={at}&job_id={job_id}"
+
+
+def ask_url(job_id: str, step: str, at: str = FLIGHTS) -> str:
+    """Return the address of the form that ends a job."""
+    return f"/s3commit/end?at={at}&job_id={job_id}&step={step}"
+
+
+def fields(page: str) -> dict[str, str]:
+    """Return the hidden fields of the form on a page."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
+    return {name: html.unescape(value) for name, value in found}
+
+
+def state_of(store: ObjectStore, job_id: str, at: str = FLIGHTS) -> str | None:
+    """Return a job's state; None if it ended."""
+    reference = JobReference(job_id=job_id, destination=at, staging=f"{at}__magic_job-{job_id}/")
+    state = Job.at(store, reference).state()
+    return state.state if state is not None else None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/s3commit/",
+        f"/s3commit/destination?at={FLIGHTS}",
+        f"/s3commit/uploads?at={FLIGHTS}",
+        job_url("any"),
+        ask_url("any", "abort"),
+        "/s3commit/run?dag_id=nightly_flights&run_id=any",
+    ],
+)
+def test_nobody_sees_a_page_without_signing_in(client: TestClient, path: str) -> None:
+    """Every address answers 401 without a session, and 403 with one that Airflow did not sign."""
+    assert client.get(path).status_code == 401
+    client.cookies.set("_token", "forged")
+    assert client.get(path).status_code == 403
+
+
+def test_nobody_ends_a_job_without_signing_in(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """A form without a session is refused, and the job is as it was."""
+    sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort", "token": "x"}
+    assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 401
+    assert state_of(store, scene.open) == "open"
+
+
+def test_a_bearer_token_serves_as_well_as_the_cookie(client: TestClient, scene: Scene) -> None:
+    """A page can be fetched as Airflow's API is."""
+    token = airflow_app.get_auth_manager().generate_jwt(user("viewer"))
+    page = client.get(job_url(scene.sealed), headers={"Authorization": f"Bearer {token}"})
+    assert page.status_code == 200
+
+
+def test_the_list_shows_the_jobs_of_readable_dags_alone(client: TestClient, scene: Scene) -> None:
+    """A reader of one DAG sees its jobs, and neither another DAG's, nor those of no DAG, nor their sums."""
+    page = signed_in(client, "viewer").get("/s3commit/").text
+    for shown in (scene.open, scene.sealed, scene.committing, scene.committed):
+        assert shown in page
+    for hidden in (scene.secret, scene.homeless, scene.aborted, "payroll"):
+        assert hidden not in page
+    assert re.search(r"Jobs under way</dt><dd>3<", page)
+    everything = signed_in(client, "auditor").get("/s3commit/").text
+    for shown in (scene.secret, scene.homeless, scene.aborted, scene.open):
+        assert shown in everything
+
+
+@pytest.mark.parametrize(("name", "status"), [("viewer", 200), ("owner", 200), ("stranger", 404)])
+def test_a_job_is_shown_to_readers_of_its_dag(
+    client: TestClient, scene: Scene, name: str, status: int
+) -> None:
+    """To everybody else it is as if it did not exist."""
+    page = signed_in(client, name).get(job_url(scene.sealed))
+    assert page.status_code == status
+    if status == 404:
+        unknown = client.get(job_url("no-such-job"))
+        assert unknown.status_code == 404
+        assert unknown.text == page.text.replace(scene.sealed, "no-such-job")
+
+
+def test_a_job_without_a_dag_takes_the_right_to_all_of_them(client: TestClient, scene: Scene) -> None:
+    """One that was set up outside Airflow, or of which only its abort is known, is for those who read all."""
+    for job_id, at in ((scene.homeless, ORDERS), (scene.aborted, FLIGHTS)):
+        assert signed_in(client, "owner").get(job_url(job_id, at)).status_code == 404
+        assert signed_in(client, "auditor").get(job_url(job_id, at)).status_code == 200
+
+
+def test_uploads_of_hidden_jobs_are_hidden(client: TestClient, scene: Scene) -> None:
+    """Neither keys nor sizes of what a DAG has pending are shown to who may not read it."""
+    assert "part-0" in signed_in(client, "auditor").get(f"/s3commit/uploads?at={ORDERS}").text
+    page = signed_in(client, "viewer").get(f"/s3commit/uploads?at={ORDERS}").text
+    assert "part-0" not in page
+    assert "No upload is pending" in page
+
+
+def test_a_viewer_reads_but_does_not_end(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """Who may only read a DAG is offered nothing, and refused if they send the form all the same."""
+    signed_in(client, "viewer")
+    assert "/end?" not in client.get(job_url(scene.open)).text
+    assert client.get(ask_url(scene.open, "abort")).status_code == 403
+    token = page_app.FormTokens(_secret()).sign("viewer", "abort", FLIGHTS, scene.open)
+    sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort", "token": token}
+    assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 403
+    assert state_of(store, scene.open) == "open"
+
+
+def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """The form does what it says, the record says who, and Airflow's audit log has it."""
+    signed_in(client, "owner")
+    assert ask_url(scene.open, "abort").partition("?")[0] in client.get(job_url(scene.open)).text
+    asked = client.get(ask_url(scene.open, "abort"))
+    assert asked.status_code == 200
+    assert state_of(store, scene.open) == "open"
+    done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
+    assert done.status_code == 200
+    assert "It is aborted: 6 uploads discarded" in done.text
+    assert state_of(store, scene.open) is None
+    body = store.get("lake", f"flights/_s3commit/aborted/{scene.open}.json").body
+    assert "abort by owner" in json.loads(body)["reason"]
+    with create_session() as session:
+        written = session.scalars(select(Log).where(Log.event == "s3commit.abort")).all()
+        assert any(row.owner == "owner" and scene.open in row.extra for row in written)
+
+
+@pytest.mark.parametrize(
+    ("step", "says"), [("recover", "It is committed: 6 files"), ("rollback", "It is aborted")]
+)
+def test_an_editor_settles_a_commit_that_was_cut_off(
+    client: TestClient, scene: Scene, step: str, says: str
+) -> None:
+    """A commit can be gone on with, or undone."""
+    asked = signed_in(client, "owner").get(ask_url(scene.committing, step))
+    done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
+    assert says in done.text
+
+
+def test_a_form_sent_twice_says_what_became_of_the_job(client: TestClient, scene: Scene) -> None:
+    """A step that does not fit the job any more is refused and changes nothing."""
+    asked = signed_in(client, "root").get(ask_url(scene.open, "abort"))
+    client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
+    again = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
+    assert again.status_code == 409
+    assert "aborted by now" in again.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token": "forged"},
+        {"step": "recover"},
+        {"at": ORDERS},
+    ],
+)
+def test_a_form_that_was_not_shown_is_refused(
+    client: TestClient, store: MemoryStore, scene: Scene, change: dict[str, str]
+) -> None:
+    """A token is good for one user, one step and one job."""
+    asked = signed_in(client, "owner").get(ask_url(scene.open, "abort"))
+    sent = {**fields(asked.text), **change}
+    assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 403
+    signed_in(client, "root")
+    assert client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN).status_code == 403
+    assert state_of(store, scene.open) == "open"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil"},
+        {"Origin": "null"},
+        {},
+    ],
+)
+def test_a_form_of_another_site_is_refused(
+    client: TestClient, store: MemoryStore, scene: Scene, headers: dict[str, str]
+) -> None:
+    """Even with a good token: the browser says where a form was."""
+    asked = signed_in(client, "owner").get(ask_url(scene.open, "abort"))
+    assert client.post("/s3commit/end", data=fields(asked.text), headers=headers).status_code == 403
+    assert state_of(store, scene.open) == "open"
+
+
+def test_a_browser_that_tells_only_its_origin_is_believed(client: TestClient, scene: Scene) -> None:
+    """Over plain HTTP browsers send no Sec-Fetch-Site."""
+    asked = signed_in(client, "owner").get(ask_url(scene.open, "abort"))
+    done = client.post("/s3commit/end", data=fields(asked.text), headers={"Origin": "http://airflow"})
+    assert done.status_code == 200
+
+
+def test_only_configured_destinations_are_read(client: TestClient, scene: Scene) -> None:
+    """The page cannot be sent to look elsewhere."""
+    for path in ("destination?at=", "uploads?at=", "job?job_id=x&at="):
+        assert signed_in(client, "root").get(f"/s3commit/{path}s3://lake/").status_code == 404
+
+
+def test_names_are_escaped(client: TestClient, store: MemoryStore) -> None:
+    """What others wrote into records comes out as text."""
+    nasty = {"dag_id": "<script>alert(1)</script>", "run_id": '"><img src=x>', "note": "<b>"}
+    job = begin(store, context=nasty, day=1)
+    signed_in(client, "root")
+    for path in ("/s3commit/", job_url(job.reference.job_id), ask_url(job.reference.job_id, "abort")):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert "<img" not in page.text
+        assert "<b>" not in page.text
+
+
+def test_pages_run_nothing_but_their_own_script(client: TestClient, scene: Scene) -> None:
+    """The policy names the style and the script by their sums, and no other site may frame a page."""
+    policy = signed_in(client, "root").get(job_url(scene.sealed)).headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'self'" in policy
+    assert "unsafe" not in policy
+    page = client.get(job_url(scene.sealed)).text
+    assert not re.findall(r'<[^>]+\s(?:style|on\w+)="', page)
+
+
+def test_without_destinations_the_page_says_what_to_configure(store: MemoryStore) -> None:
+    """An empty configuration is no error."""
+    page = signed_in(browser(lambda _: store, text=""), "root").get("/s3commit/")
+    assert page.status_code == 200
+    assert "No destinations are configured" in page.text
+
+
+def test_a_configuration_that_cannot_be_read_is_shown(store: MemoryStore) -> None:
+    """With what is wrong with it."""
+    page = signed_in(browser(lambda _: store, text='[{"destinatoin": 1}]'), "root").get("/s3commit/")
+    assert page.status_code == 200
+    assert "neither a URI nor an object" in page.text
+
+
+def test_a_store_without_credentials_is_a_message(scene: Scene, store: MemoryStore) -> None:
+    """The other destinations are shown all the same."""
+
+    def open_store(aws_conn_id: str | None) -> MemoryStore:
+        if aws_conn_id == "broken":
+            raise AccessDenied("the connection 'broken' has no credentials")
+        return store
+
+    text = json.dumps([FLIGHTS, {"destination": ORDERS, "aws_conn_id": "broken"}])
+    client = signed_in(browser(open_store, text), "root")
+    page = client.get("/s3commit/")
+    assert page.status_code == 200
+    assert scene.open in page.text
+    assert "has no credentials" in page.text
+    assert client.get(job_url(scene.secret, ORDERS)).status_code == 503
+
+
+def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
+    """A page waits so long and no longer, for all destinations together, and says so."""
+    release = threading.Event()
+
+    def open_store(_: str | None) -> MemoryStore:
+        release.wait(30)
+        raise Unavailable("too late")
+
+    try:
+        page = signed_in(browser(open_store, wait=0.2), "root").get("/s3commit/")
+    finally:
+        release.set()
+    assert page.status_code == 200
+    assert page.text.count("did not answer within 0.2 s") == 2
+
+
+def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
+    """No page shows more than so many, and each job is on one of them."""
+    ids = {begin(store, context=NIGHTLY, day=1, files=0).reference.job_id for _ in range(30)}
+    signed_in(client, "root")
+    pages = [client.get(f"/s3commit/destination?at={FLIGHTS}&page={page}").text for page in (1, 2)]
+    found = [set(re.findall(r'title="([0-9a-f-]{36})"', page)) for page in pages]
+    assert [len(ids & shown) for shown in found] == [25, 5]
+    assert found[0] | found[1] == ids
+    assert len(re.findall(r'title="[0-9a-f-]{36}"', client.get("/s3commit/").text)) < 25
+
+
+def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """Those that say so themselves, and those that its tasks returned; with nothing to click."""
+    run = f"/s3commit/run?dag_id=nightly_flights&run_id={NIGHTLY['run_id'].replace('+', '%2B')}"
+    page = signed_in(client, "viewer").get(run).text
+    for shown in (scene.committed, scene.sealed, scene.committing, scene.open):
+        assert shown in page
+    assert scene.secret not in page
+    assert "<form" not in page
+    assert signed_in(client, "stranger").get(run).status_code == 403
+
+
+def test_a_run_finds_its_job_by_what_its_setup_task_returned(client: TestClient, scene: Scene) -> None:
+    """A task's XCom leads to it, even where the job itself names no run; other XComs are no references."""
+    reference = {"job_id": scene.aborted, "destination": FLIGHTS, "staging": FLIGHTS + "x/"}
+    assert list(run_jobs._reference(reference)) == [JobReference(**reference)]
+    assert list(run_jobs._reference(json.dumps(reference))) == [JobReference(**reference)]
+    for other in (None, 3, "text", [1], {"job_id": "x"}, {**reference, "job_id": 7}):
+        assert list(run_jobs._reference(other)) == []
+
+
+def test_a_staging_of_its_own_is_found(store: MemoryStore) -> None:
+    """Jobs are shown wherever on the destination they keep their records."""
+    below = begin(store, context=NIGHTLY, day=1).reference.job_id
+    text = json.dumps([{"destination": FLIGHTS, "staging": "s3://lake/records/"}])
+    client = signed_in(browser(lambda _: store, text), "root")
+    assert read_places(text) == [
+        Place(Destination.parse(FLIGHTS), "aws_default", Destination.parse("s3://lake/records/"))
+    ]
+    assert client.get(job_url(below)).status_code == 200
+    assert below in client.get("/s3commit/").text
+
+
+def _secret() -> str:
+    return str(conf.get("api", "secret_key"))

@@ -1,0 +1,247 @@
+"""The page in a browser, in the frame of a real Airflow, with a real store behind it."""
+
+from __future__ import annotations
+
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
+
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.store.s3 import S3Store
+from tests.plugin.live import UNREACHABLE, LiveAirflow
+from tests.plugin.scene import FLIGHTS, Scene, set_scene
+
+if TYPE_CHECKING:
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("airflow-page"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine"),
+]
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+#: Milliseconds; the first pages load half of Airflow.
+PATIENCE = 90_000
+
+#: What Airflow's own frame is warned of, and what its parts ask for that are not there.
+HARMLESS = ("allow-scripts and allow-same-origin",)
+
+
+@pytest.fixture(scope="module")
+def store(seaweed: SeaweedServer) -> S3Store:
+    """The store, with few requests at once, so that a commit can be cut off in its middle."""
+    return S3Store.connect(seaweed.config, transport="boto3", threads=2)
+
+
+@pytest.fixture(scope="module")
+def scene(store: S3Store) -> Scene:
+    """Jobs in every state."""
+    return set_scene(store, files=24)
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    seaweed: SeaweedServer, scene: Scene, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveAirflow]:
+    """An API server with the page."""
+    with LiveAirflow(tmp_path_factory.mktemp("live"), seaweed) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield started
+        started.close()
+
+
+def opened(
+    browser: Browser, airflow: LiveAirflow, user: str, *, width: int = 1400, scheme: str = "light"
+) -> tuple[Page, list[str]]:
+    """Return a signed-in page, and the list that its console's complaints go into."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 1000},
+        color_scheme=scheme,  # type: ignore[arg-type]
+    )
+    context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
+    context.set_default_timeout(PATIENCE)
+    page, complaints = context.new_page(), []
+    page.add_init_script(f"try {{ localStorage.setItem('theme', '{scheme}') }} catch (_) {{}}")
+    page.on(
+        "console",
+        lambda message: (
+            complaints.append(message.text)
+            if message.type in {"error", "warning"} and not any(known in message.text for known in HARMLESS)
+            else None
+        ),
+    )
+    return page, complaints
+
+
+def go(page: Page, airflow: LiveAirflow, path: str) -> FrameLocator:
+    """Open a page of Airflow that frames one of ours; return the frame when it shows something."""
+    page.goto(f"{airflow.url}{path}")
+    frame = page.frame_locator("iframe")
+    expect(frame.locator("main")).to_be_visible(timeout=PATIENCE)
+    return frame
+
+
+def job_path(job_id: str) -> str:
+    """Return the address of a job's page within Airflow's."""
+    return f"/plugin/s3commit/s3commit/job?at={quote(FLIGHTS, safe='')}&job_id={job_id}"
+
+
+def is_wide(frame: FrameLocator) -> bool:
+    """Tell whether a page has to be scrolled sideways."""
+    return bool(frame.locator("html").evaluate("(html) => html.scrollWidth > html.clientWidth + 1"))
+
+
+def ground(frame: FrameLocator) -> str:
+    """Return the colour of a page's background."""
+    return str(frame.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor"))
+
+
+def test_nobody_sees_the_page_without_a_session(airflow: LiveAirflow) -> None:
+    """Airflow mounts a plugin's pages without asking who is there; these ask."""
+    for path in ("/s3commit/", f"/s3commit/job?at={FLIGHTS}&job_id=x", "/s3commit/run?dag_id=x&run_id=y"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{airflow.url}{path}", timeout=60)
+        assert refused.value.code == 401
+
+
+def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
+    """All destinations are shown, also while one of their stores answers nobody."""
+    page, complaints = opened(browser, airflow, "ann")
+    page.goto(airflow.url)
+    page.get_by_role("button", name="Browse").click()
+    page.get_by_role("menuitem", name="S3 commits").click()
+    frame = page.frame_locator("iframe")
+    for job_id in (scene.open, scene.sealed, scene.committing, scene.committed, scene.secret):
+        expect(frame.locator(f'a[title="{job_id}"]')).to_be_visible(timeout=PATIENCE)
+    expect(frame.get_by_role("heading", name=UNREACHABLE)).to_be_visible()
+    expect(frame.get_by_role("alert")).to_contain_text("This destination could not be read")
+    expect(frame.get_by_role("img", name="percent completed")).to_be_visible()
+    assert complaints == []
+
+
+def test_a_link_to_a_run_leads_airflow_there(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
+    """The frame may not leave its place, so Airflow's own router is told."""
+    page, _ = opened(browser, airflow, "ann")
+    frame = go(page, airflow, job_path(scene.committed))
+    frame.locator("a[data-airflow]").first.click()
+    page.wait_for_url("**/dags/nightly_flights/runs/**")
+
+
+def test_a_run_has_a_tab_with_its_job(browser: Browser, airflow: LiveAirflow) -> None:
+    """It works in a frame without scripts, and is found by what the setup task returned."""
+    page, complaints = opened(browser, airflow, "vic", scheme="dark")
+    frame = go(
+        page, airflow, f"/dags/nightly_flights/runs/{quote(airflow.run_id, safe='')}/plugin/s3commit-run"
+    )
+    expect(frame.get_by_text("committed", exact=True).first).to_be_visible()
+    expect(frame.get_by_text("dt=2013-01-31")).to_be_visible()
+    expect(frame.locator("svg.life")).to_be_visible()
+    assert frame.locator("form, a.button").count() == 0
+    # Its script may not run there, which the browser says.
+    assert [words for words in complaints if "script" not in words.lower()] == []
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+def test_the_page_wears_the_colours_of_airflow(
+    browser: Browser, airflow: LiveAirflow, scene: Scene, scheme: str, is_dark: bool
+) -> None:
+    """In both of them, also after the person has chosen the other one than their machine's."""
+    page, _ = opened(browser, airflow, "vic", scheme=scheme)
+    frame = go(page, airflow, job_path(scene.sealed))
+    assert (ground(frame) != "rgb(255, 255, 255)") is is_dark
+    page.evaluate(
+        "(name) => { const on = document.documentElement.classList;"
+        " on.remove('light', 'dark'); on.add(name); }",
+        "light" if is_dark else "dark",
+    )
+    expect(frame.locator("html")).to_have_attribute("data-theme", "light" if is_dark else "dark")
+    assert (ground(frame) != "rgb(255, 255, 255)") is not is_dark
+
+
+@pytest.mark.parametrize("width", [1400, 480])
+def test_every_page_fits_and_can_be_read_aloud(
+    browser: Browser, airflow: LiveAirflow, scene: Scene, width: int
+) -> None:
+    """Nothing needs to be scrolled sideways; tables have captions, pictures words, pages one heading."""
+    page, complaints = opened(browser, airflow, "ann", width=width)
+    at = quote(FLIGHTS, safe="")
+    for path in (
+        "/plugin/s3commit",
+        f"/plugin/s3commit/s3commit/destination?at={at}",
+        f"/plugin/s3commit/s3commit/uploads?at={at}",
+        job_path(scene.sealed),
+        job_path(scene.committing),
+        job_path(scene.committed),
+        f"/plugin/s3commit/s3commit/end?at={at}&job_id={scene.open}&step=abort",
+    ):
+        frame = go(page, airflow, path)
+        assert not is_wide(frame), path
+        assert frame.get_by_role("heading", level=1).count() == 1, path
+        assert frame.locator("table:not(:has(caption))").count() == 0, path
+        assert frame.locator("svg:not([role=img])").count() == 0, path
+        assert frame.locator("html").get_attribute("lang") == "en"
+    assert complaints == []
+
+
+def test_a_viewer_is_offered_nothing(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
+    """Who may not edit runs sees the job, and no button."""
+    page, _ = opened(browser, airflow, "vic")
+    frame = go(page, airflow, job_path(scene.open))
+    expect(frame.locator("h1")).to_contain_text(scene.open)
+    assert frame.get_by_text("Abort the job").count() == 0
+
+
+def test_a_job_is_aborted_and_another_one_recovered(
+    browser: Browser, airflow: LiveAirflow, store: S3Store, scene: Scene
+) -> None:
+    """By two clicks each, through the session's cookie, from Airflow's frame."""
+    page, complaints = opened(browser, airflow, "ann")
+    frame = go(page, airflow, job_path(scene.open))
+    frame.get_by_role("link", name="Abort the job…").click()
+    frame.get_by_role("button", name="Abort the job").click()
+    expect(frame.get_by_role("status")).to_contain_text("It is aborted: 24 uploads discarded")
+    assert job_at(store, scene.open).state() is None
+
+    frame = go(page, airflow, job_path(scene.committing))
+    frame.get_by_role("link", name="Go on with the commit…").click()
+    frame.get_by_role("button", name="Go on with the commit").click()
+    expect(frame.get_by_role("status")).to_contain_text("It is committed: 24 files")
+    assert job_at(store, scene.committing).manifest() is not None
+    frame.get_by_role("link", name="Back to the job").click()
+    expect(frame.locator("h1")).to_contain_text("committed")
+    assert complaints == []
+
+
+def job_at(store: S3Store, job_id: str) -> Job:
+    """Return a job."""
+    return Job.at(
+        store,
+        JobReference(job_id=job_id, destination=FLIGHTS, staging=f"{FLIGHTS}__magic_job-{job_id}/"),
+    )

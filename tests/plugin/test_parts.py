@@ -1,0 +1,209 @@
+"""The parts that the pages are made of, without Airflow's web server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidDestination, Unavailable
+from airflow_s3commit.plugin.forms import FORM_SECONDS, FormTokens
+from airflow_s3commit.plugin.glance import dollars_a_day
+from airflow_s3commit.plugin.picture import draw
+from airflow_s3commit.plugin.places import Place, read_places
+from airflow_s3commit.plugin.reading import Reader, StillRunning, within
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.milestones import Milestone
+from airflow_s3commit.store.counting import total_requests
+from airflow_s3commit.store.memory import MemoryStore
+
+pytestmark = pytest.mark.airflow
+
+
+@dataclass
+class StillClock:
+    """A clock that stands until it is set."""
+
+    now: float = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://lake/a/ s3://lake/b/",
+        "s3://lake/a,s3://lake/b",
+        "s3://lake/a/,\n  s3a://lake/b/, s3://lake/a",
+        '["s3://lake/a", {"destination": "s3://lake/b/"}]',
+    ],
+)
+def test_destinations_are_read_from_plain_text_and_json(text: str) -> None:
+    """Each once, in their order, with the default connection."""
+    assert read_places(text) == [Place(Destination("lake", "a/")), Place(Destination("lake", "b/"))]
+
+
+def test_a_destination_may_have_a_connection_and_a_staging_of_its_own() -> None:
+    """No connection at all means boto3's own chain."""
+    text = json.dumps(
+        [
+            {"destination": "s3://lake/a/", "aws_conn_id": None},
+            {"destination": "s3://lake/b/", "aws_conn_id": "x", "staging": "s3://lake/b/"},
+            {"destination": "s3://lake/c/", "staging": "s3://records/"},
+        ]
+    )
+    assert [(place.aws_conn_id, place.staging_root) for place in read_places(text)] == [
+        (None, None),
+        ("x", None),
+        ("aws_default", Destination("records", "")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["lake/a", "[", '[{"aws_conn_id": "x"}]', "[1]", '[{"destination": "s3://a/b", "conn": 1}]']
+)
+def test_other_configurations_are_refused(text: str) -> None:
+    """With a message, not a traceback."""
+    with pytest.raises(InvalidDestination):
+        read_places(text)
+
+
+def test_an_empty_configuration_names_no_destinations() -> None:
+    """Neither does one of white space."""
+    assert read_places("") == read_places(" \n") == []
+
+
+def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for an API server with the same key alone."""
+    tokens = FormTokens("key")
+    token = tokens.sign("ann", "abort", "s3://lake/a/", "job")
+    assert FormTokens("key").holds(token, "ann", "abort", "s3://lake/a/", "job")
+    assert not FormTokens("other").holds(token, "ann", "abort", "s3://lake/a/", "job")
+    later = time.time() + FORM_SECONDS + 2
+    monkeypatch.setattr("itsdangerous.timed.time.time", lambda: later)
+    assert not tokens.holds(token, "ann", "abort", "s3://lake/a/", "job")
+
+
+def test_a_store_answers_no_longer_than_it_may() -> None:
+    """Neither single calls, nor the rest of a listing, nor of many calls at once."""
+    clock, store = StillClock(), MemoryStore(buckets=("lake",))
+    for number in range(3):
+        store.put("lake", f"key{number}", b"")
+    bounded = within(store, 5.0, clock)
+    listing = bounded.list_objects("lake", "")
+    assert next(listing).key == "key0"
+    assert bounded.head("lake", "key0").size == 0
+    clock.sleep(5.1)
+    with pytest.raises(Unavailable, match="5 s"):
+        next(listing)
+    with pytest.raises(Unavailable):
+        bounded.head("lake", "key0")
+
+
+def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
+    """A slow store is asked once, however many look at the page; a new reading follows when it has ended."""
+    reader, release, calls = Reader(seconds=0.05), threading.Event(), []
+
+    def reading() -> int:
+        calls.append(1)
+        release.wait(20)
+        return len(calls)
+
+    first = reader.begin("key", reading)
+    with pytest.raises(StillRunning):
+        reader.read("key", reading)
+    release.set()
+    assert first.result(20) == 1
+    patient = Reader(seconds=20)
+    assert patient.read("key", reading) == 2
+    assert patient.read("key", reading) == 3
+
+
+def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
+    """Reached states come first, then those ahead; times in a state are drawn in proportion."""
+    moments = [
+        Milestone(name="open", at=0.0),
+        Milestone(name="stage sealed", at=80.0, what="a-1"),
+        Milestone(name="stage sealed", at=90.0, what="b-1"),
+        Milestone(name="sealed", at=100.0),
+    ]
+    picture = draw(moments, "sealed", now=400.0)
+    assert [(mark.name, mark.reached, mark.current) for mark in picture.marks] == [
+        ("open", True, False),
+        ("sealed", True, True),
+        ("committing", False, False),
+        ("committed", False, False),
+    ]
+    assert picture.marks[1].note == "2 stages sealed"
+    assert picture.marks[1].between == "1 min 40 s"
+    assert [mark.x for mark in picture.marks] == sorted({mark.x for mark in picture.marks})
+    assert [(span.name, span.words) for span in picture.spans] == [
+        ("open", "open: 1 min 40 s"),
+        ("sealed", "sealed: 5 min"),
+    ]
+    assert picture.spans[1].width == pytest.approx(3 * picture.spans[0].width)
+    assert "sealed at 1970-01-01 00:01:40 UTC" in picture.words
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "ahead"),
+    [
+        (["open", "sealed", "planned", "committing"], "committing", ["committed"]),
+        (["open", "aborting"], "aborting", ["aborted"]),
+        (["committing", "committed"], "committed", []),
+        (["aborted"], "aborted", []),
+        (["open"], "open", ["sealed", "committing", "committed"]),
+        ([], None, []),
+    ],
+)
+def test_what_is_ahead_depends_on_where_a_job_goes(names: list[str], state: str, ahead: list[str]) -> None:
+    """A job that aborts does not commit any more, and one that ended goes nowhere."""
+    moments = [Milestone(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
+    picture = draw(moments, state, now=None)  # type: ignore[arg-type]
+    assert [mark.name for mark in picture.marks] == names + ahead
+
+
+def test_a_day_costs_a_thirtieth_of_a_month() -> None:
+    """At the price that the command line and the sweep go by."""
+    assert dollars_a_day(30 * 1024**3) == pytest.approx(0.023)
+
+
+def test_airflow_finds_the_plugin_by_its_entry_point() -> None:
+    """Providers' own plugins are not loaded by default; an entry point is."""
+    (found,) = entry_points(group="airflow.plugins", name="s3commit")
+    plugin = found.load()
+    assert plugin.name == "s3commit"
+    assert {view["destination"] for view in plugin.external_views} == {"nav", "dag_run"}
+
+
+def test_the_plugin_is_light() -> None:
+    """Every task's process loads it; what serves pages and asks stores is loaded by the first request."""
+    program = (
+        "import sys, airflow.sdk.plugins_manager; before = set(sys.modules)\n"
+        "import airflow_s3commit.plugin.entry\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "assert new <= {'airflow', 'airflow_s3commit'}, new\n"
+        "assert 'airflow.api_fastapi' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_requests_are_counted_and_nothing_else() -> None:
+    """A commit's metrics also hold times and bytes, which are none."""
+    metrics = {"complete_ms": 9, "complete_bytes": 10**9, "multipart_upload_completed": 3}
+    metrics["object_put_requests"] = 2
+    assert total_requests(metrics) == 5
+    assert total_requests({"complete_ms": 9}) is None
