@@ -10,6 +10,41 @@ __all__ = ["get_provider_info"]
 _INTEGRATION = "S3 Commit"
 
 
+#: The section ``[s3commit]``, which `airflow_s3commit.settings` and the page in the UI read.
+_OPTIONS: dict[str, dict[str, str | None]] = {
+    "aws_conn_id": {
+        "description": "The aws connection of every operator, sensor and notifier that names none.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "lake",
+        "default": "aws_default",
+    },
+    "poke_interval": {
+        "description": "Seconds between two looks of a sensor or trigger that waits for a manifest.",
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": "30",
+        "default": "60",
+    },
+    "sweep_age_days": {
+        "description": "Days without a sign of life after which the sweep operator takes a job for dead. "
+        "Longer than any job takes, and than any audit waits for a human.",
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": "14",
+        "default": "7",
+    },
+    "destinations": {
+        "description": "The destinations that the page S3 commits shows: URIs with white space or commas "
+        "between them, or a JSON list of URIs or of objects with destination, aws_conn_id and staging.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "s3://lake/flights/, s3://lake/weather/",
+        "default": "",
+    },
+}
+
+
 def get_provider_info() -> dict[str, object]:
     """Describe the package in the terms of Airflow's ``provider_info.schema.json``."""
     return {
@@ -33,6 +68,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_s3commit.operators.audit",
                     "airflow_s3commit.operators.resolve",
                     "airflow_s3commit.operators.commit",
+                    "airflow_s3commit.operators.shards",
                     "airflow_s3commit.operators.abort",
                     "airflow_s3commit.operators.sweep",
                 ],
@@ -54,5 +90,10 @@ def get_provider_info() -> dict[str, object]:
             }
         ],
         "notifications": ["airflow_s3commit.notifications.abort_uploads.AbortUploadsNotifier"],
-        "extra-links": ["airflow_s3commit.links.manifest.ManifestLink"],
+        "extra-links": [
+            "airflow_s3commit.links.manifest.ManifestLink",
+            "airflow_s3commit.links.pendingsets.PendingsetsLink",
+        ],
+        "cli": ["airflow_s3commit.airflow_commands.get_cli_commands"],
+        "config": {"s3commit": {"description": "Commits to S3 without renames.", "options": _OPTIONS}},
     }

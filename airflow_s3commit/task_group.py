@@ -20,13 +20,65 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow.sdk import Asset, RetryPolicy, XComArg
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from airflow_s3commit.operators.shards import S3CommitFinishOperator
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 
-__all__ = ["S3CommitGroup", "s3_commit_task_group"]
+__all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
 #: Anything that takes a place in a graph of tasks: an operator, a mapped one, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
+
+
+class SparkStages:
+    """Adds stages of one kind to a group: one of them by a call, mapped ones by ``expand``.
+
+    :param group: The group.
+    :param fixed: What all instances of a mapped stage have in common.
+    """
+
+    def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any] | None = None) -> None:
+        self._group = group
+        self._fixed = dict(fixed or {})
+
+    def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
+        """Add one stage.
+
+        :param kwargs: What `S3CommitSparkSubmitOperator` takes, but for ``job``; its task id is
+            ``spark_submit`` unless another is given.
+        """
+        stage = _spark_operator()(**self._arguments(kwargs))
+        return self._group.add(stage, stage.output)
+
+    def partial(self, **kwargs: Any) -> SparkStages:
+        """Fix what all instances of a mapped stage have in common.
+
+        :param kwargs: As for one stage.
+        """
+        return SparkStages(self._group, {**self._fixed, **kwargs})
+
+    def expand(self, **kwargs: Any) -> MappedOperator:
+        """Add a mapped stage: each of its instances is a stage of the job by itself.
+
+        :param kwargs: As for Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
+        """
+        mapped = _spark_operator().partial(**self._arguments(self._fixed)).expand(**kwargs)
+        return self._group.add(mapped, mapped.output)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+        """Add a mapped stage, with one instance for each mapping of arguments.
+
+        :param kwargs: As for Airflow's ``expand_kwargs``.
+        :param strict: Likewise.
+        """
+        partial = _spark_operator().partial(**self._arguments(self._fixed))
+        mapped = partial.expand_kwargs(kwargs, strict=strict)
+        return self._group.add(mapped, mapped.output)
+
+    def _arguments(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        group = self._group
+        return {"task_id": "spark_submit", "job": group.job, **group.connection, **kwargs}
 
 
 class S3CommitGroup:
@@ -40,10 +92,10 @@ class S3CommitGroup:
     def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator, connection: dict[str, Any]) -> None:
         self.group = group
         self.setup = setup
-        self._connection = connection
+        self.connection = connection
         self._stages: list[Any] = []
         self._outputs: list[XComArg] | None = []
-        self.commit: S3CommitJobOperator | None = None
+        self.commit: S3CommitJobOperator | S3CommitFinishOperator | None = None
 
     @property
     def job(self) -> XComArg:
@@ -60,20 +112,26 @@ class S3CommitGroup:
             raise RuntimeError("The commit task is added when the with block of the group ends.")
         return self.commit.output
 
-    def spark_submit(self, *, task_id: str = "spark_submit", **kwargs: Any) -> S3CommitSparkSubmitOperator:
-        """Add a stage that ``spark-submit`` runs.
+    @property
+    def spark_submit(self) -> SparkStages:
+        """Adds stages that ``spark-submit`` runs.
 
-        :param task_id: Its task id within the group; the stage is named after it.
-        :param kwargs: What `S3CommitSparkSubmitOperator` takes, but for ``job``.
+        ``commit.spark_submit(application=…)`` adds one, and
+        ``commit.spark_submit.partial(application=…).expand(application_args=…)`` one for each value.
         """
-        from airflow_s3commit.operators.spark_submit import (  # noqa: PLC0415 - the Spark provider is an extra
-            S3CommitSparkSubmitOperator,
-        )
+        return SparkStages(self)
 
-        arguments = {**self._connection, **kwargs}
-        stage = S3CommitSparkSubmitOperator(task_id=task_id, job=self.job, **arguments)
-        if self._outputs is not None:
-            self._outputs.append(stage.output)
+    def add(self, stage: Stage, output: Any = None) -> Stage:
+        """Take a task as a stage.
+
+        :param stage: The task.
+        :param output: Its XComs that name stage attempts; None if it has none, and then the commit takes
+            every stage attempt that the job has sealed.
+        """
+        if output is None:
+            self._outputs = None
+        elif self._outputs is not None:
+            self._outputs.append(output)
         self._stages.append(stage)
         return stage
 
@@ -84,9 +142,7 @@ class S3CommitGroup:
 
         :param task: The task; create it inside the ``with`` block.
         """
-        self._outputs = None
-        self._stages.append(task)
-        return task
+        return self.add(task)
 
     def wire(
         self,
@@ -94,6 +150,7 @@ class S3CommitGroup:
         commit: dict[str, Any],
         abort: dict[str, Any],
         audit: dict[str, Any] | None = None,
+        shards: int | str | None = None,
     ) -> None:
         """Add the tasks behind the stages.
 
@@ -101,6 +158,7 @@ class S3CommitGroup:
         :param commit: Arguments of the commit task.
         :param abort: Arguments of the teardown.
         :param audit: Arguments of the audit task; None leaves it out.
+        :param shards: Into how many mapped tasks the commit is cut; None commits in one task.
         :raises ValueError: The group has no stage.
         """
         if not self._stages:
@@ -109,21 +167,39 @@ class S3CommitGroup:
                 ".stage(task)."
             )
         resolved = S3CommitResolveConflictsOperator(
-            task_id="resolve_conflicts", job=self.job, stages=self._outputs, **self._connection, **resolve
+            task_id="resolve_conflicts", job=self.job, stages=self._outputs, **self.connection, **resolve
         )
-        self.commit = S3CommitJobOperator(
-            task_id="commit", job=self.job, conflicts=resolved.output, **self._connection, **commit
-        )
-        aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self._connection, **abort)
+        self.commit = self._commit(resolved, commit, shards)
+        aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **abort)
         gate: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
             gate = S3CommitAuditOperator(
-                task_id="audit", job=self.job, stages=self._outputs, **self._connection, **audit
+                task_id="audit", job=self.job, stages=self._outputs, **self.connection, **audit
             )
             gate >> resolved
         for stage in self._stages:
             self.setup >> stage >> gate
-        resolved >> self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
+        self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
+
+    def _commit(
+        self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
+    ) -> S3CommitJobOperator | S3CommitFinishOperator:
+        arguments = {"job": self.job, "conflicts": resolved.output, **self.connection, **commit}
+        if shards is None:
+            committing = S3CommitJobOperator(task_id="commit", **arguments)
+            resolved >> committing
+            return committing
+        cut = S3CommitJobOperator.as_shards(shards=shards, **arguments)
+        resolved >> cut.begin
+        return cut.finish
+
+
+def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
+    from airflow_s3commit.operators.spark_submit import (  # noqa: PLC0415 - the Spark provider is an extra
+        S3CommitSparkSubmitOperator,
+    )
+
+    return S3CommitSparkSubmitOperator
 
 
 @contextmanager
@@ -135,6 +211,8 @@ def s3_commit_task_group(
     committer: str = "partitioned",
     staging: str | None = None,
     outlets: Sequence[Asset] = (),
+    partition_asset: Asset | None = None,
+    shards: int | str | None = None,
     audit: Mapping[str, Any] | None = None,
     retries: int = 2,
     retry_policy: RetryPolicy | None = None,
@@ -160,13 +238,19 @@ def s3_commit_task_group(
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
     :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
+    :param partition_asset: An asset that gets an event for each partition with new files, as
+        `S3CommitJobOperator` takes it.
+    :param shards: Commit with so many mapped tasks, from 1 to 1,024, instead of one: a single task completes
+        some thousands of files a second. (templated)
     :param audit: Rules that the output must keep before any of it becomes visible, as
-        `S3CommitAuditOperator` takes them, and its ``on_fail`` if it is not ``fail``:
-        ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}}``. (templated)
+        `S3CommitAuditOperator` takes them, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
+        ``response_timeout``, ``assigned_users`` and ``notifiers``:
+        ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
     :param retries: Retries of setup, resolve, commit and abort. All of them may be run again at any point.
     :param retry_policy: Which errors of these tasks are worth a retry, and when; None means
         `commit_retry_policy`. Stages keep their own ways.
-    :param kill_window: Seconds between the teardown's two looks for uploads of tasks being killed.
+    :param kill_window: Seconds between two looks for uploads of tasks being killed, by the teardown, and by a
+        setup that runs again.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -181,6 +265,7 @@ def s3_commit_task_group(
             conflict_mode=conflict_mode,
             committer=committer,
             staging=staging,
+            kill_window=kill_window,
             **connection,
             **step,
         )
@@ -188,13 +273,15 @@ def s3_commit_task_group(
         yield building
         building.wire(
             resolve=dict(step),
-            commit={**step, "outlets": list(outlets)},
+            commit={**step, "outlets": list(outlets), "partition_asset": partition_asset},
             abort={**step, "kill_window": kill_window},
             audit={**step, **_audit_arguments(audit)} if audit is not None else None,
+            shards=shards,
         )
 
 
 def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
-    rules = dict(audit)
-    on_fail = rules.pop("on_fail", "fail")
-    return {"rules": rules, "on_fail": on_fail}
+    """Tell the audit operator's own arguments from the rules."""
+    own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
+    rules = {name: value for name, value in audit.items() if name not in own}
+    return {"rules": rules, **{name: audit[name] for name in own if name in audit}}

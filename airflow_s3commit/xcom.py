@@ -11,7 +11,7 @@ from airflow_s3commit.protocol.layout import Layout
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.records import ManifestRecord
 
-__all__ = ["JsonObject", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
+__all__ = ["JsonObject", "fetched", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
 
 #: A small JSON object, as one XCom holds it.
 JsonObject: TypeAlias = dict[str, Any]
@@ -32,28 +32,49 @@ def manifest_summary(manifest: ManifestRecord) -> JsonObject:
     }
 
 
-def stages_of(stages: Iterable[Any] | None) -> list[tuple[str, str]] | None:
+def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]] | None:
     """Return the stage attempts that the XComs of stage tasks name; None if none was given.
 
     A mapped stage's XCom is a sequence with one entry for each of its instances.
 
     :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
-    :raises ValueError: An entry names no stage attempt, because its task was skipped or is none of ours.
+    :param job_id: The job that they must be of.
+    :raises ValueError: An entry names no stage attempt, because its task was skipped or is none of ours; or
+        it is of another job, because setup was cleared and the stage was not.
     """
     if stages is None:
         return None
     named: list[tuple[str, str]] = []
     for entry in stages:
         if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
+            if entry.get("job_id", job_id) != job_id:
+                raise ValueError(
+                    f"stage {entry['stage']} wrote for job {entry['job_id']}, and this is job {job_id}: "
+                    "setup was run again, and that stage was not. Clear it, all its mapped instances, too."
+                )
             named.append((str(entry["stage"]), str(entry["stage_attempt"])))
         elif isinstance(entry, Iterable) and not isinstance(entry, (str, bytes, Mapping)):
-            named.extend(stages_of(entry) or [])
+            named.extend(stages_of(entry, job_id) or [])
         else:
             raise ValueError(
                 f"{entry!r} names no stage attempt; pass the XCom of S3CommitSparkSubmitOperator tasks, "
                 "or no stages at all to take every sealed stage of the job."
             )
     return named
+
+
+def fetched(stages: Iterable[Any] | None) -> list[Any] | None:
+    """Return the XComs of stage tasks with those of mapped tasks fetched: Airflow fetches them one by one.
+
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks, as a task is given them.
+    """
+    if stages is None:
+        return None
+    return [entry if _is_single(entry) else list(entry) for entry in stages]
+
+
+def _is_single(entry: Any) -> bool:
+    return isinstance(entry, (Mapping, str, bytes)) or not isinstance(entry, Iterable)
 
 
 def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:

@@ -22,6 +22,9 @@ DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3
 #: The dataset by name; where it is, and what changed, is in its events.
 flights = Asset("flights")
 
+#: Its days: one event for each partition that a commit brought, which starts the report of that day.
+flight_days = Asset("flight_days")
+
 
 @dag(
     schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
@@ -58,7 +61,9 @@ flights = Asset("flights")
 )
 def nightly_flights_refresh() -> None:
     """Refresh one day."""
-    with s3_commit_task_group("refresh", destination=DESTINATION, outlets=[flights]) as commit:
+    with s3_commit_task_group(
+        "refresh", destination=DESTINATION, outlets=[flights], partition_asset=flight_days
+    ) as commit:
         commit.spark_submit(
             application=str(Path(__file__).parent / "jobs" / "flights.py"),
             application_args=[

@@ -17,12 +17,13 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"", "clock", "exceptions"}),
     frozenset({"store"}),
-    frozenset({"protocol"}),
+    frozenset({"protocol", "tables"}),
     frozenset({"reader", "spark"}),
-    frozenset({"hooks"}),
-    frozenset({"assets", "lineage", "links", "params", "provider_info", "retry_policy", "xcom"}),
+    frozenset({"hooks", "settings"}),
+    frozenset({"assets", "lineage", "links", "metrics", "params", "provider_info", "retry_policy", "xcom"}),
     frozenset({"notifications", "operators", "sensors", "task_group", "triggers"}),
-    frozenset({"cli"}),
+    frozenset({"airflow_commands", "cli"}),
+    frozenset({"plugin"}),
     frozenset({"demo"}),
 )  # fmt: skip
 
@@ -32,9 +33,10 @@ ONLY_IN = {
     "botocore": {"store"},
     "pycurl": {"store"},
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
-    | {"retry_policy", "sensors", "triggers"},
+    | {"lineage", "metrics", "plugin"}
+    | {"airflow_commands", "cli", "retry_policy", "sensors", "settings", "triggers"},
     "pyspark": {"spark"},
-    "pyarrow": {"spark", "reader", "demo"},
+    "pyarrow": {"tables", "spark", "reader", "demo"},
     "click": {"cli"},
     "rich": {"cli", "demo"},
 }  # fmt: skip

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
+from airflow_s3commit.settings import DEFAULT_CONNECTION
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
+    from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import JobReference
     from airflow_s3commit.store.base import ObjectStore
@@ -46,10 +49,12 @@ class S3CommitHook(BaseHook):
     :param verify: Overrides the connection's check of TLS certificates: False, or the path of a CA bundle.
     :param retry_deadline: Seconds for which one call to the store is tried again; None means the store's
         own default.
+    :param timeout: Seconds to wait for an answer to one request at most; None means the store's own default.
+    :param on_retry: Told of each call that is sent again, with the error of the attempt before.
     """
 
     conn_name_attr = "aws_conn_id"
-    default_conn_name = "aws_default"
+    default_conn_name = DEFAULT_CONNECTION
     conn_type = "aws"
     hook_name = "S3 Commit"
 
@@ -60,12 +65,16 @@ class S3CommitHook(BaseHook):
         region_name: str | None = None,
         verify: bool | str | None = None,
         retry_deadline: float | None = None,
+        timeout: float | None = None,
+        on_retry: Callable[[OutcomeUnknown | Unavailable], None] | None = None,
     ) -> None:
         super().__init__()
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
         self.retry_deadline = retry_deadline
+        self.timeout = timeout
+        self.on_retry = on_retry
 
     @cached_property
     def aws(self) -> S3Hook:
@@ -77,7 +86,7 @@ class S3CommitHook(BaseHook):
         # The endpoint decides how buckets are addressed, and only the connection knows the endpoint.
         plain = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
         endpoint_url = plain.conn_config.get_service_endpoint_url("s3")
-        config = client_config(endpoint_url, path_style=_path_style(plain))
+        config = client_config(endpoint_url, path_style=_path_style(plain), timeout=self.timeout)
         return S3Hook(
             aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
         )
@@ -88,7 +97,11 @@ class S3CommitHook(BaseHook):
         from airflow_s3commit.store.retry import RetryPolicy  # noqa: PLC0415
         from airflow_s3commit.store.s3 import S3Store  # noqa: PLC0415
 
-        policy = RetryPolicy() if self.retry_deadline is None else RetryPolicy(deadline=self.retry_deadline)
+        policy = RetryPolicy()
+        if self.retry_deadline is not None:
+            policy = replace(policy, deadline=self.retry_deadline)
+        if self.on_retry is not None:
+            policy = replace(policy, told=self.on_retry)
         return S3Store(self.aws.conn, retry=policy)
 
     def job(self, reference: Mapping[str, str] | JobReference) -> Job:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import LockHeld, PreconditionFailed, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.metrics import count_retry
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
@@ -76,7 +77,9 @@ class S3CommitBaseOperator(BaseOperator):
     @cached_property
     def hook(self) -> S3CommitHook:
         """The hook of this task's connection."""
-        return S3CommitHook(self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        return S3CommitHook(
+            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
+        )
 
 
 class CommitStepOperator(S3CommitBaseOperator):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_s3commit.links.pendingsets import PendingsetsLink
 from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import SealReference
@@ -28,20 +29,29 @@ class SealingOperator(CommitStepOperator):
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
+    operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
 
     def __init__(self, *, stages: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stages = stages
+        self.seal_uri: str | None = None
+        self.endpoint_url: str | None = None
 
     def seal(self, job: Job) -> SealReference:
         """Seal the job; one that is sealed with the same stages stays as it is."""
-        from airflow_s3commit.xcom import seal_etags_of, stages_of  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
+            fetched,
+            seal_etags_of,
+            stages_of,
+        )
 
         try:
-            stages, etags = stages_of(self.stages), seal_etags_of(self.stages)
+            told = fetched(self.stages)
+            stages, etags = stages_of(told, job.reference.job_id), seal_etags_of(told)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, etags=etags)
+        self.seal_uri, self.endpoint_url = sealed.location, self.hook.address.endpoint_url
         self.log.info(
             "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
             job.reference.job_id,

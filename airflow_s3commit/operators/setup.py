@@ -41,6 +41,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         (templated)
     :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which has a moment
         with neither the old nor the new data.
+    :param kill_window: Seconds between two looks for uploads of an earlier job's tasks, which may be dying
+        still.
     """
 
     template_fields: Sequence[str] = (

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_s3commit.metrics import count_sweep
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.operators.log_table import log_table
+from airflow_s3commit.settings import DEFAULT_SWEEP_AGE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["S3CommitSweepOperator"]
 
-_WEEK = timedelta(days=7)
 _HOUR = 3600.0
 
 #: What a template may write for a boolean.
@@ -39,7 +40,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
     :param older_than: Seconds, or a ``timedelta``, without a sign of life after which a job is dead. It must
-        be longer than any task of a job works. (templated)
+        be longer than any task of a job works. By default ``[s3commit] sweep_age_days``. (templated)
     :param apply: Do it; without it, this is a dry run. Text that is neither yes nor no is refused.
         (templated)
     :param staging: Where jobs on this destination have their staging, if not below it. (templated)
@@ -58,7 +59,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self,
         *,
         destination: str,
-        older_than: timedelta | float | str = _WEEK,
+        older_than: timedelta | float | str = DEFAULT_SWEEP_AGE,
         apply: bool | str = False,
         staging: str | None = None,
         **kwargs: Any,
@@ -81,6 +82,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             report = sweep(
                 self.hook.store, destination, older_than=older_than, dry_run=dry_run, staging_root=root
             )
+        count_sweep(report)
         self._log(report)
         totals = _totals(report)
         if report.failures:

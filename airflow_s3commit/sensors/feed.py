@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.manifest import read_manifest
-from airflow_s3commit.sensors.wanted import manifests_at
+from airflow_s3commit.sensors.view import manifests_at
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.destination import Destination

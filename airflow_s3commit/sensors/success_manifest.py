@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links.manifest import ManifestLink
+from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.sensors.wanted import ManifestSearch, Wanted
+    from airflow_s3commit.sensors.search import ManifestSearch
+    from airflow_s3commit.sensors.view import DestinationView
+    from airflow_s3commit.sensors.wanted import Wanted
     from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["S3SuccessManifestSensor"]
@@ -54,13 +57,14 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     :param partitions: Partitions that the commit brought data to, such as ``dt=2013-01-01``. (templated)
     :param min_files: The least number of files in the manifest. (templated)
     :param search_depth: How many of the newest manifests one look reads at most.
+    :param poke_interval: Seconds between two looks; by default ``[s3commit] poke_interval``.
     :param deferrable: Look once, and wait in the triggerer instead of on a worker; by default what
         ``[operators] default_deferrable`` says.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param kwargs: Everything else that sensors take, such as ``mode`` (``poke`` or ``reschedule``),
-        ``poke_interval`` and ``timeout``.
+    :param kwargs: Everything else that sensors take, such as ``mode`` (``poke`` or ``reschedule``) and
+        ``timeout``.
     """
 
     template_fields: Sequence[str] = (
@@ -89,13 +93,14 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         partitions: Any = None,
         min_files: int | str | None = None,
         search_depth: int = 100,
+        poke_interval: float = DEFAULT_POKE_INTERVAL,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
         region_name: str | None = None,
         verify: bool | str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(poke_interval=poke_interval, **kwargs)
         conditions = (job, run_id, context, newer_than, partitions)
         if all(condition is None for condition in conditions):
             raise ValueError(
@@ -139,6 +144,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         try:
+            self._view.refresh()
             look = self._search.look()
         except S3CommitError as error:
             outcome = outcome_of(error)
@@ -213,16 +219,23 @@ class S3SuccessManifestSensor(BaseSensorOperator):
 
     def _found(self, summary: JsonObject) -> JsonObject:
         self.manifest_uri = str(summary["manifest"])
+        self.endpoint_url = self.hook.address.endpoint_url
         self.log.info("Found %s", self.manifest_uri)
         return summary
 
     @cached_property
-    def _search(self) -> ManifestSearch:
+    def _view(self) -> DestinationView:
         from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415 - keeps parsing light
-        from airflow_s3commit.sensors.wanted import ManifestSearch  # noqa: PLC0415
+        from airflow_s3commit.sensors.view import DestinationView  # noqa: PLC0415
 
         destination = Destination.parse(self.destination)
-        return ManifestSearch(self.hook.store, destination, self._wanted(), depth=self.search_depth)
+        return DestinationView(self.hook.store, destination, depth=self.search_depth)
+
+    @cached_property
+    def _search(self) -> ManifestSearch:
+        from airflow_s3commit.sensors.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
+
+        return ManifestSearch(self._view, self._wanted(), depth=self.search_depth)
 
     def _wanted(self) -> Wanted:
         from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415 - keeps DAG parsing light

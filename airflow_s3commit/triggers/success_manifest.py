@@ -14,30 +14,32 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.triggers.base import ManifestTrigger, failure, summary_of, trigger_event
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.records import ManifestRecord
     from airflow_s3commit.sensors.feed import ManifestFeed
-    from airflow_s3commit.sensors.wanted import ManifestSearch, Outcome
+    from airflow_s3commit.sensors.lookout import Lookout, Wait
+    from airflow_s3commit.sensors.view import DestinationView
     from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
 
-#: Seconds for which a look tries again by itself; after that, the next look is due.
-_RETRY_DEADLINE = 20.0
+#: When time is up, what was seen so many seconds ago is no longer good enough to give up on.
+_LAST_LOOK = 5.0
 
 
-class S3SuccessManifestTrigger(BaseTrigger):
+class S3SuccessManifestTrigger(ManifestTrigger):
     """Waits for a manifest on behalf of a deferred `S3SuccessManifestSensor`. Yields one event.
 
     ``{"status": "success", "manifest": {…summary…}}``; or ``{"status": "error" | "timeout", "outcome": …,
     "message": …}``, where the outcome is that of the look that failed, or of the last look before time was
     up: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
     ``no-permission``, ``refused``, ``unavailable``, ``error``.
+
+    All of them that wait at one destination in one triggerer share their looks: the store is asked once an
+    interval, however many wait.
 
     :param destination: The dataset's directory, ``s3://bucket/prefix/``.
     :param wanted: What the manifest must be, as ``Wanted.to_dict`` says it.
@@ -49,86 +51,70 @@ class S3SuccessManifestTrigger(BaseTrigger):
     :param verify: Overrides the connection's check of TLS certificates.
     """
 
+    arguments = ("wanted", "give_up_at", "search_depth")
+
     def __init__(
         self,
         *,
-        destination: str,
         wanted: Mapping[str, Any],
-        poke_interval: float = 60.0,
         give_up_at: float | None = None,
         search_depth: int = 100,
-        aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.destination = destination
+        super().__init__(**kwargs)
         self.wanted = dict(wanted)
-        self.poke_interval = poke_interval
         self.give_up_at = give_up_at
         self.search_depth = search_depth
-        self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class's path and its arguments, all of them plain JSON values."""
-        return _path(self), {
-            "destination": self.destination,
-            "wanted": self.wanted,
-            "poke_interval": self.poke_interval,
-            "give_up_at": self.give_up_at,
-            "search_depth": self.search_depth,
-            "aws_conn_id": self.aws_conn_id,
-            "region_name": self.region_name,
-            "verify": self.verify,
-        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the manifest is there, the time is up, or looking makes no sense any more."""
-        search: ManifestSearch | None = None
+        lookout, wait = self._join()
         while True:
+            left = self._left()
+            last = left is not None and left <= 0
             try:
-                if search is None:
-                    search = await asyncio.to_thread(self._open)
-                manifest, seen, outcome = await asyncio.to_thread(search.look)
+                look = await lookout.look(wait, self._max_age(last))
             except Exception as error:  # whatever it is, the task has to hear of it
-                failed, seen, outcome = _failure(error)
+                failed, seen, outcome = failure(error)
                 if failed:
                     self.log.error("Giving up: %s: %s", outcome, seen)  # noqa: TRY400 - the task fails with it
                     yield _unsuccessful("error", outcome, seen)
                     return
             else:
-                if manifest is not None:
-                    yield _event({"status": "success", "manifest": _summary(manifest)})
+                seen, outcome = look.seen, look.outcome
+                if look.manifest is not None:
+                    yield trigger_event({"status": "success", "manifest": summary_of(look.manifest)})
                     return
             self.log.info("Not yet: %s: %s", outcome, seen)
-            pause = self._pause()
-            if pause is None:
+            if last:
                 yield _unsuccessful("timeout", outcome, seen)
                 return
-            await asyncio.sleep(pause)
+            due = lookout.next_due(self.poke_interval)
+            await asyncio.sleep(due if left is None else min(due, left))
 
-    def _pause(self) -> float | None:
-        """Return how long to wait for the next look; None if that was the last."""
-        if self.give_up_at is None:
-            return self.poke_interval
-        left = self.give_up_at - time.time()
-        return min(self.poke_interval, left) if left > 0 else None
+    def _join(self) -> tuple[Lookout, Wait]:
+        """Take part in the looks at the destination."""
+        from airflow_s3commit.sensors.lookout import Wait, lookout_for  # noqa: PLC0415
+        from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415
 
-    def _open(self) -> ManifestSearch:
+        key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
+        wait = Wait(Wanted.from_dict(self.wanted), depth=self.search_depth)
+        return lookout_for(key, self._open), wait
+
+    def _max_age(self, last: bool) -> float:
+        return min(self.poke_interval, _LAST_LOOK) if last else self.poke_interval
+
+    def _left(self) -> float | None:
+        return None if self.give_up_at is None else self.give_up_at - time.time()
+
+    def _open(self) -> DestinationView:
         from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-        from airflow_s3commit.sensors.wanted import ManifestSearch, Wanted  # noqa: PLC0415
+        from airflow_s3commit.sensors.view import DestinationView  # noqa: PLC0415
 
-        return ManifestSearch(
-            _hook(self).store,
-            Destination.parse(self.destination),
-            Wanted.from_dict(self.wanted),
-            depth=self.search_depth,
-        )
+        return DestinationView(self.hook().store, Destination.parse(self.destination), shared=True)
 
 
-class S3SuccessManifestEventTrigger(BaseEventTrigger):
+class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
     """Yields one event for every commit to a destination; for an ``AssetWatcher``.
 
     ::
@@ -152,43 +138,22 @@ class S3SuccessManifestEventTrigger(BaseEventTrigger):
     :param verify: Overrides the connection's check of TLS certificates.
     """
 
+    arguments = ("context", "newer_than", "partitions", "min_files")
+
     def __init__(
         self,
         *,
-        destination: str,
         context: Mapping[str, str] | None = None,
         newer_than: datetime | str | None = None,
         partitions: Sequence[str] | str | None = None,
         min_files: int | None = None,
-        poke_interval: float = 60.0,
-        aws_conn_id: str | None = S3CommitHook.default_conn_name,
-        region_name: str | None = None,
-        verify: bool | str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.destination = destination
+        super().__init__(**kwargs)
         self.context = dict(context or {})
         self.newer_than = newer_than.isoformat() if isinstance(newer_than, datetime) else newer_than
         self.partitions = [partitions] if isinstance(partitions, str) else list(partitions or [])
         self.min_files = min_files
-        self.poke_interval = poke_interval
-        self.aws_conn_id = aws_conn_id
-        self.region_name = region_name
-        self.verify = verify
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class's path and its arguments, all of them plain JSON values."""
-        return _path(self), {
-            "destination": self.destination,
-            "context": self.context,
-            "newer_than": self.newer_than,
-            "partitions": self.partitions,
-            "min_files": self.min_files,
-            "poke_interval": self.poke_interval,
-            "aws_conn_id": self.aws_conn_id,
-            "region_name": self.region_name,
-            "verify": self.verify,
-        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look for ever, and yield an event for every new manifest."""
@@ -202,12 +167,12 @@ class S3SuccessManifestEventTrigger(BaseEventTrigger):
                 looking = feed.look()
                 while (manifest := await asyncio.to_thread(next, looking, None)) is not None:
                     self.log.info("Job %s committed to %s", manifest.job_id, self.destination)
-                    yield _event(_summary(manifest))
+                    yield trigger_event(summary_of(manifest))
                 if feed.memory != remembered:
                     await self._remember(feed.memory)
                     remembered = feed.memory
             except Exception as error:  # a watcher that ends is a schedule that silently stops
-                _, seen, outcome = _failure(error)
+                _, seen, outcome = failure(error)
                 self.log.warning("Looking again in %g s: %s: %s", self.poke_interval, outcome, seen)
             await asyncio.sleep(self.poke_interval)
 
@@ -245,39 +210,8 @@ class S3SuccessManifestEventTrigger(BaseEventTrigger):
             partitions=self.partitions,
             min_files=self.min_files,
         )
-        return ManifestFeed(_hook(self).store, Destination.parse(self.destination), wanted, memory)
-
-
-def _path(trigger: BaseTrigger) -> str:
-    return f"{type(trigger).__module__}.{type(trigger).__qualname__}"
-
-
-def _hook(trigger: S3SuccessManifestTrigger | S3SuccessManifestEventTrigger) -> S3CommitHook:
-    return S3CommitHook(
-        trigger.aws_conn_id,
-        region_name=trigger.region_name,
-        verify=trigger.verify,
-        retry_deadline=_RETRY_DEADLINE,
-    )
-
-
-def _summary(manifest: ManifestRecord) -> JsonObject:
-    from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
-
-    return manifest_summary(manifest)
-
-
-def _failure(error: Exception) -> tuple[bool, str, Outcome]:
-    """Return whether waiting is over after an error, what it says, and its outcome."""
-    from airflow_s3commit.sensors.wanted import outcome_of  # noqa: PLC0415
-
-    outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
-    return outcome != "unavailable", f"{type(error).__name__}: {error}", outcome
+        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted, memory)
 
 
 def _unsuccessful(status: str, outcome: str, message: str) -> TriggerEvent:
-    return _event({"status": status, "outcome": outcome, "message": message})
-
-
-def _event(payload: JsonObject) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+    return trigger_event({"status": status, "outcome": outcome, "message": message})

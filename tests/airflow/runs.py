@@ -58,6 +58,7 @@ def new_context(
             map_index=facts.pop("map_index", -1),
             xcom_push=pushed.xcom_push,
             pushed=pushed,
+            stats_tags={},
         ),
         "dag_run": SimpleNamespace(dag_id="nightly", **run),
         "run_id": run["run_id"],
@@ -102,6 +103,16 @@ def commit(store: MemoryStore, **facts: str) -> dict[str, str]:
     files = {f"{facts.get('partition', DAY)}/part-00000.parquet": b"rows"}
     write_stage(store, reference, files=files)
     job = Job.at(store, JobReference.from_dict(reference))
+    job.seal()
+    job.commit()
+    return reference
+
+
+def commit_at(store: MemoryStore, destination: str) -> dict[str, str]:
+    """Commit the day's partition to another destination and return the job's reference."""
+    job = Job.setup(store, destination)
+    reference = job.reference.to_dict()
+    write_stage(store, reference)
     job.seal()
     job.commit()
     return reference

@@ -14,7 +14,7 @@ from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.publish import Progress
 from airflow_s3commit.protocol.records import JobReference
-from tests.airflow.runs import commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, commit, pending, set_up, visible, write_stage
 
 
 def resolve(reference, stages=None):
@@ -105,14 +105,40 @@ def test_a_plan_that_is_not_the_one_handed_over_is_refused(store, context) -> No
 
 
 def test_outlets_get_the_summary(store, context) -> None:
-    """The asset's event says which manifest, how many files, rows and bytes."""
+    """The asset's event says which manifest, how many files, rows and bytes, and the same by partition."""
     table = Asset("flights")
     context["outlet_events"] = OutletEventAccessors()
     reference = set_up(store)
     write_stage(store, reference)
     resolve(reference).execute(context)
     summary = S3CommitJobOperator(task_id="commit", job=reference, outlets=[table]).execute(context)
-    assert context["outlet_events"][table].extra == summary
+    counts = {DAY: {"files": 1, "bytes": 4, "rows": 1}}
+    assert context["outlet_events"][table].extra == {**summary, "partition_counts": counts}
+    assert context["outlet_events"][table].partition_keys == set()
+
+
+def test_partitions_are_events_of_their_own(store, context) -> None:
+    """The partitions' asset gets one event for each partition with new files, the table's asset one."""
+    table, days = Asset("flights"), Asset("flight_days")
+    context["outlet_events"] = OutletEventAccessors()
+    reference = set_up(store)
+    write_stage(store, reference, files={f"dt=2013-01-0{day}/part.parquet": b"rows" for day in (1, 2)})
+    resolve(reference).execute(context)
+    committing = S3CommitJobOperator(task_id="commit", job=reference, outlets=[table], partition_asset=days)
+    assert committing.outlets == [table, days]
+    committing.execute(context)
+    events = context["outlet_events"]
+    assert events[days].partition_keys == {"dt=2013-01-01", "dt=2013-01-02"}
+    assert events[days].extra == events[table].extra
+    assert events[table].partition_keys == set()
+
+
+def test_one_asset_is_not_both() -> None:
+    """Events with a partition key start no ordinary DAGs, so table and partitions are two assets."""
+    with pytest.raises(ValueError, match="an asset of their own"):
+        S3CommitJobOperator(
+            task_id="commit", job={}, outlets=[Asset("flights")], partition_asset=Asset("flights")
+        )
 
 
 def test_a_killed_commit_stops_completing(store) -> None:
@@ -120,7 +146,26 @@ def test_a_killed_commit_stops_completing(store) -> None:
     killed = S3CommitJobOperator(task_id="commit", job=set_up(store))
     killed.on_kill()
     with pytest.raises(AirflowException, match="killed after 1 of 3 files"):
-        killed._progress(Progress(files_done=1, files_total=3, bytes_done=1, seconds=0.1))
+        killed.report_progress(Progress(files_done=1, files_total=3, bytes_done=1, seconds=0.1))
+
+
+def test_a_stage_of_another_job_is_refused(store, context) -> None:
+    """Where setup was cleared and a mapped stage's instance was not, its XCom names the former job."""
+    reference = set_up(store)
+    stage = {**write_stage(store, reference), "job_id": "the-former"}
+    with pytest.raises(AirflowFailException, match=r"wrote for job the-former.*Clear it"):
+        resolve(reference, [[stage]]).execute(context)
+
+
+def test_the_seal_is_linked(store, context) -> None:
+    """The link of a sealing task leads to the seal that names the pendingsets."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    task = resolve(reference)
+    (link,) = task.operator_extra_links
+    assert link.get_link(task, ti_key=None) == ""
+    task.execute(context)
+    assert "sealed.json" in link.get_link(task, ti_key=None)
 
 
 def test_a_task_without_a_job_says_so(store, context) -> None:

@@ -77,3 +77,59 @@ def test_a_connection_without_keys_of_its_own_changes_nothing(connect, extra) ->
         assert {name for name in os.environ if name.startswith("AWS_")} == {
             name for name in before if name.startswith("AWS_")
         }
+
+
+@pytest.fixture
+def aws(monkeypatch):
+    """An AWS that is played in this process."""
+    moto = pytest.importorskip("moto")
+    with moto.mock_aws():
+        yield
+
+
+def test_a_role_is_assumed(connect, aws) -> None:
+    """With a role in the connection, requests go out with the role's credentials and not the user's keys."""
+    hook = connect(role_arn="arn:aws:iam::123456789012:role/lake", region_name="eu-west-1")
+    credentials = hook.aws.conn._request_signer._credentials.get_frozen_credentials()
+    assert credentials.token
+    assert credentials.access_key != "key-id"
+    hook.aws.conn.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    hook.store.put("lake", "key", b"body")
+    assert hook.store.get("lake", "key").body == b"body"
+
+
+def test_the_operators_region_wins(connect) -> None:
+    """A region that a task names overrides the connection's, in the client and in Spark's configuration."""
+    connect()
+    hook = S3CommitHook("lake", region_name="ap-south-1")
+    assert hook.aws.conn.meta.region_name == "ap-south-1"
+    assert hook.address.region == "ap-south-1"
+
+
+@pytest.mark.parametrize(
+    ("extra", "given", "checked"),
+    [({}, None, True), ({"verify": False}, None, False), ({}, False, False), ({"verify": False}, True, True)],
+)
+def test_the_check_of_certificates(connect, extra, given, checked) -> None:
+    """The connection says whether certificates are checked, unless the task does."""
+    connect(**extra)
+    client = S3CommitHook("lake", verify=given).aws.conn
+    assert bool(client._endpoint.http_session._verify) is checked
+
+
+def test_a_bundle_of_authorities(connect, tmp_path) -> None:
+    """A path is the bundle of authorities that certificates are checked against."""
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("")
+    connect(verify=str(bundle))
+    assert S3CommitHook("lake").aws.conn._endpoint.http_session._verify == str(bundle)
+
+
+def test_a_profile_or_nothing_is_the_chain(monkeypatch) -> None:
+    """Without a connection, boto3's own chain says who it is."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    client = S3CommitHook(None).aws.conn
+    assert client._request_signer._credentials.access_key == "from-the-environment"
+    assert client.meta.region_name == "eu-north-1"

@@ -13,6 +13,7 @@ from airflow_s3commit.hooks.s3_commit import S3CommitHook, StoreAddress
 from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.spark import py_files
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
@@ -64,16 +65,27 @@ def test_the_application_is_told_its_job(store, spark, context) -> None:
     stage_task(reference, conf={"spark.sql.shuffle.partitions": "4"}).execute(context)
     (conf,) = spark.conf
     assert conf["spark.s3commit.job.id"] == reference["job_id"]
-    assert conf["spark.s3commit.stage"] == "spark_submit"
+    assert conf["spark.s3commit.stage"] == "refresh.spark_submit"
     assert conf["spark.s3commit.stage.attempt"] == "1"
     assert conf["spark.s3commit.endpoint.url"] == "http://127.0.0.1:8333"
     assert conf["spark.sql.shuffle.partitions"] == "4"
 
 
+def test_the_package_is_shipped_where_it_is_asked_for(store, spark, context, tmp_path, monkeypatch) -> None:
+    """With ``ship_package`` the application gets the package's zip beside the user's own files, once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    task = stage_task(set_up(store), ship_package=True, py_files="own.py")
+    task.execute(context)
+    own, package = task.py_files.split(",")
+    assert own == "own.py"
+    assert package == py_files()
+    assert stage_task(set_up(store), py_files="own.py").py_files == "own.py"
+
+
 def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:
     """Location, ETag and counts, small, and nothing of the uploads."""
     output = stage_task(set_up(store)).execute(context)
-    assert (output["stage"], output["stage_attempt"]) == ("spark_submit", "1")
+    assert (output["stage"], output["stage_attempt"]) == ("refresh.spark_submit", "1")
     assert output["location"].endswith("/sealed.json")
     assert (output["files"], output["rows"]) == (1, 1)
 
@@ -146,7 +158,7 @@ def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch)
 
     def reconnected(operator: SparkSubmitOperator, context: dict) -> None:
         assert "spark.s3commit.job.id" not in (operator.conf or {})
-        write_stage(store, reference, attempt="1")
+        write_stage(store, reference, stage="refresh.spark_submit", attempt="1")
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", reconnected)
     output = stage_task(reference).execute(new_context(2, remembered))
@@ -156,7 +168,7 @@ def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch)
 def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
     """Where the driver to reconnect to is gone, the new application gets an attempt of its own."""
     reference, remembered = set_up(store), TaskStateStore()
-    write_stage(store, reference, attempt="1", seal=False)
+    write_stage(store, reference, stage="refresh.spark_submit", attempt="1", seal=False)
     remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
     remembered.set("spark_job_id", "driver-1")
     hooks = []
@@ -166,7 +178,8 @@ def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
 
     def submit_job(operator: S3CommitSparkSubmitOperator, context: dict) -> str:
         hooks.append(operator._hook._conf["spark.s3commit.stage.attempt"])
-        write_stage(store, reference, attempt=operator.conf["spark.s3commit.stage.attempt"])
+        attempt = operator.conf["spark.s3commit.stage.attempt"]
+        write_stage(store, reference, stage="refresh.spark_submit", attempt=attempt)
         return "driver-2"
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", resubmit)
@@ -189,7 +202,7 @@ def test_an_application_that_sealed_nothing_is_an_error(store, spark, context) -
 def test_mapped_instances_are_stages_of_their_own(store, spark) -> None:
     """The map index is part of the stage's name."""
     output = stage_task(set_up(store)).execute(new_context(map_index=3))
-    assert output["stage"] == "spark_submit-3"
+    assert output["stage"] == "refresh.spark_submit.3"
 
 
 def test_without_a_state_store_it_still_runs(store, spark, context) -> None:
@@ -202,4 +215,16 @@ def test_no_job_is_touched_beside_its_own(store, spark, context) -> None:
     """The stage leaves the job open for other stages."""
     reference = set_up(store)
     stage_task(reference).execute(context)
+    assert Job.at(store, JobReference.from_dict(reference)).state().state == "open"
+
+
+def test_a_killed_task_submits_nothing_any_more(store, context, spark, monkeypatch) -> None:
+    """Airflow lets execute run on after on_kill: an application submitted then would outlive the task."""
+    killed = []
+    monkeypatch.setattr(SparkSubmitOperator, "on_kill", lambda self: killed.append(self.task_id))
+    task = stage_task(reference := set_up(store))
+    task.on_kill()
+    with pytest.raises(AirflowException, match="was killed"):
+        task.execute(context)
+    assert (killed, spark.conf) == (["refresh.spark_submit"], [])
     assert Job.at(store, JobReference.from_dict(reference)).state().state == "open"

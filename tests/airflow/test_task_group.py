@@ -90,3 +90,48 @@ def test_the_manifest_is_known_after_the_block() -> None:
             with pytest.raises(RuntimeError, match="when the with block"):
                 _ = commit.manifest
         assert commit.manifest.operator.task_id == "s3_commit.commit"
+
+
+def test_a_mapped_stage_is_part_of_the_job() -> None:
+    """Each instance is a stage of the one job; setup is before, the commit behind all of them."""
+    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.spark_submit.partial(task_id="facts", application="facts.py").expand(
+            application_args=[["a"], ["b"]]
+        )
+        commit.spark_submit.partial(task_id="dimensions").expand_kwargs([{"application": "d.py"}])
+        commit.spark_submit(application="last.py")
+    assert dag.get_task("s3_commit.facts").is_mapped
+    resolved = dag.get_task("s3_commit.resolve_conflicts")
+    names = {"facts", "dimensions", "spark_submit"}
+    assert {f"s3_commit.{name}" for name in names} <= resolved.upstream_task_ids
+    assert [stage.operator.task_id for stage in resolved.stages] == [
+        "s3_commit.facts",
+        "s3_commit.dimensions",
+        "s3_commit.spark_submit",
+    ]
+    for name in names:
+        assert "s3_commit.setup" in dag.get_task(f"s3_commit.{name}").upstream_task_ids
+    known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert known.get_task("s3_commit.facts").is_mapped
+
+
+def test_a_sharded_commit_takes_the_place_of_one_task() -> None:
+    """Begin, mapped shards and finish stand between resolve and abort, with the group's retries."""
+    table, days = Asset("flights"), Asset("flight_days")
+    with (
+        DAG("nightly", schedule=None) as dag,
+        s3_commit_task_group(
+            "refresh", destination="s3://lake/x/", outlets=[table], partition_asset=days, shards=4
+        ) as commit,
+    ):
+        commit.spark_submit(application="flights.py")
+    begin, shards, finish = (dag.get_task(f"refresh.commit{name}") for name in ("_begin", "_shards", ""))
+    assert "refresh.resolve_conflicts" in begin.upstream_task_ids
+    assert shards.is_mapped
+    assert "refresh.commit_begin" in shards.upstream_task_ids
+    assert "refresh.commit_shards" in finish.upstream_task_ids
+    assert "refresh.commit" in dag.get_task("refresh.abort").upstream_task_ids
+    assert (begin.shards, shards.retries, finish.outlets) == (4, 2, [table, days])
+    assert commit.manifest.operator is finish
+    known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert known.get_task("refresh.commit_shards").is_mapped

@@ -1,0 +1,68 @@
+"""``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
+
+Airflow imports this module whenever ``airflow`` is called, so it defines the commands and imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import CLICommand
+
+__all__ = ["COMMANDS", "get_cli_commands"]
+
+#: The commands of the program and what they do, in its words.
+COMMANDS: Final[dict[str, str]] = {
+    "jobs": "List the jobs under way at a destination.",
+    "show": "Show one job from close by, and what to do next.",
+    "pending": "List pending uploads: whose, how old, what they cost.",
+    "commit": "Commit a sealed job: make its output visible.",
+    "abort": "Abort a job: nothing of it appears or stays pending.",
+    "recover": "Finish a commit or abort that was left in its middle.",
+    "sweep": "Remove what dead jobs left. A dry run by default.",
+    "verify": "Compare what was committed with what is there.",
+    "adopt": "Finish or discard a job of Hadoop's S3A committers.",
+    "manifest": "Show what a job committed.",
+    "doctor": "Does this bucket do what jobs need? Policies to paste.",
+}
+
+_EPILOG = (
+    "Options follow the destination: airflow s3commit {name} s3://lake/flights/ --json. "
+    "They are those of the program s3commit: see s3commit {name} --help."
+)
+
+
+def get_cli_commands() -> list[CLICommand]:
+    """Return the commands for Airflow's command line."""
+    commands = [
+        ActionCommand(
+            name=name,
+            help=does,
+            epilog=_EPILOG.format(name=name),
+            func=lazy_load_command("airflow_s3commit.cli.under_airflow.run"),
+            args=(
+                _arg(
+                    "--aws-conn-id",
+                    help="The aws connection of the store. Default: aws_conn_id of the section s3commit",
+                ),
+                _arg("destination", help="The directory of a dataset: s3://bucket/prefix/"),
+                # Everything behind the destination is the program's own.
+                _arg("words", help="Job, options: see below", nargs="..."),
+            ),
+        )
+        for name, does in COMMANDS.items()
+    ]
+    return [
+        GroupCommand(
+            name="s3commit",
+            help="Look at zero-rename S3 commits, finish them, and clean up after them",
+            subcommands=commands,
+        )
+    ]
+
+
+def _arg(name: str, **settings: str) -> Arg:
+    return Arg((name,), **settings)  # type: ignore[no-untyped-call]

@@ -1,0 +1,252 @@
+"""The diagrams: SVG that takes its colours from the page, so that it is readable in light and dark.
+
+A diagram is drawn from boxes, arrows and words on a grid of pixels. Nothing is loaded to show it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+__all__ = ["DIAGRAMS", "read_floors", "svg"]
+
+#: Where it is written down, and kept, which part of the package may import which.
+_ARCHITECTURE = Path(__file__).parents[2] / "tests" / "test_architecture.py"
+
+#: By one room of it, what a floor is for, and its colour.
+_FLOORS = {
+    "cli": ("the command line", "plain"),
+    "demo": ("the programs behind make demo and make stack", "plain"),
+    "exceptions": ("what all may use", "plain"),
+    "hooks": ("what Airflow's face stands on", "new"),
+    "operators": ("Airflow's face: thin", "new"),
+    "plugin": ("the page in Airflow", "new"),
+    "protocol": ("jobs and their commit; rows and the files they become", "good"),
+    "spark": ("DataFrames in, manifests out", "new"),
+    "store": ("a dozen verbs on S3; the only home of boto3 and libcurl", "good"),
+    "xcom": ("what tasks hand on, and say of themselves", "new"),
+}
+
+_HEAD = (
+    '<defs><marker id="{id}-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    'orient="auto-start-reverse"><path d="M0 1 L9 5 L0 9 z" class="d-head"/></marker></defs>'
+)
+
+
+class Drawing:
+    """One diagram while it is drawn.
+
+    Args:
+        name: What it is called; part of its ids in the page.
+        width: Its width, in pixels.
+        height: Its height.
+        title: What it shows, for those who cannot see it.
+
+    """
+
+    def __init__(self, name: str, width: int, height: int, title: str) -> None:
+        self._name = name
+        self._size = (width, height)
+        self._title = title
+        self._parts: list[str] = []
+
+    def box(  # noqa: PLR0917 - a place, a size, and what is in it
+        self, x: int, y: int, w: int, h: int, words: str | Sequence[str] = (), kind: str = "plain"
+    ) -> None:
+        """Draw a box with centred lines of words; ``kind`` is its colour."""
+        self._parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="5" class="d-box d-{kind}"/>')
+        lines = [words] if isinstance(words, str) else list(words)
+        first = y + h / 2 - (len(lines) - 1) * 8.5 + 4.5
+        for number, line in enumerate(lines):
+            self.words(x + w / 2, first + number * 17, line, "d-strong" if number == 0 else "", "middle")
+
+    def words(self, x: float, y: float, text: str, style: str = "", anchor: str = "start") -> None:
+        """Write a line of words."""
+        self._parts.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="d-text {style}">{escape(text)}</text>'
+        )
+
+    def arrow(self, *points: tuple[int, int], style: str = "") -> None:
+        """Draw an arrow through points; it ends at the last."""
+        path = "M" + " L".join(f"{x} {y}" for x, y in points)
+        self._parts.append(f'<path d="{path}" class="d-line {style}" marker-end="url(#{self._name}-head)"/>')
+
+    def line(self, *points: tuple[int, int], style: str = "") -> None:
+        """Draw a line through points."""
+        path = "M" + " L".join(f"{x} {y}" for x, y in points)
+        self._parts.append(f'<path d="{path}" class="d-line {style}"/>')
+
+    def text(self) -> str:
+        """Return the diagram as SVG on one line, which Markdown passes on as it is."""
+        width, height = self._size
+        body = _HEAD.format(id=self._name) + "".join(self._parts)
+        return (
+            f'<figure class="diagram"><svg viewBox="0 0 {width} {height}" style="max-width:{width}px" '
+            f'role="img" aria-label="{escape(self._title)}" xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+            "</figure>"
+        )
+
+
+def svg(name: str) -> str:
+    """Return a diagram by its name.
+
+    Raises:
+        KeyError: There is none of this name.
+
+    """
+    return DIAGRAMS[name]()
+
+
+def _rename() -> str:
+    title = "A commit by renaming copies every byte; a commit by completing sends one small request a file"
+    d = Drawing("rename", 760, 250, title)
+    for y, kind, title in ((10, "old", "commit by renaming"), (135, "new", "commit by completing")):
+        d.words(10, y + 16, title, "d-strong")
+        where = "to _temporary/" if kind == "old" else "to the final keys"
+        d.box(10, y + 28, 150, 62, ("tasks write", where), kind)
+    d.box(230, 38, 220, 62, ("the driver copies", "every byte, then deletes it"), "bad")
+    d.box(520, 38, 230, 62, ("visible file by file", "for as long as copying takes"), "plain")
+    d.box(230, 163, 220, 62, ("uploads stay pending:", "invisible, whole, billed"), "new")
+    d.box(520, 163, 230, 62, ("visible when completed:", "one small request a file"), "good")
+    for y in (69, 194):
+        d.arrow((160, y), (228, y))
+        d.arrow((450, y), (518, y))
+    return d.text()
+
+
+def _flow() -> str:
+    d = Drawing("flow", 812, 320, "The tasks of a commit in Airflow, and what each leaves on S3")
+    d.words(10, 20, "Airflow", "d-strong")
+    tasks = (("setup",), ("stage", "(Spark)"), ("resolve", "conflicts"), ("commit",), ("readers",))
+    kinds = ("new", "new", "new", "good", "plain")
+    for number, (words, kind) in enumerate(zip(tasks, kinds, strict=True)):
+        x = 10 + number * 160
+        d.box(x, 32, 120, 56, words, kind)
+        if number:
+            d.arrow((x - 40, 60), (x - 2, 60))
+    d.box(10, 118, 600, 34, "abort: the teardown, on any failure", "bad")
+    for x in (70, 230, 390, 550):
+        d.arrow((x, 88), (x, 116), style="d-thin")
+    d.words(10, 190, "S3, after the task", "d-strong")
+    left = (
+        ("job.json, state.json", "open"),
+        ("pending uploads,", "pendingsets, a seal"),
+        ("the plan: what will", "be replaced, by ETag"),
+        ("files, manifest,", "_SUCCESS"),
+        ("go by the manifest:", "one generation"),
+    )
+    for number, words in enumerate(left):
+        x = 10 + number * 160
+        d.box(x, 204, 154, 56, words, "good" if words[0].startswith("files") else "plain")
+    d.words(10, 290, "nothing of the new data is visible", "d-soft")
+    d.line((10, 300), (480, 300), style="d-thin")
+    d.words(490, 290, "all of it is", "d-soft")
+    d.line((490, 300), (790, 300), style="d-goodline")
+    d.line((485, 270), (485, 312), style="d-thin")
+    return d.text()
+
+
+def _states() -> str:
+    title = "The states of a job: open, sealed, committing, committed; or aborting, aborted"
+    d = Drawing("states", 760, 230, title)
+    top = (("open", "plain"), ("sealed", "plain"), ("committing", "new"), ("committed", "good"))
+    for number, (state, kind) in enumerate(top):
+        d.box(10 + number * 200, 40, 130, 44, state, kind)
+    for number, verb in enumerate(("seal", "begin", "publish")):
+        x = 140 + number * 200
+        d.arrow((x, 62), (x + 68, 62))
+        d.words(x + 34, 52, verb, "d-soft", "middle")
+    d.line((575, 14), (575, 30), style="d-thin")
+    d.words(575, 12, "point of no return", "d-soft", "middle")
+    d.box(210, 160, 130, 44, "aborting", "bad")
+    d.box(410, 160, 130, 44, "aborted", "plain")
+    d.arrow((75, 84), (75, 182), (208, 182))
+    d.arrow((275, 84), (275, 158))
+    d.arrow((475, 84), (475, 122), (310, 122), (310, 158))
+    d.arrow((340, 182), (408, 182))
+    d.words(82, 140, "abort", "d-soft")
+    d.words(390, 115, "abort, with rollback", "d-soft", "middle")
+    d.words(620, 178, "cleaned: the manifest", "d-soft")
+    d.words(620, 195, "or the spent id stays", "d-soft")
+    d.arrow((675, 84), (675, 168), style="d-thin")
+    d.arrow((540, 182), (612, 182), style="d-thin")
+    return d.text()
+
+
+def _commit() -> str:
+    d = Drawing("commit", 800, 330, "A commit in mode replace over time, and what readers see")
+    steps = (
+        ("verify, lock,", "list again", "plain"),
+        ("state:", "committing", "new"),
+        ("complete", "the uploads", "new"),
+        ("state:", "committed", "good"),
+        ("manifest;", "delete the old", "good"),
+        ("_SUCCESS,", "unlock, clean", "good"),
+    )
+    for number, (one, two, kind) in enumerate(steps):
+        x = 10 + number * 132
+        d.box(x, 34, 118, 54, (one, two), kind)
+        if number:
+            d.arrow((x - 14, 61), (x - 2, 61))
+    d.line((399, 12), (399, 256), style="d-dash")
+    d.words(392, 14, "a certain failure rolls back", "d-soft", "end")
+    d.words(406, 14, "only forward", "d-soft")
+    d.words(10, 122, "a reader that lists sees", "d-strong")
+    d.box(10, 134, 258, 34, "the old generation", "old")
+    d.box(274, 134, 382, 34, "old and new files, side by side", "bad")
+    d.box(662, 134, 128, 34, "the new one", "good")
+    d.words(10, 202, "a reader that goes by the manifest sees", "d-strong")
+    d.box(10, 214, 528, 34, "the old generation", "old")
+    d.box(544, 214, 246, 34, "the new one", "good")
+    d.words(10, 290, "_SUCCESS is removed before the first upload is completed, and written last.", "d-soft")
+    return d.text()
+
+
+def _orders() -> str:
+    d = Drawing("orders", 760, 210, "Two orders of a replace: publish then delete, delete then publish")
+    d.words(10, 20, "publish-then-delete (the default)", "d-strong")
+    d.box(10, 32, 300, 34, "old", "old")
+    d.box(200, 70, 550, 34, "new", "good")
+    d.words(322, 54, "both for a moment; at no moment neither", "d-soft")
+    d.words(10, 134, "delete-then-publish (Hadoop's order)", "d-strong")
+    d.box(10, 146, 190, 34, "old", "old")
+    d.box(320, 146, 430, 34, "new", "good")
+    d.box(206, 146, 108, 34, "neither", "bad")
+    d.words(10, 204, "time →", "d-soft")
+    return d.text()
+
+
+def _floors() -> str:
+    floors = list(reversed(read_floors()))
+    d = Drawing("floors", 700, 24 + 54 * len(floors), "The floors of the package; imports point down")
+    for number, rooms in enumerate(floors):
+        what, kind = next(((_FLOORS[room]) for room in rooms if room in _FLOORS), ("", "plain"))
+        names = ", ".join(room for room in rooms if room)
+        d.box(60, 12 + number * 54, 630, 46, (names, what) if what else (names,), kind)
+    d.arrow((30, 20), (30, 4 + 54 * len(floors)))
+    return d.text()
+
+
+def read_floors() -> list[list[str]]:
+    """Return the floors of the package from the bottom up, as the test of the architecture has them."""
+    tree = ast.parse(_ARCHITECTURE.read_text())
+    found = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "FLOORS"
+    )
+    assert isinstance(found, ast.Tuple)
+    return [sorted(ast.literal_eval(call.args[0])) for call in found.elts if isinstance(call, ast.Call)]
+
+
+#: Every diagram, by the name that pages ask for it with.
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "commit": _commit,
+    "floors": _floors,
+    "flow": _flow,
+    "orders": _orders,
+    "rename": _rename,
+    "states": _states,
+}

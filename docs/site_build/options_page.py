@@ -1,0 +1,90 @@
+"""References of options: of a job, of Spark's reads and writes, and of what the Spark conf carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from records_page import fields_table
+from tables import cell, code, table
+
+from airflow_s3commit.protocol.records import JobOptions, JobReference
+from airflow_s3commit.provider_info import get_provider_info
+from airflow_s3commit.spark.options import WRITE_OPTIONS
+from airflow_s3commit.spark.session import committer_conf
+from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
+
+__all__ = ["airflow_config", "job_options", "read_options", "spark_conf", "table_options", "write_options"]
+
+_STORE = {
+    "endpointUrl": "The store's address, if it is not AWS.",
+    "region": "Its region.",
+    "pathStyle": "`true` puts the bucket into the path of a request, `false` into its host name.",
+}
+_READ = {
+    "path": "URI of the destination; `.load(path)` sets it.",
+    "job": "Id of the job whose files are read; by default the last that committed.",
+}
+
+
+def airflow_config() -> str:
+    """Return the options of the section ``[s3commit]`` of Airflow's configuration."""
+    sections: Any = get_provider_info()["config"]
+    options: dict[str, dict[str, str]] = sections["s3commit"]["options"]
+    rows = (
+        (
+            code(name),
+            cell(said["description"]),
+            code(said["type"]),
+            code(said["default"]) if said["default"] else "",
+        )
+        for name, said in options.items()
+    )
+    return table(("option", "meaning", "type", "default"), rows)
+
+
+def job_options() -> str:
+    """Return the options of a job."""
+    return fields_table(JobOptions)
+
+
+def write_options() -> str:
+    """Return the options of a write, from the list that reads them."""
+    return _table(WRITE_OPTIONS)
+
+
+def table_options() -> str:
+    """Return the options of files, as every writer of tables takes them."""
+    return _table(TABLE_OPTIONS)
+
+
+def read_options() -> str:
+    """Return the options of a read."""
+    rows = ((code(name), cell(meaning)) for name, meaning in (_READ | _STORE).items())
+    return table(("option", "meaning"), rows)
+
+
+def spark_conf() -> str:
+    """Return what `committer_conf` puts into a Spark conf, by calling it."""
+    reference = JobReference(
+        job_id="0c9a3b0e-6f0e-4c35-8b0f-3f1f6f6f8a11",
+        destination="s3://lake/flights/",
+        staging="s3://lake/flights/__magic_job-0c9a3b0e-6f0e-4c35-8b0f-3f1f6f6f8a11/",
+    )
+    conf = committer_conf(
+        reference, "spark", "1", endpoint_url="https://s3.example.org", region="eu-central-1", path_style=True
+    )
+    return table(("key", "for example"), ((code(key), code(value)) for key, value in conf.items()))
+
+
+def _table(options: Sequence[Option]) -> str:
+    rows = (
+        (
+            code(option.name),
+            cell(f"{option.meaning}{f' ({option.unit})' if option.unit else ''}"),
+            code(option.default) if option.default else "",
+            cell(", ".join(option.formats)) or "all",
+        )
+        for option in options
+    )
+    return table(("option", "meaning", "default", "formats"), rows)

@@ -1,0 +1,93 @@
+"""What every operator, sensor, trigger, notifier and link has in common, read off the classes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from airflow_s3commit.provider_info import get_provider_info
+
+INFO = get_provider_info()
+
+
+def listed() -> list[type]:
+    """Return every class that the provider lists."""
+    modules = [
+        name
+        for kind in ("operators", "sensors", "triggers", "hooks")
+        for entry in INFO[kind]
+        for name in entry["python-modules"]
+    ]
+    found = [
+        getattr(import_module(module), name) for module in modules for name in import_module(module).__all__
+    ]
+    for path in (*INFO["notifications"], *INFO["extra-links"]):
+        module, _, name = path.rpartition(".")
+        found.append(getattr(import_module(module), name))
+    return [one for one in found if isinstance(one, type) and not issubclass(one, tuple)]
+
+
+CLASSES = listed()
+
+
+def named(function: object) -> list[str]:
+    """Return the names of a function's own parameters."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind in kinds and one.name != "self"]
+
+
+def documented(cls: type) -> str:
+    """Return the docstrings of a class and of its bases in this package."""
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("airflow_s3commit")]
+    return "\n".join(inspect.getdoc(base) or "" for base in ours if base.__doc__)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_parameter_is_documented(cls: type) -> None:
+    """The class's docstring, or that of a base of ours, says what each parameter is."""
+    assert inspect.getdoc(cls)
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("airflow_s3commit")]
+    wanted = {name for base in ours if "__init__" in vars(base) for name in named(base.__init__)}
+    known = set(re.findall(r":param (\w+):", documented(cls)))
+    assert wanted - known == set()
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_templated_field_says_so(cls: type) -> None:
+    """A template field of ours is called templated where its parameter is explained, and no other one is."""
+    entries = re.split(r"^:param (\w+):", documented(cls), flags=re.MULTILINE)[1:]
+    told = dict(zip(entries[::2], entries[1::2], strict=True))
+    fields = [name for name in getattr(cls, "template_fields", ()) if name in told]
+    assert [name for name in fields if "(templated)" not in " ".join(told[name].split())] == []
+    others = told.keys() - set(getattr(cls, "template_fields", ()))
+    assert [name for name in others if "(templated)" in told[name]] == []
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_parameter_has_a_type(cls: type) -> None:
+    """Constructors and public methods of ours are annotated."""
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        if function.__module__.startswith("airflow_s3commit") and (name == "__init__" or name[0] != "_"):
+            missing = set(named(function)) - set(function.__annotations__)
+            assert not missing, f"{cls.__name__}.{name}: {missing}"
+
+
+def test_importing_any_of_it_is_light() -> None:
+    """Every listed module together brings in no boto3, pyarrow, pyspark or pandas."""
+    modules = sorted({cls.__module__ for cls in CLASSES} | {"airflow_s3commit.task_group"})
+    program = (
+        "import sys, importlib\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "print(*({'boto3', 'botocore', 'pyarrow', 'pyspark', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert done.stdout.strip() == ""

@@ -1,0 +1,132 @@
+"""The installation's own settings, and the command line under Airflow's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.airflow_commands import COMMANDS, get_cli_commands
+from airflow_s3commit.cli import under_airflow
+from airflow_s3commit.cli.connect import Connection
+from airflow_s3commit.cli.program import program
+from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.provider_info import get_provider_info
+from airflow_s3commit.store.s3 import S3Config
+from tests.airflow.runs import FLIGHTS, set_up
+
+
+def test_every_option_is_read() -> None:
+    """What the configuration sets is what operators, sensors and the sweep go by."""
+    program = (
+        "from airflow_s3commit.hooks.s3_commit import S3CommitHook\n"
+        "from airflow_s3commit.operators.commit import S3CommitJobOperator\n"
+        "from airflow_s3commit.operators.sweep import S3CommitSweepOperator\n"
+        "from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor\n"
+        "print(S3CommitJobOperator(task_id='c', job={}).aws_conn_id, S3CommitHook().aws_conn_id,\n"
+        "      S3SuccessManifestSensor(task_id='s', destination='s3://b/', run_id='r').poke_interval,\n"
+        "      S3CommitSweepOperator(task_id='w', destination='s3://b/').older_than.days)"
+    )
+    options = {"AWS_CONN_ID": "lake", "POKE_INTERVAL": "7.5", "SWEEP_AGE_DAYS": "14"}
+    environment = {**os.environ, **{f"AIRFLOW__S3COMMIT__{name}": value for name, value in options.items()}}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split() == ["lake", "lake", "7.5", "14"]
+    known = get_provider_info()["config"]["s3commit"]["options"]
+    assert {name.lower() for name in options} == known.keys() - {"destinations"}
+
+
+def test_airflows_command_line_has_every_command() -> None:
+    """Names and what they do are the program's own."""
+    (group,) = get_cli_commands()
+    assert group.name == "s3commit"
+    assert {command.name: command.help for command in group.subcommands} == COMMANDS
+    assert {name: command.short_help for name, command in program.commands.items()} == COMMANDS
+
+
+def test_airflow_defines_the_commands_without_loading_them() -> None:
+    """The definition is imported whenever ``airflow`` is called, so it brings in nothing heavy."""
+    code = (
+        "import sys\nfrom airflow.cli import cli_config\nbefore = set(sys.modules)\n"
+        "from airflow_s3commit.airflow_commands import get_cli_commands\nget_cli_commands()\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert set(done.stdout.split()) <= {"airflow_s3commit", "airflow_s3commit.airflow_commands"}
+
+
+class Asked:
+    """What Airflow's parser makes of a command line."""
+
+    def __init__(self, subcommand: str, *words: str, aws_conn_id: str | None = None) -> None:
+        self.subcommand = subcommand
+        self.aws_conn_id = aws_conn_id
+        self.destination = FLIGHTS
+        self.words = list(words)
+
+
+@pytest.fixture
+def lake(monkeypatch) -> None:
+    """The ``aws`` connection ``lake``."""
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws"}))
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT", raising=False)
+    monkeypatch.setattr(os, "environ", os.environ)
+
+
+def ended(asked: Any) -> int:
+    """Run a command and return its exit code."""
+    with pytest.raises(SystemExit) as left:
+        under_airflow.run(asked)
+    return left.value.code or 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked("jobs", "--json", aws_conn_id="lake"),
+        Asked("jobs", "--json", "--aws-conn-id", "lake"),
+        Asked("jobs", "--aws-conn-id=lake", "--json"),
+    ],
+    ids=["before", "behind", "with an equals sign"],
+)
+def test_a_command_works_on_the_connections_store(store, lake, capsys, asked) -> None:
+    """The connection may be named on either side of the destination; the words are the program's."""
+    reference = set_up(store)
+    assert ended(asked) == 0
+    assert reference["job_id"] in capsys.readouterr().out
+
+
+def test_what_it_suggests_can_be_pasted(store, lake, capsys) -> None:
+    """Command lines that it prints call Airflow's program with the same connection."""
+    job = Job.setup(store, FLIGHTS)
+    ended(Asked("show", job.reference.job_id, aws_conn_id="lake"))
+    told = capsys.readouterr()
+    assert "airflow s3commit" in told.out + told.err
+    assert "--aws-conn-id lake" in (told.out + told.err).replace("\n", " ")
+
+
+def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
+    """It is refused by its name, instead of going on with the machine's own credentials."""
+    monkeypatch.setattr(
+        S3CommitHook, "store", property(lambda self: pytest.fail("went on without the connection"))
+    )
+    with pytest.raises(StoreRejected, match="no connection 'nowhere'"):
+        under_airflow._open("nowhere", Connection(S3Config()))
+
+
+@pytest.mark.parametrize(
+    "config", [S3Config(endpoint_url="http://elsewhere"), S3Config(profile="p"), S3Config(path_style=True)]
+)
+def test_the_connection_says_where_the_store_is(lake, config) -> None:
+    """Options that name another store are refused beside a connection."""
+    with pytest.raises(StoreRejected, match="connection lake says where"):
+        under_airflow._open("lake", Connection(config))

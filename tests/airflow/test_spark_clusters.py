@@ -1,0 +1,150 @@
+"""Stages on clusters: YARN, Kubernetes and standalone, as far as their configuration decides what happens."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator, stage_name
+from tests.airflow.runs import TaskStateStore, new_context, set_up, write_stage
+
+STAGE = "refresh.spark_submit"
+
+
+@pytest.fixture
+def cluster(store, monkeypatch) -> SimpleNamespace:
+    """A cluster behind the real operator and the real hook; only the program is not started."""
+    seen = SimpleNamespace(submitted=[], writes=True, driver=None, reference=None)
+
+    def submit(hook: SparkSubmitHook, application: str = "") -> str | None:
+        seen.submitted.append(hook._build_spark_submit_command(application))
+        conf = hook._conf
+        if seen.writes:
+            attempt = conf["spark.s3commit.stage.attempt"]
+            write_stage(store, seen.reference, stage=STAGE, attempt=attempt)
+        return seen.driver
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit)
+    monkeypatch.setattr(S3CommitHook, "_explicit_keys", lambda self: {})
+    return seen
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, host: str, **extra: Any) -> None:
+    """Define the Spark connection."""
+    scheme = {"conn_type": "spark", "host": host, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(scheme))
+
+
+def stage_task(cluster: SimpleNamespace, reference: dict, **arguments: Any) -> S3CommitSparkSubmitOperator:
+    """Return the stage's task."""
+    cluster.reference = reference
+    return S3CommitSparkSubmitOperator(task_id=STAGE, job=reference, application="flights.py", **arguments)
+
+
+def test_yarn_cluster_mode_works_by_default(store, cluster, monkeypatch) -> None:
+    """The parent refuses to be durable there without the resource manager's API; so the stage is not."""
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    task = stage_task(cluster, set_up(store))
+    assert task.durable
+    output = task.execute(new_context())
+    assert (task.durable, output["stage_attempt"]) == (False, "1")
+    (command,) = cluster.submitted
+    assert command[command.index("--deploy-mode") + 1] == "cluster"
+
+
+def test_what_was_asked_for_is_not_changed(store, cluster, monkeypatch) -> None:
+    """Who asks for a durable stage there is told what it takes."""
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    with pytest.raises(ValueError, match="yarn_track_via_rm_api"):
+        stage_task(cluster, set_up(store), durable=True).execute(new_context())
+
+
+def test_yarn_client_mode_is_left_alone(store, cluster, monkeypatch) -> None:
+    """Elsewhere the parent's default stays."""
+    connect(monkeypatch, "yarn")
+    task = stage_task(cluster, set_up(store))
+    task.execute(new_context())
+    assert task.durable
+
+
+def test_a_retry_on_yarn_is_a_new_attempt(store, cluster, monkeypatch) -> None:
+    """Where no driver can be found again, what the first one left is aborted and another is started."""
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    reference, remembered = set_up(store), TaskStateStore()
+    write_stage(store, reference, stage=STAGE, attempt="1", seal=False)
+    note = {"job_id": reference["job_id"], "stage_attempt": "1"}
+    remembered.set("s3commit.stage_attempt", note)
+    remembered.set("spark_job_id", "application_1")
+    output = stage_task(cluster, reference).execute(new_context(2, remembered))
+    assert output["stage_attempt"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("status", "attempt"), [("RUNNING", "1"), ("FINISHED", "1"), ("FAILED", "2"), ("KILLED", "2")]
+)
+def test_a_standalone_driver_is_found_again(store, cluster, monkeypatch, status, attempt) -> None:
+    """A living or finished driver's seal counts under its own attempt; for a dead one another is started."""
+    connect(monkeypatch, "spark://master", **{"deploy-mode": "cluster"})
+    reference, remembered = set_up(store), TaskStateStore()
+    remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
+    remembered.set("spark_job_id", "driver-1")
+    cluster.driver, submissions = "driver-2", int(attempt == "2")
+
+    def fetched(operator: SparkSubmitOperator, url: str, driver: str) -> str:
+        # The driver seals while it is being looked at: the operator asked for its seal before.
+        if not submissions:
+            write_stage(store, reference, stage=STAGE, attempt="1")
+        return status
+
+    def tracked(hook: SparkSubmitHook) -> None:
+        hook._driver_status = "FINISHED"
+
+    monkeypatch.setattr(SparkSubmitOperator, "_fetch_driver_status", fetched)
+    monkeypatch.setattr(SparkSubmitHook, "_start_driver_status_tracking", tracked)
+    output = stage_task(cluster, reference).execute(new_context(2, remembered))
+    assert (output["stage_attempt"], len(cluster.submitted)) == (attempt, submissions)
+    assert remembered["spark_job_id"] == ("driver-2" if submissions else "driver-1")
+    if submissions:
+        (command,) = cluster.submitted
+        assert "spark.s3commit.stage.attempt=2" in command
+
+
+def test_plain_values_become_text(store, cluster, monkeypatch) -> None:
+    """Numbers, booleans and nothing, from native templates, are what ``spark-submit`` can read."""
+    connect(monkeypatch, "local[1]")
+    task = stage_task(
+        cluster,
+        set_up(store),
+        application_args=["--day", 5, True],
+        conf={"spark.a": True, "spark.b": 2, "spark.c": None},
+    )
+    task.execute(new_context())
+    (command,) = cluster.submitted
+    assert command[-3:] == ["--day", "5", "true"]
+    assert {"spark.a=true", "spark.b=2"} <= set(command)
+    assert not [word for word in command if word.startswith("spark.c")]
+
+
+def test_the_seal_is_linked_and_of_the_job(store, cluster, monkeypatch) -> None:
+    """The XCom names the job, and the link leads to the stage's seal."""
+    connect(monkeypatch, "local[1]")
+    reference = set_up(store)
+    task = stage_task(cluster, reference)
+    output = task.execute(new_context())
+    (link,) = task.operator_extra_links
+    assert output["job_id"] == reference["job_id"]
+    assert "sealed.json" in link.get_link(task, ti_key=None)
+
+
+def test_each_instance_of_each_task_has_a_stage_of_its_own() -> None:
+    """Groups, mapped instances and long names never share a stage."""
+    tasks = ["a.load", "b.load", "load", f"{'g' * 140}.load", f"{'g' * 140}.look"]
+    names = [stage_name(task, index) for task in tasks for index in (-1, 0, 1)]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 128

@@ -1,0 +1,190 @@
+"""The pages as a whole: the navigation, what every page owes its reader, and claims that can be looked up."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_s3commit import exceptions
+from airflow_s3commit.exceptions import DidNotHappen, Refused, S3CommitError
+from tests.docs.blocks import DOCS, ROOT
+
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+#: The options of Hadoop's S3A committers (``org.apache.hadoop.fs.s3a.commit.CommitConstants``, 3.5).
+S3A_OPTIONS = (
+    "name", "threads", "abort.pending.uploads", "staging.abort.pending.uploads", "magic.enabled",
+    "magic.track.commits.in.memory.enabled", "magic.cleanup.enabled", "staging.conflict-mode",
+    "staging.unique-filenames", "staging.tmp.path", "require.uuid", "generate.uuid", "uuid", "uuid.source",
+    "summary.report.directory", "experimental.collect.iostatistics",
+)  # fmt: skip
+
+
+def _nav(entries: list[object]) -> list[str]:
+    found: list[str] = []
+    for entry in entries:
+        if isinstance(entry, str):
+            found.append(entry)
+        elif isinstance(entry, dict):
+            for value in entry.values():
+                found += _nav(value if isinstance(value, list) else [value])
+    return found
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """Nobody has to guess an address, and no entry leads nowhere."""
+    listed = _nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(listed) == PAGES
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_begins_with_what_it_is_and_for_whom(page: str) -> None:
+    """One title, and words for the reader before anything else."""
+    text = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert lines[0].startswith("# ")
+    assert [line for line in lines if line.startswith("# ")] == lines[:1]
+    assert re.match(r"[A-Z`*]", lines[1]), "a paragraph comes first"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.startswith("how-to/") and "index" not in page]
+)
+def test_a_guide_says_who_it_is_for(page: str) -> None:
+    """A how-to guide begins with its reader, and says what they have at the end."""
+    first = (DOCS / page).read_text().split("\n\n")[1]
+    assert first.startswith("For ")
+    assert re.search(r"\bat\s+(the|its)\s+end\b", first, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("folder", ["how-to", "explanation", "reference"])
+def test_an_overview_leads_to_every_page(folder: str) -> None:
+    """The first page of a part links to all the others."""
+    linked = set(re.findall(r"\]\(([\w./-]+\.md)\)", (DOCS / folder / "index.md").read_text()))
+    here = {path.name for path in (DOCS / folder).glob("*.md")} - {"index.md"}
+    assert here <= linked
+
+
+@cache
+def _errors() -> list[type[S3CommitError]]:
+    classes = [getattr(exceptions, name) for name in exceptions.__all__]
+    return [kind for kind in classes if kind not in (S3CommitError, DidNotHappen, Refused)]
+
+
+def test_every_exception_says_what_to_do() -> None:
+    """Whoever meets an error finds its name among the headings of the troubleshooting page."""
+    text = (DOCS / "how-to/troubleshoot.md").read_text()
+    headings = set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+    assert headings == {kind.__name__ for kind in _errors()}
+
+
+@cache
+def _messages() -> str:
+    """Return every text of the package's source, with … where something is filled in."""
+    texts = []
+    for path in (ROOT / "airflow_s3commit").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                texts.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def _quoted() -> list[str]:
+    text = (DOCS / "how-to/troubleshoot.md").read_text()
+    ours = text.partition("## By message")[2].partition("## What others say")[0]
+    return re.findall(r"^\| `([^`]+)` \|", ours, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", _quoted())
+def test_quoted_messages_are_what_the_code_says(message: str) -> None:
+    """A message on the troubleshooting page can be found in the source."""
+    assert message in _messages()
+
+
+def test_every_s3a_option_is_translated() -> None:
+    """No option of Hadoop's committers is passed over in the page on moving from them."""
+    text = (DOCS / "how-to/move-from-s3a.md").read_text()
+    assert [name for name in S3A_OPTIONS if f"| `fs.s3a.committer.{name}` |" not in text] == []
+
+
+def test_the_guarantees_name_tests_that_exist() -> None:
+    """Each proof on the page is a file, and a test in it."""
+    text = (DOCS / "guarantees.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 8
+    for path, test in named:
+        assert test in Path(ROOT / path).read_text(), f"{path}::{test}"
+
+
+#: Modules whose public names users write into their DAGs and jobs, and the names that are meant for them.
+PUBLIC = {
+    "assets.py": r".*",
+    "hooks/*.py": r".*",
+    "links/*.py": r"\w+Link",
+    "notifications/*.py": r".*",
+    "operators/*.py": r"S3Commit(?!Base)\w+|[Ss]harded\w+",
+    "params.py": r"conflict_mode_param",
+    "reader/__init__.py": r"dataset",
+    "retry_policy.py": r".*",
+    "sensors/*.py": r"S3\w+",
+    "spark/__init__.py": r".*",
+    "task_group.py": r".*",
+    "triggers/*.py": r"S3\w+",
+}
+
+
+@pytest.mark.parametrize("modules", PUBLIC)
+def test_every_public_name_has_its_reference(modules: str) -> None:
+    """What users import is in the reference: a new operator that nobody documents is noticed here."""
+    named = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    referred = {line.rpartition(".")[2] for line in named.splitlines() if line.startswith("::: ")}
+    public = {
+        name
+        for path in (ROOT / "airflow_s3commit").glob(modules)
+        for name in _exported(path)
+        if re.fullmatch(PUBLIC[modules], name)
+    }
+    assert public - referred == set()
+
+
+def _exported(path: Path) -> list[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return []
+
+
+def test_the_architecture_names_folders_that_exist() -> None:
+    """Each folder in the page's table is one of the package, and none of the package's is left out."""
+    text = (DOCS / "explanation/architecture.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    folders = {path.parent.name for path in (ROOT / "airflow_s3commit").glob("*/__init__.py")}
+    assert named == folders
+
+
+def test_generated_parts_are_asked_for_by_their_names() -> None:
+    """Everything that can be generated is on some page: nothing of the reference is left out."""
+    asked = set()
+    for page in PAGES:
+        asked |= set(re.findall(r"^<!-- (?:generated|diagram): (\S+) -->$", (DOCS / page).read_text(), re.M))
+    made = set(_keys("hook.py", "GENERATED")) | set(_keys("diagrams.py", "DIAGRAMS"))
+    assert asked == made
+
+
+def _keys(module: str, name: str) -> list[str]:
+    """Return the keys of a dictionary that a module of the site's build defines."""
+    for node in ast.parse((DOCS / "site_build" / module).read_text()).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+            assert isinstance(node.value, ast.Dict)
+            return [ast.literal_eval(key) for key in node.value.keys if key is not None]
+    raise AssertionError(f"{module} defines no {name}")
