@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +94,23 @@ def ship(spark: SparkSession, *, path: str) -> None:
     spark.sparkContext.addPyFile(path)
 
 
+#: What Spark itself copies from the driver's environment into its Hadoop configuration, for Hadoop's clients.
+_COPIED_BY_SPARK = re.compile(
+    r"fs\.s3[an]?\.(aws(AccessKeyId|SecretAccessKey)|(access|secret)\.key|session\.token)"
+)
+
+
 def whole_conf(spark: SparkSession) -> list[str]:
-    """Return everything that this application's configuration says."""
+    """Return everything that this application's configuration says, but for what Spark puts there itself."""
     context = spark.sparkContext
     said = [f"{key}={value}" for key, value in context.getConf().getAll()]
     assert context._jvm is not None
     hadoop = context._jvm.java.io.StringWriter()
     configuration = context._jsc.hadoopConfiguration()
     context._jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(configuration, hadoop)
-    said.append(hadoop.toString())
+    said += [
+        f"{one['key']}={one['value']}"
+        for one in json.loads(hadoop.toString())["properties"]
+        if not _COPIED_BY_SPARK.fullmatch(one["key"])
+    ]
     return said + [f"{row.key}={row.value}" for row in spark.sql("SET").collect()] + sys.argv
