@@ -127,6 +127,23 @@ class PartitionSplitter:
         """Return one small number for each row, the same for the same values, and a row of each number."""
         if self._latest is not None and self._latest[0] is batch:
             return self._latest[1]
+        found = self._codes_of_one(batch) if len(self._columns) == 1 else None
+        if found is None:
+            found = self._codes_of_all(batch)
+        self._latest = (batch, found)
+        return found
+
+    def _codes_of_one(self, batch: pa.RecordBatch) -> tuple[Codes, Codes] | None:
+        """Number the values of the only partition column by sorting nothing; None if it has nulls."""
+        encoded = _comparable(batch.column(self._columns[0])).dictionary_encode()
+        if encoded.indices.null_count:
+            return None
+        codes: Codes = encoded.indices.to_numpy().astype(np.int64)
+        # Values are numbered as they come: a new one is where the highest number so far is exceeded.
+        highest = np.maximum.accumulate(codes)
+        return codes, np.flatnonzero(np.diff(highest, prepend=-1)).astype(np.int64)
+
+    def _codes_of_all(self, batch: pa.RecordBatch) -> tuple[Codes, Codes]:
         combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self._columns:
             encoded = _comparable(batch.column(name)).dictionary_encode()
@@ -136,9 +153,7 @@ class PartitionSplitter:
             # Made dense again after each column, so that no number of columns can overflow.
             combined = np.unique(combined, return_inverse=True)[1].reshape(-1).astype(np.int64)
         _, first_rows = np.unique(combined, return_index=True)
-        found = (combined, first_rows.astype(np.int64))
-        self._latest = (batch, found)
-        return found
+        return combined, first_rows.astype(np.int64)
 
     def _directory(self, batch: pa.RecordBatch, row: int) -> str:
         values = tuple(_value(batch, name, row) for name in self._columns)
