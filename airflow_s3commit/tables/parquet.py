@@ -7,7 +7,7 @@ doesn't.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,13 +26,35 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.statistics import ColumnStatistics
     from airflow_s3commit.tables.sink import Sink
 
-__all__ = ["ParquetEncoder", "ParquetForm", "dictionary_columns"]
+__all__ = ["DictionaryChoice", "ParquetEncoder", "ParquetForm", "dictionary_columns"]
 
 #: Rows by which it is judged whether a column is worth a dictionary.
 _SAMPLE_ROWS = 10_000
 
 #: Samples smaller than this say nothing.
 _LEAST_SAMPLE = 1_000
+
+#: So many files of a task go by one judgement: to judge costs more than a small file's encoding.
+_FILES_PER_JUDGEMENT = 16
+
+
+class DictionaryChoice:
+    """Which columns get a dictionary, judged by a sample of every sixteenth file that is large enough."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._columns: list[str] = []
+        self._left = 0
+
+    def columns(self, first: pa.Table) -> list[str]:
+        """Return the columns for a file whose first rows these are; see `dictionary_columns`."""
+        if first.num_rows < _LEAST_SAMPLE:
+            return dictionary_columns(first)
+        if self._left == 0 or first.schema != self._schema:
+            self._schema, self._columns = first.schema, dictionary_columns(first)
+            self._left = _FILES_PER_JUDGEMENT
+        self._left -= 1
+        return self._columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +65,14 @@ class ParquetForm:
         compression: A key of the format's codecs.
         spark: What the footer says of Spark.
         int96: Whether times with a zone are stored in 96 bits, as Spark does by default, and not in 64.
+        dictionaries: Which columns get a dictionary; learnt from one file for the next ones.
 
     """
 
     compression: str = "snappy"
     spark: SparkFooter | None = None
     int96: bool = False
+    dictionaries: DictionaryChoice = field(default_factory=DictionaryChoice, repr=False, compare=False)
 
     @property
     def content_type(self) -> str:
@@ -67,10 +91,10 @@ class ParquetForm:
             UnsupportedColumn: There are times without a zone among those that are to have 96 bits.
 
         """
-        for field in schema:
-            if self.int96 and _has_local_time(field.type):
+        for column in schema:
+            if self.int96 and _has_local_time(column.type):
                 raise UnsupportedColumn(
-                    f"column {field.name!r} has times without zone, which INT96 cannot hold: leave"
+                    f"column {column.name!r} has times without zone, which INT96 cannot hold: leave"
                     " outputTimestampType at TIMESTAMP_MICROS"
                 )
 
@@ -137,7 +161,7 @@ class ParquetEncoder:
             self._schema,
             version="2.6",
             compression=FORMATS["parquet"].codecs[self._form.compression].engine,
-            use_dictionary=dictionary_columns(first),
+            use_dictionary=self._form.dictionaries.columns(first),
             store_decimal_as_integer=True,
             store_schema=False,
             use_deprecated_int96_timestamps=self._form.int96,
@@ -149,11 +173,11 @@ class ParquetEncoder:
 def dictionary_columns(table: pa.Table) -> list[str]:
     """Return the leaf columns, by their paths in the file, that a dictionary makes smaller or cheaper."""
     chosen: list[str] = []
-    for field in table.schema:
-        if pt.is_nested(field.type):
-            chosen.extend(_leaves(field, field.name))
-        elif _repeats(table.column(field.name)):
-            chosen.append(field.name)
+    for column in table.schema:
+        if pt.is_nested(column.type):
+            chosen.extend(_leaves(column, column.name))
+        elif _repeats(table.column(column.name)):
+            chosen.append(column.name)
     return chosen
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.tables.formats import FORMATS
-from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm, dictionary_columns
+from airflow_s3commit.tables.parquet import DictionaryChoice, ParquetEncoder, ParquetForm, dictionary_columns
 from airflow_s3commit.tables.spark_footer import SparkFooter
 
 if TYPE_CHECKING:
@@ -116,6 +116,16 @@ def test_dictionaries_are_for_columns_that_repeat() -> None:
     assert {c.path_in_schema for c in columns if c.has_dictionary_page} <= set(chosen)
     assert "few.dotted" in {c.path_in_schema for c in columns if c.has_dictionary_page}
     assert {c.path_in_schema for c in columns} >= set(chosen)
+
+
+def test_a_task_judges_its_columns_by_every_sixteenth_file() -> None:
+    """Files in between go by the last judgement; small files and other schemas are looked at themselves."""
+    few = pa.table({"x": [1, 2] * 1000})
+    many = pa.table({"x": list(range(2000))})
+    choice = DictionaryChoice()
+    asked = [few, *[many] * 15, many, few, many.slice(0, 10), few.rename_columns(["y"])]
+    chosen = [choice.columns(table) for table in asked]
+    assert chosen == [*[["x"]] * 16, [], [], ["x"], ["y"]]
 
 
 def test_an_abandoned_file_sends_nothing_more() -> None:
