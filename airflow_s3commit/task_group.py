@@ -210,6 +210,8 @@ def s3_commit_task_group(
     conflict_mode: str = CONFLICT_MODE,
     committer: str = "partitioned",
     staging: str | None = None,
+    track_pending: str = "task",
+    fencing: str = "required",
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
@@ -236,6 +238,10 @@ def s3_commit_task_group(
         ``replace`` in backfills. (templated)
     :param committer: ``partitioned`` or ``directory``. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
+        (templated)
+    :param track_pending: ``task``, or ``s3`` for stores that do not list pending uploads by prefix, as
+        `S3CommitSetupOperator` takes it. (templated)
+    :param fencing: ``required``, or ``best-effort`` for stores without conditional writes, likewise.
         (templated)
     :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as
@@ -265,6 +271,8 @@ def s3_commit_task_group(
             conflict_mode=conflict_mode,
             committer=committer,
             staging=staging,
+            track_pending=track_pending,
+            fencing=fencing,
             kill_window=kill_window,
             **connection,
             **step,

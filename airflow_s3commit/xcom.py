@@ -53,7 +53,7 @@ def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]
                     "setup was run again, and that stage was not. Clear it, all its mapped instances, too."
                 )
             named.append((str(entry["stage"]), str(entry["stage_attempt"])))
-        elif isinstance(entry, Iterable) and not isinstance(entry, (str, bytes, Mapping)):
+        elif not _is_single(entry):
             named.extend(stages_of(entry, job_id) or [])
         else:
             raise ValueError(
@@ -89,6 +89,6 @@ def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
         if isinstance(entry, Mapping):
             if {"stage", "stage_attempt", "etag"} <= entry.keys():
                 etags[str(entry["stage"]), str(entry["stage_attempt"])] = str(entry["etag"])
-        elif isinstance(entry, Iterable) and not isinstance(entry, (str, bytes)):
+        elif not _is_single(entry):
             etags.update(seal_etags_of(entry))
     return etags

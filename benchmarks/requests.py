@@ -7,9 +7,10 @@ adds to a job is what a file costs; likewise a task, a partition, and a file tha
 job's own. A listing counts as one request (a page holds 1,000 objects), and so does a bulk delete of up to
 1,000. Files have one part; each further part is one more request.
 
-What Hadoop's committers and FileOutputCommitter ask of S3 for a file and a task is taken from their sources
-and tests (ITestCommitOperationCost, HADOOP-19047; S3AFileSystem), not counted here: where a step lists and
-probes as it goes it is the least there can be.
+What Hadoop's committers and FileOutputCommitter ask of S3 for a file and a task is not counted here. For the
+magic committer it is derived from what Hadoop's tests of its cost expect (ITestCommitOperationCost,
+HADOOP-19047). For the others, and where those tests say nothing, it is reckoned from the algorithm, and is
+the least there can be: renames list and probe as they go.
 """
 
 from __future__ import annotations
@@ -54,32 +55,36 @@ WORDS = {
 }
 STEPS = ("write", "seal and plan", "commit")
 
-#: By committer: requests of a file with one part, and of a task.
+#: Where figures of others come from.
+DERIVED = "derived from Hadoop's cost tests"
+RECKONED = "reckoned from the algorithm"
+
+#: By committer: requests of a file with one part, of a task, and where that is from.
 ELSEWHERE: dict[str, tuple[Counter[str], Counter[str], str]] = {
     "Hadoop magic": (
         Counter({"initiate": 1, "part": 1, "PUT": 2, "GET": 1, "complete": 1}),
         Counter({"list": 1, "PUT": 1, "GET": 1, "delete": 1}),
-        "counted in Hadoop's tests",
+        f"{DERIVED}; {RECKONED}: the task's GET, when the job commits",
     ),
     "Hadoop magic, tracked in memory": (
         Counter({"initiate": 1, "part": 1, "complete": 1}),
         Counter({"PUT": 1, "GET": 1, "delete": 1}),
-        "counted in Hadoop's tests",
+        f"{DERIVED}; {RECKONED}: the task's GET, and that it does not list",
     ),
     "Hadoop directory, partitioned": (
         Counter({"initiate": 1, "part": 1, "complete": 1}),
         Counter(),
-        "pendingsets lie in the cluster's file system",
+        f"{RECKONED}: pendingsets lie in the cluster's file system",
     ),
     "FileOutputCommitter v1": (
         Counter({"PUT": 1, "COPY": 2, "HEAD": 2, "delete": 2}),
         Counter({"list": 2}),
-        "at least: two renames a file",
+        f"{RECKONED}, at least: two renames a file",
     ),
     "FileOutputCommitter v2": (
         Counter({"PUT": 1, "COPY": 1, "HEAD": 1, "delete": 1}),
         Counter({"list": 1}),
-        "at least: one rename a file, and no way back",
+        f"{RECKONED}, at least: one rename a file, and no way back",
     ),
 }
 

@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from airflow_s3commit.protocol.records import Counts
-from airflow_s3commit.protocol.sweep_plan import USD_PER_GB_MONTH
+from airflow_s3commit.protocol.sweep_plan import monthly_cost
 
 __all__ = [
     "age",
     "amount",
     "cell",
     "cost",
+    "dollars",
     "moment",
     "number",
     "plain",
@@ -107,8 +108,13 @@ def moment(milliseconds: int | None) -> str:
 
 def cost(stored: int) -> tuple[float, str]:
     """Return what keeping bytes costs a month in US dollars, exactly and in words."""
-    dollars = stored / _KIB**3 * USD_PER_GB_MONTH
-    return dollars, "<$0.01" if 0 < dollars < _CENT else f"${dollars:,.2f}"
+    exact = monthly_cost(stored)
+    return exact, dollars(exact)
+
+
+def dollars(amount: float) -> str:
+    """Return US dollars as ``$1,000.00``."""
+    return "<$0.01" if 0 < amount < _CENT else f"${amount:,.2f}"
 
 
 def seconds_of(text: str) -> float:

@@ -40,7 +40,12 @@ class SeaweedServer:
     """An S3 server on 127.0.0.1 with one administrator, whose keys are made anew at each start.
 
     As a context manager it is started on entry and stopped on exit. It also ends when this process does,
-    however that happens. Requests without its keys are refused, and so are buckets it was not given.
+    however that happens. S3 requests without its keys are refused, and so are buckets it was not given.
+
+    The keys guard the S3 port alone. Its other ports on 127.0.0.1 (those of master, volumes and filer, and
+    one for administration beside that of S3) ask for no key, so every user of this machine can come at the
+    objects through them, and at the administrator's rights. It is for a demo's data and for tests, not for
+    secrets.
 
     Args:
         data_dir: Where it keeps its data, its log and its key file; made if need be. Objects and pending

@@ -29,7 +29,7 @@ __all__ = ["S3CommitHook", "StoreAddress"]
 class StoreAddress:
     """Where the store answers: all that may be said of it in a Spark configuration.
 
-    :param endpoint_url: The endpoint, or None for AWS's own.
+    :param endpoint_url: The endpoint, or None for AWS's own over https.
     :param region: The region, or None for what the default chain says.
     :param path_style: True if buckets are addressed by path; None leaves it to the endpoint.
     """
@@ -42,7 +42,8 @@ class StoreAddress:
 class S3CommitHook(BaseHook):
     """Reaches the store of an ``aws`` connection, with its roles, region, endpoint and ``verify``.
 
-    It is composed of the Amazon provider's ``S3Hook`` and makes no connection before it is asked for one.
+    It is composed of the Amazon provider's ``S3Hook`` and makes no connection before it is asked for one. If
+    the connection has no endpoint, ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile say where to.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
@@ -79,17 +80,15 @@ class S3CommitHook(BaseHook):
     @cached_property
     def aws(self) -> S3Hook:
         """The Amazon provider's hook, whose client asks once and leaves retries to the store."""
-        from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.store.connection import named_endpoint  # noqa: PLC0415
 
-        from airflow_s3commit.store.s3 import client_config  # noqa: PLC0415
-
-        # The endpoint decides how buckets are addressed, and only the connection knows the endpoint.
-        plain = S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
-        endpoint_url = plain.conn_config.get_service_endpoint_url("s3")
-        config = client_config(endpoint_url, path_style=_path_style(plain), timeout=self.timeout)
-        return S3Hook(
-            aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
-        )
+        # The endpoint decides how buckets are addressed and whether bodies are signed.
+        hook = self._hook_for(self._given_endpoint)
+        if self._given_endpoint is None:
+            named = named_endpoint(hook.conn)
+            if named is not None:
+                hook = self._hook_for(named)
+        return hook
 
     @cached_property
     def store(self) -> ObjectStore:
@@ -117,12 +116,16 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def address(self) -> StoreAddress:
-        """The store's address for a Spark configuration. Holds no credentials."""
-        hook = self.aws
+        """The store's address for a Spark configuration. Holds no credentials.
+
+        Where the connection names no endpoint, it is the one of this process's environment or profile.
+        """
+        from airflow_s3commit.store.connection import named_endpoint  # noqa: PLC0415
+
         return StoreAddress(
-            endpoint_url=hook.conn_config.get_service_endpoint_url("s3"),
-            region=hook.region_name,
-            path_style=_path_style(hook),
+            endpoint_url=self._given_endpoint or named_endpoint(self.aws.conn),
+            region=self._plain.region_name,
+            path_style=_path_style(self._plain),
         )
 
     @contextmanager
@@ -148,8 +151,29 @@ class S3CommitHook(BaseHook):
                 else:
                     os.environ[name] = value
 
+    @cached_property
+    def _plain(self) -> S3Hook:
+        """The provider's hook for reading the connection; it is not asked for a client."""
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
+
+        return S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+
+    @property
+    def _given_endpoint(self) -> str | None:
+        return self._plain.conn_config.get_service_endpoint_url("s3") or None
+
+    def _hook_for(self, endpoint_url: str | None) -> S3Hook:
+        from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415
+
+        from airflow_s3commit.store.connection import client_config  # noqa: PLC0415
+
+        config = client_config(endpoint_url, path_style=_path_style(self._plain), timeout=self.timeout)
+        return S3Hook(
+            aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
+        )
+
     def _explicit_keys(self) -> dict[str, str | None]:
-        connection = self.aws.conn_config
+        connection = self._plain.conn_config
         if not connection.aws_access_key_id or connection.role_arn:
             return {}
         return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,11 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.protocol.publish import Progress
+    from airflow_s3commit.protocol.progress import Progress, ProgressLog
     from airflow_s3commit.protocol.records import ManifestRecord
     from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["CompletingOperator", "ManifestOperator", "etag_of"]
-
-#: Seconds between two lines of progress in the task's log.
-_REPORT_EVERY = 5.0
 
 
 class CompletingOperator(CommitStepOperator):
@@ -37,7 +33,7 @@ class CompletingOperator(CommitStepOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._killed = False
-        self._reported = 0.0
+        self._told: ProgressLog | None = None
 
     def on_kill(self) -> None:
         """Stop completing uploads. The teardown, or the next try, settles what is half done.
@@ -60,10 +56,11 @@ class CompletingOperator(CommitStepOperator):
                 f"Task {self.task_id} was killed after {progress.files_done} of {progress.files_total} "
                 "files; run it again to finish, or let the teardown roll back."
             )
-        now = time.monotonic()
-        if now - self._reported >= _REPORT_EVERY or progress.files_done == progress.files_total:
-            self._reported = now
-            self.log.info("Completed %s", progress)
+        if self._told is None:
+            from airflow_s3commit.protocol.progress import ProgressLog  # noqa: PLC0415 - keeps parsing light
+
+            self._told = ProgressLog(self.log)
+        self._told(progress)
 
 
 class ManifestOperator(CommitStepOperator):

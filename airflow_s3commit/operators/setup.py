@@ -40,7 +40,11 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
     :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which has a moment
-        with neither the old nor the new data.
+        with neither the old nor the new data. (templated)
+    :param track_pending: ``task``, or ``s3`` to record each upload there as it begins, for stores that do not
+        list pending uploads by prefix: otherwise an abort misses what a killed task left. (templated)
+    :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` goes on, and then
+        only one process may commit to the destination at a time. (templated)
     :param kill_window: Seconds between two looks for uploads of an earlier job's tasks, which may be dying
         still.
     """
@@ -51,6 +55,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "conflict_mode",
         "committer",
         "staging",
+        "replace_order",
+        "track_pending",
+        "fencing",
     )
     ui_color = "#e8f0f7"
 
@@ -62,6 +69,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         committer: str = "partitioned",
         staging: str | None = None,
         replace_order: str = "publish-then-delete",
+        track_pending: str = "task",
+        fencing: str = "required",
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
@@ -71,6 +80,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.committer = committer
         self.staging = staging
         self.replace_order = replace_order
+        self.track_pending = track_pending
+        self.fencing = fencing
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -110,6 +121,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "committer": self.committer,
                 "conflict_mode": self.conflict_mode,
                 "replace_order": self.replace_order,
+                "track_pending": self.track_pending,
+                "fencing": self.fencing,
                 "staging": self.staging,
             }
             return msgspec.convert(asked, JobOptions)

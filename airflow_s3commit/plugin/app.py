@@ -125,6 +125,7 @@ class _Routes:
         place = self._place(at)
         try:
             dossier = self._dossier(place, job_id, access)
+            values = self._pages.job_values(dossier, self._endpoint_url(place))
         except S3CommitError as error:
             return self._trouble(request, place, error)
         may_end = access.may_end(dossier.summary.context)
@@ -132,7 +133,7 @@ class _Routes:
             request,
             "job",
             offers=offers(dossier.summary) if may_end else [],
-            **self._pages.job_values(dossier, self._endpoint_url(place)),
+            **values,
         )
 
     def ask(  # noqa: PLR0917 - FastAPI's arguments
@@ -217,12 +218,11 @@ class _Routes:
                 continue
             try:
                 dossier = self._dossier(place, job_id, access)
+                shown.append(self._pages.job_values(dossier, self._endpoint_url(place)))
             except NoSuchJob:
                 troubles.append(f"Job {job_id} on {uri}: nothing of it is left.")
             except S3CommitError as error:
                 troubles.append(f"Job {job_id} on {uri}: {type(error).__name__}: {error}")
-            else:
-                shown.append(self._pages.job_values(dossier, self._endpoint_url(place)))
         return self._page(request, "run", jobs=shown, troubles=troubles, dag_id=dag_id, run_id=run_id)
 
     def refusal(self, request: Request, error: Exception) -> Response:

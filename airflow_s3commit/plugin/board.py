@@ -77,7 +77,7 @@ class Board:
 
     def glances(self, places: Sequence[Place]) -> list[Glance]:
         """Look at several destinations at once; one that does not answer says so in its ``problem``."""
-        running = [(place, self._reader.begin(place, self._looking(place))) for place in places]
+        running = [(place, self._reader.begin(("glance", place), self._looking(place))) for place in places]
         end = time.monotonic() + self._reader.seconds
         found = []
         for place, future in running:
@@ -95,7 +95,9 @@ class Board:
             S3CommitError: Its store could not be asked in time.
 
         """
-        return self._reader.read((place, job_id), lambda: look_closely(self._bounded(place), place, job_id))
+        return self._reader.read(
+            ("job", place, job_id), lambda: look_closely(self._bounded(place), place, job_id)
+        )
 
     def uploads(self, place: Place) -> list[UploadSummary]:
         """Look at the pending uploads of a destination, so many of them, the oldest first.
@@ -104,7 +106,7 @@ class Board:
             S3CommitError: The store could not be asked in time.
 
         """
-        return self._reader.read((place, "uploads"), lambda: self._uploads(place))
+        return self._reader.read(("uploads", place), lambda: self._uploads(place))
 
     def end(self, place: Place, summary: JobSummary, step: Step, reason: str) -> str:
         """End a job, and return in words what was done.
@@ -115,7 +117,7 @@ class Board:
 
         """
         return self._ender.read(
-            (place, summary.job_id),
+            (step, place, summary.job_id),
             lambda: end_job(self._open_to_end(place.aws_conn_id), place, summary, step, reason),
         )
 

@@ -121,6 +121,7 @@ def _described(context: JobContext, root: Destination | None) -> JobDetails:
                 state="aborted",
                 since=record.since,
                 reason=record.reason,
+                context=record.context,
                 age=max(stored.date - stored.modified, 0.0),
             )
         )

@@ -11,7 +11,7 @@ from airflow_s3commit.protocol.commit_progress import CommitProgress, commit_pro
 from airflow_s3commit.protocol.endings import latest_endings
 from airflow_s3commit.protocol.records import ManifestRecord
 from airflow_s3commit.protocol.survey import JobSummary, list_jobs
-from airflow_s3commit.protocol.sweep_plan import USD_PER_GB_MONTH
+from airflow_s3commit.protocol.sweep_plan import monthly_cost
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.counting import total_requests
 
@@ -24,7 +24,6 @@ MOST_JOBS = 200
 MOST_ENDED = 100
 
 _DAYS = 30.0
-_GIB = 1024.0**3
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def look(store: ObjectStore, place: Place) -> Glance:
 
 def dollars_a_day(stored: int) -> float:
     """Return what keeping bytes costs a day, in US dollars, at the price that the sweep goes by."""
-    return stored / _GIB * USD_PER_GB_MONTH / _DAYS
+    return monthly_cost(stored) / _DAYS
 
 
 def requests_of(manifest: ManifestRecord) -> int | None:

@@ -25,7 +25,6 @@ from airflow_s3commit.store.s3 import S3Config
 __all__ = ["Pages"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_CENT = 0.01
 
 
 class Pages:
@@ -131,8 +130,7 @@ def _run_url(context: Mapping[str, str]) -> str | None:
 
 
 def _daily(stored: int) -> str:
-    dollars = dollars_a_day(stored)
-    return "<$0.01" if 0 < dollars < _CENT else f"${dollars:,.2f}"
+    return wording.dollars(dollars_a_day(stored))
 
 
 def _rate(per_second: float | None) -> str:

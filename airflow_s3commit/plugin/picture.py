@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow_s3commit.cli.wording import age, several
+from airflow_s3commit.cli import wording
 from airflow_s3commit.protocol.milestones import Milestone, MilestoneName
 from airflow_s3commit.protocol.records import State
 
@@ -92,6 +92,7 @@ def draw(moments: Sequence[Milestone], state: State | None, now: float | None) -
     reached = [moment for moment in moments if moment.name != "stage sealed"]
     seals = [moment for moment in moments if moment.name == "stage sealed"]
     names = [moment.name for moment in reached]
+    stages = f"{wording.several(len(seals), 'stage')} sealed" if seals else ""
     ahead = list(_ahead(names, state))
     marks = []
     step = (WIDTH - 2 * MARGIN) / max(len(reached) + len(ahead) - 1, 1)
@@ -106,7 +107,7 @@ def draw(moments: Sequence[Milestone], state: State | None, now: float | None) -
                 reached=True,
                 current=number == len(reached) - 1,
                 between=_lasting(moment.at - reached[number - 1].at) if number else "",
-                note=several(len(seals), "stage") + " sealed" if moment.name == "sealed" and seals else "",
+                note=stages if moment.name == "sealed" else "",
             )
         )
     for number, name in enumerate(ahead, start=len(reached)):
@@ -139,10 +140,10 @@ def _spans(reached: Sequence[Milestone], state: State | None, now: float | None)
 
 
 def _lasting(seconds: float) -> str:
-    return age(seconds) if seconds >= 1 else "<1 s"
+    return wording.age(seconds) if seconds >= 1 else "<1 s"
 
 
 def _in_words(reached: Sequence[Milestone], ahead: Sequence[str]) -> str:
-    told = [f"{m.name} at {datetime.fromtimestamp(m.at, UTC):%Y-%m-%d %H:%M:%S} UTC" for m in reached]
+    told = [f"{one.name} at {wording.moment(int(one.at * 1000))}" for one in reached]
     told += [f"not yet {name}" for name in ahead]
     return "; ".join(told) or "no record tells when this job came where"

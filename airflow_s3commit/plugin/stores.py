@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk.exceptions import AirflowException
 
@@ -12,12 +12,16 @@ from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreReject
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["StoreBook"]
 
 #: Seconds for which an opened store is used again; then the connection is read anew.
 _FRESH = 60.0
+
+T = TypeVar("T")
 
 
 class StoreBook:
@@ -43,8 +47,15 @@ class StoreBook:
             StoreRejected: The connection cannot be used.
 
         """
+        return self._asked(aws_conn_id, lambda hook: hook.store)
+
+    def endpoint_url(self, aws_conn_id: str | None) -> str | None:
+        """Return where a connection's store answers; None for AWS. Raises as `open` does."""
+        return self._asked(aws_conn_id, lambda hook: hook.address.endpoint_url)
+
+    def _asked(self, aws_conn_id: str | None, ask: Callable[[S3CommitHook], T]) -> T:
         try:
-            return self._hook(aws_conn_id).store
+            return ask(self._hook(aws_conn_id))
         except S3CommitError:
             raise
         except AirflowException as error:
@@ -54,10 +65,6 @@ class StoreBook:
             raise StoreRejected(
                 f"the connection {aws_conn_id!r} cannot be used ({type(error).__name__})"
             ) from error
-
-    def endpoint_url(self, aws_conn_id: str | None) -> str | None:
-        """Return where a connection's store answers; None for AWS."""
-        return self._hook(aws_conn_id).address.endpoint_url
 
     def _hook(self, aws_conn_id: str | None) -> S3CommitHook:
         now = self._clock.monotonic()

@@ -8,7 +8,7 @@ each object after its upload was aborted, so that nobody can complete it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_s3commit.exceptions import (
@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
 )
+from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.conflicts import data_objects
 from airflow_s3commit.protocol.context import JobContext, naming
@@ -28,8 +29,9 @@ from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import holds_job_id
 from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.pendingset import PendingUpload
-from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.records import AbortedRecord, AbortReport, SavedSuccess, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.stage import find_stage_seal
 from airflow_s3commit.protocol.state import find_manifest, move, read_state, spend
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
@@ -104,11 +106,26 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    spend(context, reason)
+    spend(context, reason, _said_of(context))
     tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
     uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
     return AbortReport(uploads=uploads, objects=0, state="absent")
+
+
+def _said_of(context: JobContext) -> Mapping[str, str]:
+    """Return what the orchestrator said of a job: by its record, or by that of an abort that removed it.
+
+    It is for people: a record that cannot be read does not keep the job from being aborted.
+    """
+    try:
+        job = find_job(context)
+        if job is not None:
+            return job.context
+        earlier = journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord)
+    except InvalidRecord:
+        return {}
+    return earlier.record.context if earlier is not None else {}
 
 
 def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
@@ -146,7 +163,7 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
             objects += _delete_by_metadata(context, current.record)
         if begun and current.record.saved_success is not None:
             _restore_success(context, current.record.saved_success)
-        spend(context, current.record.reason)
+        spend(context, current.record.reason, _said_of(context))
         if move(context, current, "aborted") is None:
             return None
     release_lock(context)

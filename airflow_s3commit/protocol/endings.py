@@ -25,7 +25,7 @@ class Endings(Struct, frozen=True, kw_only=True):
     """Jobs that ended, the last one first.
 
     Attributes:
-        jobs: What is known of them: of a committed one its manifest, of an aborted one when and why.
+        jobs: What is known of them: of a committed one its manifest, of an aborted one when, why and whose.
         complete: Whether all endings were looked at to find the last ones; their names are in no order of
             time, and a listing is cut short where there are very many.
 
@@ -89,5 +89,6 @@ def _summary(destination: Destination, key: str, fetched: Fetched) -> JobSummary
         state="aborted",
         since=aborted.since,
         reason=aborted.reason,
+        context=aborted.context,
         age=age,
     )

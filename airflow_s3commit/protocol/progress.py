@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from airflow_s3commit.clock import Clock, SystemClock
 
@@ -51,6 +50,12 @@ class Progress(NamedTuple):
         )
 
 
+class _Log(Protocol):
+    """A log: Python's own, or Airflow's."""
+
+    def info(self, msg: str, /, *args: object) -> object: ...
+
+
 class ProgressLog:
     """Writes a line of progress into a log every few seconds, and when all is done.
 
@@ -61,7 +66,7 @@ class ProgressLog:
 
     """
 
-    def __init__(self, log: logging.Logger, every: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(self, log: _Log, every: float = 5.0, clock: Clock | None = None) -> None:
         self._log = log
         self._every = every
         self._clock = clock or SystemClock()

@@ -13,6 +13,7 @@ no return.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -131,9 +132,18 @@ def is_spent(context: JobContext) -> bool:
     return journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord) is not None
 
 
-def spend(context: JobContext, reason: str | None) -> None:
-    """Write down that the job was aborted. Run again: the same."""
-    record = AbortedRecord(job_id=context.job_id, since=context.now_ms(), reason=reason)
+def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> None:
+    """Write down that the job was aborted. Run again: the same.
+
+    Args:
+        context: The job.
+        reason: Why.
+        job_context: What the orchestrator said of the job, to be remembered when its own record is gone.
+
+    """
+    record = AbortedRecord(
+        job_id=context.job_id, since=context.now_ms(), reason=reason, context=dict(job_context)
+    )
     context.store.put(context.bucket, context.layout.aborted, encode(record))
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "OrphanUpload",
     "SpentId",
     "SweepPlan",
+    "monthly_cost",
 ]
 
 #: What S3 Standard costs in us-east-1 for the first 50 TB, in US dollars for a GB and month; the parts of
@@ -29,6 +30,11 @@ _GB = 1024**3
 #: ``finish``: do what is left of a commit. ``abort``: abort the job. ``discard``: abort what the remains of
 #: an unknown job name, and remove them.
 Action: TypeAlias = Literal["finish", "abort", "discard"]
+
+
+def monthly_cost(stored: int) -> float:
+    """Return what keeping bytes costs a month, in US dollars, at `USD_PER_GB_MONTH`."""
+    return stored / _GB * USD_PER_GB_MONTH
 
 
 class OrphanUpload(Struct, frozen=True, kw_only=True):
@@ -144,7 +150,7 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     @property
     def monthly_cost(self) -> float:
         """An estimate of what keeping these bytes costs, in US dollars a month, at `USD_PER_GB_MONTH`."""
-        return self.bytes / _GB * USD_PER_GB_MONTH
+        return monthly_cost(self.bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, totals included."""

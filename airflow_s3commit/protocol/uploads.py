@@ -135,19 +135,20 @@ def delete_objects(context: JobContext, doomed: Iterable[Doomed]) -> int:
     deleted = 0
     for batch in in_batches(doomed, _BATCH * _BULK_DELETES_AT_ONCE):
         left = batch
-        for pause in _BUSY_PAUSES:
+        for pause in (*_BUSY_PAUSES, None):
             failed = _delete_batch(context, left)
             deleted += len(left) - len(failed)
             busy = {failure.key for failure in failed if failure.code in _BUSY}
             left = [target for target in left if target.key in busy]
             if not left:
                 break
+            if pause is None:
+                raise StoreRejected(
+                    f"{context.name}: the store is too busy to delete {len(left)} objects; run the step"
+                    " again",
+                    code="SlowDown",
+                )
             context.clock.sleep(pause)
-        else:
-            raise StoreRejected(
-                f"{context.name}: the store is too busy to delete {len(left)} objects; run the step again",
-                code="SlowDown",
-            )
     return deleted
 
 

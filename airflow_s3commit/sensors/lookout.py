@@ -62,12 +62,15 @@ class Lookout:
 
     def _look(self, wait: Wait, max_age: float) -> Look:
         with self._looking:
+            is_due = self._looked is None or self._clock() - self._looked >= max_age
+            if is_due:
+                # Before anything is asked: after a look that fails, the next one is due an interval later.
+                self._looked = self._clock()
             if self._view is None:
                 self._view = self._open_view()
             self._view.depth = max(self._view.depth, wait.depth)
-            if self._looked is None or self._clock() - self._looked >= max_age:
+            if is_due:
                 self._view.refresh()
-                self._looked = self._clock()
             return wait.search_in(self._view).look()
 
 

@@ -129,6 +129,7 @@ def _parallelism(frame: DataFrame) -> int:
     try:
         return int(frame.sparkSession.sparkContext.defaultParallelism)
     except Exception:
+        # Spark Connect has no context to ask; any number of tasks gives a right, if slower, write.
         return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or "200")
 
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.clock import SystemClock
-from airflow_s3commit.exceptions import AccessDenied, AlreadyCommitted, InvalidDestination, JobMismatch
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    AlreadyCommitted,
+    InvalidDestination,
+    JobMismatch,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import Layout
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Target",
+    "abort_failed_write",
     "abort_until_quiet",
     "abort_write",
     "commit_write",
@@ -219,6 +226,26 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
                 "job %s on %s is %s: not aborted; run `s3commit recover` if it should go on",
                 target.reference.job_id, target.reference.destination, state.state,
             )  # fmt: skip
+
+
+def abort_failed_write(
+    target: Target, *, tasks_ended: bool = False, instead: str = "run `s3commit abort` for it"
+) -> None:
+    """Abort as `abort_write` does; if that fails too, only say so: what failed the write is the error to see.
+
+    Args:
+        target: The job, and which stage attempt of it.
+        tasks_ended: Whether no task of the write can be running any more.
+        instead: What removes the write's uploads if this does not.
+
+    """
+    try:
+        abort_write(target, tasks_ended=tasks_ended)
+    except S3CommitError:
+        logger.warning(
+            "job %s on %s could not be aborted; %s",
+            target.reference.job_id, target.reference.destination, instead, exc_info=True,
+        )  # fmt: skip
 
 
 def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = _QUIET) -> int:

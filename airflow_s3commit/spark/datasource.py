@@ -7,7 +7,6 @@ the tasks find the job, and tell the driver's side in their messages.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
@@ -15,10 +14,10 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.spark.commit_flow import (
     Target,
-    abort_write,
+    abort_failed_write,
     commit_write,
     own_target,
     ready_job,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.tables.write import TablePlan
 
 __all__ = ["S3CommitDataSource", "S3CommitWriter", "TaskMessage"]
-
-logger = logging.getLogger(__name__)
 
 
 class S3CommitDataSource(DataSource):
@@ -180,13 +177,7 @@ class S3CommitWriter(DataSourceArrowWriter):
             target = own_target(self._options, self._write_id)
         else:
             return
-        try:
-            abort_write(target, tasks_ended=len(told) == len(messages))
-        except S3CommitError:
-            logger.warning(
-                "job %s on %s could not be aborted; run `s3commit abort` for it",
-                target.reference.job_id, target.reference.destination, exc_info=True,
-            )  # fmt: skip
+        abort_failed_write(target, tasks_ended=len(told) == len(messages))
 
 
 def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:

@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 
-from airflow_s3commit.exceptions import DestinationNotEmpty, S3CommitError
+from airflow_s3commit.exceptions import DestinationNotEmpty
 from airflow_s3commit.protocol.destination import Destination, is_hidden
 from airflow_s3commit.protocol.records import CommittedTask, ConflictMode, decode, encode
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
-from airflow_s3commit.spark.commit_flow import Target, abort_write, commit_write, ready_job, target_of
+from airflow_s3commit.spark.commit_flow import Target, abort_failed_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
 from airflow_s3commit.spark.session import DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, JobInConf
@@ -211,7 +211,7 @@ def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
         tasks_ended = True
         seal, manifest = commit_write(target, tasks)
     except BaseException:
-        _abort(target, tasks_ended=tasks_ended)
+        abort_failed_write(target, tasks_ended=tasks_ended)
         raise
     return PendingWrite(
         destination=target.reference.destination,
@@ -261,16 +261,6 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
     for batch in batches:
         fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
         yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
-
-
-def _abort(target: Target, *, tasks_ended: bool) -> None:
-    try:
-        abort_write(target, tasks_ended=tasks_ended)
-    except S3CommitError:
-        logger.warning(
-            "job %s on %s could not be aborted; run `s3commit abort` for it",
-            target.reference.job_id, target.reference.destination, exc_info=True,
-        )  # fmt: skip
 
 
 def _write_options(

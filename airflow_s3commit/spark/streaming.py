@@ -15,10 +15,9 @@ from uuid import uuid4
 
 from pyspark.sql.utils import is_remote
 
-from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.spark.batch_jobs import STAGE, Batch, begin_batch, commit_batch
-from airflow_s3commit.spark.commit_flow import Target, abort_write, renewing_store
+from airflow_s3commit.spark.commit_flow import Target, abort_failed_write, renewing_store
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
 from airflow_s3commit.spark.pending import write_pending
@@ -134,7 +133,8 @@ class BatchWriter:
             with renewing_store(settings):
                 manifest = self._write(frame, job, token)
         except BaseException:
-            _abort(Target(job.reference, STAGE, token, True, settings))
+            failed = Target(job.reference, STAGE, token, True, settings)
+            abort_failed_write(failed, instead="the batch's next attempt will try")
             raise
         logger.info(
             "batch %d of stream %s: committed %d files as job %s", batch.number, stream,
@@ -158,16 +158,6 @@ class BatchWriter:
             options=self.options,
         )
         return commit_batch(job, token, written.seal.counts.rows if written.seal is not None else None)
-
-
-def _abort(target: Target) -> None:
-    try:
-        abort_write(target)
-    except S3CommitError:
-        logger.warning(
-            "job %s on %s could not be aborted; the batch's next attempt will try",
-            target.reference.job_id, target.reference.destination, exc_info=True,
-        )  # fmt: skip
 
 
 def _conf_of(session: SparkSession) -> ConfGet:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import CommittedTask
 
-__all__ = ["TablePlan", "TaskIds", "write_task"]
+__all__ = ["TaskIds", "write_task"]
 
 #: Parts of a task on their way at once.
 _UPLOAD_THREADS = 4

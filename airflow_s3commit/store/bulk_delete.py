@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected
 from airflow_s3commit.store.answers import left_in_place, quoted
 from airflow_s3commit.store.base import DeleteFailure, Doomed
-from airflow_s3commit.store.errors import Request
+from airflow_s3commit.store.errors import NOT_KNOWN, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,9 +21,6 @@ __all__ = ["MAX_DELETES", "check_bulk", "delete_in_bulk", "delete_singly", "refu
 
 #: A bulk delete names at most this many objects (S3's limit).
 MAX_DELETES = 1000
-
-#: What a store says to an element or a header that it does not know.
-NOT_KNOWN = frozenset({"InvalidArgument", "InvalidRequest", "MalformedXML", "NotImplemented", "400", "501"})
 
 
 def check_bulk(bucket: str, doomed: Sequence[Doomed]) -> None:

@@ -16,7 +16,7 @@ from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-__all__ = ["S3Config", "client_config", "new_client"]
+__all__ = ["S3Config", "client_config", "named_endpoint", "new_client"]
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
@@ -78,7 +78,8 @@ def client_config(
     the cost of an upload.
 
     Args:
-        endpoint_url: Where the client will send to; None for AWS.
+        endpoint_url: Where the client will send to; None for AWS. A client that was made for None may
+            turn out to send elsewhere: ask `named_endpoint`.
         max_connections: Connections that are kept open.
         path_style: See `S3Config`.
         timeout: Seconds to wait for a connection, and for an answer, at most; None waits long enough for
@@ -105,6 +106,20 @@ def client_config(
     )
 
 
+def named_endpoint(client: S3Client) -> str | None:
+    """Return the endpoint that the environment or the profile named, for a client that was given none.
+
+    Only a client that is made already knows it. If there is one, the client is to be made again, with the
+    `client_config` for it.
+
+    Returns:
+        The endpoint; None if it is AWS's own over https, which ``client_config(None)`` is for.
+
+    """
+    actual = client.meta.endpoint_url
+    return None if _is_aws(actual) and actual.startswith("https:") else actual
+
+
 def new_client(config: S3Config) -> S3Client:
     """Return a client for ``config``; nothing is sent yet.
 
@@ -117,11 +132,10 @@ def new_client(config: S3Config) -> S3Client:
     try:
         session = boto3.Session(profile_name=config.profile, region_name=config.region)
         client = _client(session, config, config.endpoint_url)
-        actual = client.meta.endpoint_url
-        if config.endpoint_url is None and not (_is_aws(actual) and actual.startswith("https:")):
-            # The environment or the profile named another endpoint than AWS, known only now.
+        named = named_endpoint(client) if config.endpoint_url is None else None
+        if named is not None:
             client.close()
-            client = _client(session, config, actual)
+            client = _client(session, config, named)
         return client
     except (PartialCredentialsError, ProfileNotFound) as error:
         raise AccessDenied(

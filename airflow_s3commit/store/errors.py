@@ -45,10 +45,13 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.store.answers import retry_after
 
-__all__ = ["CLIENT_ERRORS", "Request", "translate"]
+__all__ = ["CLIENT_ERRORS", "NOT_KNOWN", "Request", "translate"]
 
 #: What a call to a boto3 client, and reading the body it returned, may raise.
 CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError)
+
+#: Codes with which a store refuses an element or a header that it does not know.
+NOT_KNOWN = frozenset({"InvalidArgument", "InvalidRequest", "MalformedXML", "NotImplemented", "400", "501"})
 
 #: Requests that change something, with the permission that each needs.
 CHANGES = {

@@ -11,7 +11,7 @@ from airflow_s3commit.store.base import Part, Upload
 from airflow_s3commit.store.body import BufferBody
 from airflow_s3commit.store.checksums import best_checksum
 from airflow_s3commit.store.client_calls import ClientCalls
-from airflow_s3commit.store.errors import Request
+from airflow_s3commit.store.errors import NOT_KNOWN, Request
 from airflow_s3commit.store.listing import ENDLESS, PARTS, UPLOADS
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["UploadVerbs"]
 
 log = logging.getLogger(__name__)
-
-#: What a store says that does not know checksums, or not of this kind.
-NOT_KNOWN = frozenset({"InvalidArgument", "InvalidRequest", "MalformedXML", "NotImplemented", "400", "501"})
 
 
 class UploadVerbs(ClientCalls):

@@ -14,13 +14,17 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.java_text import date_text, float_text, numbers_text, timestamp_text
+from airflow_s3commit.tables.java_text import value_text
 from airflow_s3commit.tables.text_options import TextOptions
 
 __all__ = ["CsvRows"]
 
 #: What counts as white space: every character up to the space.
 _SPACE = "".join(map(chr, range(ord(" ") + 1)))
+
+#: The types that have a text, but for bytes, whose text is CSV's own.
+_WITH_TEXT = (pt.is_string, pt.is_large_string, pt.is_boolean, pt.is_integer, pt.is_decimal, pt.is_null,
+              pt.is_float32, pt.is_float64, pt.is_date32, pt.is_timestamp)  # fmt: skip
 
 #: The first value of a line is quoted if it starts with this, so that it is not read as a comment.
 _COMMENT = "#"
@@ -114,19 +118,10 @@ class CsvRows:
 
 def _text_of(field: pa.Field, options: TextOptions) -> Callable[[pa.Array], pa.Array]:
     kind = field.type
-    if pt.is_string(kind) or pt.is_large_string(kind):
-        return lambda values: values.cast(pa.string())
-    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_null(kind):
-        return numbers_text
-    if pt.is_float32(kind) or pt.is_float64(kind):
-        return float_text
-    if pt.is_date32(kind):
-        return lambda values: date_text(values, options.date_format)
-    if pt.is_timestamp(kind):
-        pattern = options.timestamp_ntz_format if kind.tz is None else options.timestamp_format
-        return lambda values: timestamp_text(values, pattern, options.time_zone)
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         return _bytes_text
+    if any(is_kind(kind) for is_kind in _WITH_TEXT):
+        return lambda values: value_text(values, options)
     raise UnsupportedColumn(
         f"column {field.name!r} has the type {kind}, which CSV has no text for: cast it to string, or write"
         " json, parquet or orc"

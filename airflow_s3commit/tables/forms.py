@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_s3commit.tables.orc import OrcForm
 from airflow_s3commit.tables.parquet import ParquetForm
-from airflow_s3commit.tables.text_forms import TextForm
+from airflow_s3commit.tables.text_file import TextForm
 
 if TYPE_CHECKING:
     from airflow_s3commit.tables.options import TableOptions

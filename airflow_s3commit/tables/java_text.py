@@ -19,10 +19,11 @@ import pyarrow.types as pt
 
 from airflow_s3commit.tables.datetime_patterns import DatetimePattern
 from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.text_options import TextOptions
 
 __all__ = [
     "date_text", "decimal_text", "float_text", "java_double", "java_float", "moment_text", "numbers_text",
-    "timestamp_text",
+    "timestamp_text", "value_text",
 ]  # fmt: skip
 
 #: Between these Java writes a number without an exponent.
@@ -57,6 +58,24 @@ def moment_text(value: dt.datetime) -> str:
     """Return a time as Spark casts it to string: as many digits of a second as it takes."""
     text = value.replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0") if value.microsecond else text
+
+
+def value_text(array: pa.Array, options: TextOptions) -> pa.Array:
+    """Return flat values as text, dates and times by the options' patterns; not bytes: formats differ there.
+
+    Raises:
+        UnsupportedColumn: As `date_text` and `timestamp_text`.
+
+    """
+    kind = array.type
+    if pt.is_floating(kind):
+        return float_text(array)
+    if pt.is_date32(kind):
+        return date_text(array, options.date_format)
+    if pt.is_timestamp(kind):
+        pattern = options.timestamp_ntz_format if kind.tz is None else options.timestamp_format
+        return timestamp_text(array, pattern, options.time_zone)
+    return numbers_text(array)
 
 
 def float_text(array: pa.Array) -> pa.Array:

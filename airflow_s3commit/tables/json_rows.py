@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.java_text import date_text, float_text, numbers_text, timestamp_text
+from airflow_s3commit.tables.java_text import value_text
 from airflow_s3commit.tables.text_options import TextOptions
 
 __all__ = ["JsonRows"]
@@ -88,18 +88,10 @@ class JsonRows:
         return _quoted(texts)
 
     def _scalar(self, values: pa.Array) -> pa.Array:
-        kind, options = values.type, self._options
-        if pt.is_floating(kind):
-            return float_text(values)
-        if pt.is_date32(kind):
-            return date_text(values, options.date_format)
-        if pt.is_timestamp(kind):
-            pattern = options.timestamp_ntz_format if kind.tz is None else options.timestamp_format
-            return timestamp_text(values, pattern, options.time_zone)
-        if pt.is_binary(kind) or pt.is_large_binary(kind):
+        if pt.is_binary(values.type) or pt.is_large_binary(values.type):
             texts = (None if v is None else base64.b64encode(v).decode() for v in values.to_pylist())
             return pa.array(texts, pa.string())
-        return numbers_text(values)
+        return value_text(values, self._options)
 
 
 def _check(name: str, kind: pa.DataType, *, key: bool = False) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import bz2
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_s3commit.tables.column_statistics import ColumnCounts
+from airflow_s3commit.tables.csv_rows import CsvRows
+from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.json_rows import JsonRows
+from airflow_s3commit.tables.text_options import TextOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_s3commit.protocol.statistics import ColumnStatistics
     from airflow_s3commit.tables.sink import Sink
 
-__all__ = ["RowLines", "TextEncoder"]
+__all__ = ["RowLines", "TextEncoder", "TextForm"]
 
 #: Rows whose text is made at once.
 _ROWS = 16_384
@@ -34,6 +41,50 @@ class RowLines(Protocol):
     def lines(self, batch: pa.RecordBatch) -> pa.Array:
         """Return a line for each row."""
         ...
+
+
+_LINES: dict[str, Callable[[pa.Schema, TextOptions], RowLines]] = {"csv": CsvRows, "json": JsonRows}
+
+
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """How the files of one write are encoded.
+
+    Attributes:
+        name: ``csv`` or ``json``.
+        compression: A key of the format's codecs.
+        options: How values become text.
+
+    """
+
+    name: str
+    compression: str = "none"
+    options: TextOptions = field(default_factory=TextOptions)
+
+    @property
+    def content_type(self) -> str:
+        """Media type of the files."""
+        return FORMATS[self.name].content_type
+
+    @property
+    def suffix(self) -> str:
+        """The end of a file's name, such as ``.csv.gz``."""
+        return FORMATS[self.name].suffix(self.compression)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse columns that the format has no text for.
+
+        Raises:
+            UnsupportedColumn: There is one.
+
+        """
+        _LINES[self.name](schema, self.options)
+
+    def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
+        """Start one file."""
+        lines = _LINES[self.name](schema, self.options)
+        codec = FORMATS[self.name].codecs[self.compression].engine
+        return TextEncoder(sink, schema, lines, codec, self.options.line_separator)
 
 
 class _Compressor(Protocol):

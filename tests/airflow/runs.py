@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
 
@@ -116,6 +118,21 @@ def commit_at(store: MemoryStore, destination: str) -> dict[str, str]:
     job.seal()
     job.commit()
     return reference
+
+
+def commit_but_for_the_manifest(store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut a job's commit off when all its data is visible for good and its manifest is not written yet."""
+    put = store.put
+
+    def cut_off(bucket: str, key: str, *arguments: Any, **options: Any) -> object:
+        if "/manifests/" in key:
+            raise KeyboardInterrupt
+        return put(bucket, key, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            job.commit()
 
 
 def visible(store: MemoryStore) -> list[str]:

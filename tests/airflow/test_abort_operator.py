@@ -9,7 +9,7 @@ from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
-from tests.airflow.runs import commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
 
 
 def teardown(reference) -> S3CommitAbortOperator:
@@ -75,17 +75,7 @@ def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, contex
     write_stage(store, reference)
     job = opened(store, reference)
     job.seal()
-    put = store.put
-
-    def cut_off(bucket: str, key: str, *arguments: object, **options: object) -> object:
-        if "/manifests/" in key:
-            raise KeyboardInterrupt
-        return put(bucket, key, *arguments, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "put", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            job.commit()
+    commit_but_for_the_manifest(store, job, monkeypatch)
     assert job.state().state == "committed"
     assert teardown(reference).execute(context)["state"] == "committed"
     assert len(visible(store)) == 1

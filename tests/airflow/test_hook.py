@@ -16,7 +16,10 @@ SECRET = "not-for-anyones-eyes"
 @pytest.fixture
 def connect(monkeypatch):
     """Define the ``aws`` connection ``lake`` as an environment variable, as Airflow reads it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+    for name in (
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+        *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"),
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def define(*, login: str | None = "key-id", **extra: object) -> S3CommitHook:
@@ -38,6 +41,50 @@ def test_the_connection_makes_the_store(connect) -> None:
     assert client.meta.region_name == "eu-west-1"
     assert client.meta.config.retries["total_max_attempts"] == 1
     assert client.meta.config.s3["addressing_style"] == "path"
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize(
+    ("endpoint", "signed"), [("http://minio:9000", True), ("https://s3.example.test", False)]
+)
+def test_an_endpoint_of_the_environment(connect, monkeypatch, variable, endpoint, signed) -> None:
+    """An endpoint that only the environment names is addressed by path, and bodies are signed without TLS."""
+    hook = connect()
+    monkeypatch.setenv(variable, endpoint)
+    client = hook.aws.conn
+    assert client.meta.endpoint_url == endpoint
+    assert client.meta.config.s3 == {"addressing_style": "path", "payload_signing_enabled": signed}
+    assert client.generate_presigned_url("get_object", {"Bucket": "lake", "Key": "a"}).startswith(
+        f"{endpoint}/lake/a?"
+    )
+    assert (hook.address.endpoint_url, hook.address.path_style) == (endpoint, None)
+
+
+def test_an_endpoint_of_a_profile(connect, monkeypatch, tmp_path) -> None:
+    """So is one that the profile names which the connection names."""
+    profile = "[profile lan]\nservices = lan\n[services lan]\ns3 =\n  endpoint_url = http://minio:9000\n"
+    (tmp_path / "config").write_text(profile)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    hook = connect(profile_name="lan")
+    assert hook.aws.conn.meta.config.s3 == {"addressing_style": "path", "payload_signing_enabled": True}
+    assert hook.address.endpoint_url == "http://minio:9000"
+
+
+def test_the_connections_endpoint_wins(connect, monkeypatch) -> None:
+    """An endpoint of the connection is taken before that of the environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
+    hook = connect(endpoint_url="https://s3.example.test")
+    assert hook.aws.conn.meta.endpoint_url == hook.address.endpoint_url == "https://s3.example.test"
+
+
+@pytest.mark.parametrize("endpoint", [None, "https://s3.eu-west-1.amazonaws.com"])
+def test_aws_is_addressed_by_host(connect, monkeypatch, endpoint) -> None:
+    """On AWS the bucket is in the host's name, and TLS protects the bodies; Spark needs no address of it."""
+    hook = connect()
+    if endpoint is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    assert hook.aws.conn.meta.config.s3 == {"addressing_style": "virtual", "payload_signing_enabled": False}
+    assert hook.address.endpoint_url is None
 
 
 def test_the_address_has_no_credentials(connect) -> None:

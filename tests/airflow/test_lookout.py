@@ -165,6 +165,23 @@ def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatc
     asyncio.run(looks())
 
 
+def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted) -> None:
+    """Who is told to look again when the next look is due does not do so at once, and for ever."""
+
+    def closed() -> DestinationView:
+        raise Unavailable("no credentials yet")
+
+    async def looks() -> tuple[float, float]:
+        clock = Clock()
+        shared = Lookout(closed, clock=clock)
+        before = shared.next_due(60)
+        with pytest.raises(Unavailable):
+            await shared.look(waiting_for(partitions=[DAY]), 60)
+        return before, shared.next_due(60)
+
+    assert asyncio.run(looks()) == (0, 60)
+
+
 def test_an_unchanged_marker_is_not_read_again(counted, store) -> None:
     """As long as the ETag of ``_SUCCESS`` is the same, a look is a HEAD and a listing."""
     commit(store)

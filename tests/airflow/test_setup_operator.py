@@ -12,7 +12,18 @@ from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
-from tests.airflow.runs import FLIGHTS, TaskStateStore, at, commit, new_context, pending, visible, write_stage
+from airflow_s3commit.store.memory import MemoryStore
+from tests.airflow.runs import (
+    FLIGHTS,
+    TaskStateStore,
+    at,
+    commit,
+    commit_but_for_the_manifest,
+    new_context,
+    pending,
+    visible,
+    write_stage,
+)
 
 
 def operator(**arguments: Any) -> S3CommitSetupOperator:
@@ -119,17 +130,7 @@ def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, monkey
     write_stage(store, first)
     job = Job.at(store, JobReference.from_dict(first))
     job.seal()
-    put = store.put
-
-    def cut_off(bucket: str, key: str, *arguments: object, **options: object) -> object:
-        if "/manifests/" in key:
-            raise KeyboardInterrupt
-        return put(bucket, key, *arguments, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "put", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            job.commit()
+    commit_but_for_the_manifest(store, job, monkeypatch)
     operator(conflict_mode="replace").execute(new_context(2, remembered))
     assert job.manifest() is not None
     assert state(store, first) is None
@@ -162,6 +163,8 @@ def test_it_works_where_nothing_is_remembered(store) -> None:
     [
         ({"conflict_mode": "overwrite"}, "must be one of fail, append, replace"),
         ({"committer": "hourly"}, "committer"),
+        ({"track_pending": "disk"}, "track_pending"),
+        ({"fencing": "none"}, "fencing"),
         ({"destination": "https://lake/flights"}, "not an S3 URI"),
     ],
 )
@@ -169,6 +172,36 @@ def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> N
     """What a retry cannot mend fails at once, with a message that says what is wrong."""
     with pytest.raises(AirflowFailException, match=message):
         operator(**wrong).execute(context)
+
+
+def test_a_store_may_need_other_options(store, context) -> None:
+    """What the task says of tracking, fencing and order is what the job's record says."""
+    asked = {
+        "track_pending": "s3",
+        "fencing": "best-effort",
+        "replace_order": "delete-then-publish",
+    }
+    reference = operator(**asked).execute(context)
+    options = Job.at(store, JobReference.from_dict(reference)).record().options
+    assert {name: getattr(options, name) for name in asked} == asked
+
+
+def test_a_store_without_conditions_takes_best_effort(monkeypatch, context) -> None:
+    """It is refused at once, unless the task does without fencing."""
+    store = MemoryStore(conditions=False)
+    monkeypatch.setattr(S3CommitHook, "store", store)
+    with pytest.raises(AirflowFailException, match="best-effort"):
+        operator().execute(context)
+    assert state(store, operator(fencing="best-effort").execute(context)) == "open"
+
+
+def test_a_store_s_needs_may_be_templates(store, context) -> None:
+    """One DAG serves several stores: tracking and fencing are rendered for each run."""
+    setup = operator(track_pending="{{ params.track }}", fencing="{{ params.fence }}")
+    setup.render_template_fields({**context, "params": {"track": "s3", "fence": "best-effort"}})
+    reference = setup.execute(context)
+    options = Job.at(store, JobReference.from_dict(reference)).record().options
+    assert (options.track_pending, options.fencing) == ("s3", "best-effort")
 
 
 def test_staging_may_be_elsewhere(store, context) -> None:

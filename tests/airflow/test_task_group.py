@@ -44,6 +44,17 @@ def test_every_task_uses_the_groups_connection() -> None:
     assert {task.aws_conn_id for task in tasks} == {"lake"}
 
 
+def test_what_a_store_needs_is_given_to_the_group() -> None:
+    """Where uploads are tracked and how committers are fenced is handed to the setup."""
+    with DAG("nightly", schedule=None) as dag:
+        for name, needs in (("minio", {"track_pending": "s3", "fencing": "best-effort"}), ("aws", {})):
+            with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **needs) as commit:
+                commit.spark_submit(application="flights.py")
+    minio, aws = dag.get_task("minio.setup"), dag.get_task("aws.setup")
+    assert (minio.track_pending, minio.fencing) == ("s3", "best-effort")
+    assert (aws.track_pending, aws.fencing) == ("task", "required")
+
+
 def test_it_survives_serialization() -> None:
     """The scheduler sees the same tasks, the teardown with its flag among them."""
     dag = build()

@@ -88,6 +88,17 @@ def test_the_source_holds_all_that_a_builder_needs(distributions: Distributions)
         *("dags/nightly_flights_refresh.py", "dags/jobs/flights.py", "docker/compose.yaml", ".dockerignore"),
         *("docs/guarantees.md", "tests/conftest.py", "tests/packaging/conftest.py", ".ci/run"),
     } <= names
+    # What the tests in it read beside the packages, `make` and the site included.
+    assert {"mkdocs.yml", "pyproject.toml", ".gitignore"} <= names
+    for directory in (".ci", "benchmarks", "dags", "docker", "docs", "tests"):
+        files = (path for path in (ROOT / directory).rglob("*") if path.is_file())
+        kept = {
+            path.relative_to(ROOT).as_posix()
+            for path in files
+            if "__pycache__" not in path.parts and path.name != ".env"
+        }
+        assert kept
+        assert kept <= names
 
 
 def test_nothing_private_is_published(distributions: Distributions) -> None:

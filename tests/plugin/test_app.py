@@ -140,9 +140,9 @@ def test_a_bearer_token_serves_as_well_as_the_cookie(client: TestClient, scene: 
 def test_the_list_shows_the_jobs_of_readable_dags_alone(client: TestClient, scene: Scene) -> None:
     """A reader of one DAG sees its jobs, and neither another DAG's, nor those of no DAG, nor their sums."""
     page = signed_in(client, "viewer").get("/s3commit/").text
-    for shown in (scene.open, scene.sealed, scene.committing, scene.committed):
+    for shown in (scene.open, scene.sealed, scene.committing, scene.committed, scene.aborted):
         assert shown in page
-    for hidden in (scene.secret, scene.homeless, scene.aborted, "payroll"):
+    for hidden in (scene.secret, scene.homeless, "payroll"):
         assert hidden not in page
     assert re.search(r"Jobs under way</dt><dd>3<", page)
     everything = signed_in(client, "auditor").get("/s3commit/").text
@@ -163,9 +163,20 @@ def test_a_job_is_shown_to_readers_of_its_dag(
         assert unknown.text == page.text.replace(scene.sealed, "no-such-job")
 
 
-def test_a_job_without_a_dag_takes_the_right_to_all_of_them(client: TestClient, scene: Scene) -> None:
-    """One that was set up outside Airflow, or of which only its abort is known, is for those who read all."""
-    for job_id, at in ((scene.homeless, ORDERS), (scene.aborted, FLIGHTS)):
+def test_an_aborted_job_is_shown_to_readers_of_its_dag(client: TestClient, scene: Scene) -> None:
+    """Nothing is left of it but the record of its abort, which names the DAG."""
+    assert "teardown refresh.abort" in signed_in(client, "viewer").get(job_url(scene.aborted)).text
+    assert signed_in(client, "stranger").get(job_url(scene.aborted)).status_code == 404
+
+
+def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
+    client: TestClient, store: MemoryStore, scene: Scene
+) -> None:
+    """One that was set up outside Airflow, or whose abort names no DAG, is for those who read all."""
+    nameless = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
+    body = json.dumps({"version": 1, "job_id": nameless, "since": 0, "reason": None})
+    store.put("lake", f"flights/_s3commit/aborted/{nameless}.json", body.encode())
+    for job_id, at in ((scene.homeless, ORDERS), (nameless, FLIGHTS)):
         assert signed_in(client, "owner").get(job_url(job_id, at)).status_code == 404
         assert signed_in(client, "auditor").get(job_url(job_id, at)).status_code == 200
 
@@ -334,6 +345,21 @@ def test_a_store_without_credentials_is_a_message(scene: Scene, store: MemorySto
     assert client.get(job_url(scene.secret, ORDERS)).status_code == 503
 
 
+def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
+    scene: Scene, store: MemoryStore
+) -> None:
+    """It is read anew each minute, so that may be between the store's answer and the page."""
+
+    def endpoint_url(_: str | None) -> str:
+        raise AccessDenied("the connection 'lake' is not defined")
+
+    airflow = FastAPI()
+    airflow.mount("/s3commit", create_app(Board(lambda: read_places(FLIGHTS), lambda _: store, endpoint_url)))
+    page = signed_in(TestClient(airflow, base_url="http://airflow"), "root").get(job_url(scene.open))
+    assert page.status_code == 503
+    assert "is not defined" in page.text
+
+
 def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
     """A page waits so long and no longer, for all destinations together, and says so."""
     release = threading.Event()
@@ -365,7 +391,7 @@ def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene:
     """Those that say so themselves, and those that its tasks returned; with nothing to click."""
     run = f"/s3commit/run?dag_id=nightly_flights&run_id={NIGHTLY['run_id'].replace('+', '%2B')}"
     page = signed_in(client, "viewer").get(run).text
-    for shown in (scene.committed, scene.sealed, scene.committing, scene.open):
+    for shown in (scene.committed, scene.sealed, scene.committing, scene.open, scene.aborted):
         assert shown in page
     assert scene.secret not in page
     assert "<form" not in page

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from airflow_s3commit.exceptions import InvalidDestination, Unavailable
+from airflow_s3commit.plugin.board import Board
 from airflow_s3commit.plugin.forms import FORM_SECONDS, FormTokens
 from airflow_s3commit.plugin.glance import dollars_a_day
 from airflow_s3commit.plugin.picture import draw
@@ -20,6 +21,7 @@ from airflow_s3commit.plugin.places import Place, read_places
 from airflow_s3commit.plugin.reading import Reader, StillRunning, within
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.milestones import Milestone
+from airflow_s3commit.protocol.survey import JobSummary
 from airflow_s3commit.store.counting import total_requests
 from airflow_s3commit.store.memory import MemoryStore
 
@@ -130,6 +132,30 @@ def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
     patient = Reader(seconds=20)
     assert patient.read("key", reading) == 2
     assert patient.read("key", reading) == 3
+
+
+def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for another step than the one that is under way does not get that one's answer."""
+    begun, release = threading.Event(), threading.Event()
+
+    def end_job(*asked: object) -> str:
+        *_, step, reason = asked
+        if step == "recover":
+            begun.set()
+            release.wait(20)
+        return f"{step} {reason}"
+
+    monkeypatch.setattr("airflow_s3commit.plugin.board.end_job", end_job)
+    (place,) = read_places("s3://lake/flights/")
+    job = JobSummary(job_id="j", destination=place.uri, staging=None, state="committing")
+    board, store, answers = Board(lambda: [place], lambda _: store, wait=20), MemoryStore(), []
+    first = threading.Thread(target=lambda: answers.append(board.end(place, job, "recover", "by one")))
+    first.start()
+    assert begun.wait(20)
+    assert board.end(place, job, "rollback", "by another") == "rollback by another"
+    release.set()
+    first.join(20)
+    assert answers == ["recover by one"]
 
 
 def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:

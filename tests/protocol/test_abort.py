@@ -16,12 +16,14 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     Unavailable,
 )
-from airflow_s3commit.protocol.records import AbortReport
+from airflow_s3commit.protocol.abort import abort_job
+from airflow_s3commit.protocol.records import AbortedRecord, AbortReport, decode
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old 2"}
 NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=1/c": b"333"}
 SUCCESS = f"{ROOT}_SUCCESS"
+SAID = {"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"}
 
 
 def lake_at(state: str, **options: Any) -> Lake:
@@ -93,6 +95,39 @@ def test_an_abort_of_an_unknown_job_is_no_error() -> None:
     assert lake.staging(THEIRS) != []
     lake.job(THEIRS).abort()
     assert lake.staging(THEIRS) == []
+
+
+def aborted_record(lake: Lake) -> AbortedRecord:
+    """Return what is left of an aborted job."""
+    return decode(AbortedRecord, lake.get(f"{HOME}aborted/{OURS}.json"), "the record of the abort")
+
+
+def test_it_is_remembered_whose_job_it_was() -> None:
+    """What the orchestrator said of a job outlives its abort, and is kept by a second one."""
+    lake = lake_at("sealed", said=SAID)
+    lake.job(OURS).abort(reason="first")
+    assert (aborted_record(lake).context, aborted_record(lake).reason) == (SAID, "first")
+    lake.job(OURS).abort(reason="second")
+    assert aborted_record(lake).context == SAID
+
+
+def test_whose_job_it_was_is_known_without_a_state() -> None:
+    """A job whose setup died before it had a state is aborted under its DAG's name."""
+    lake = lake_at("empty", said=SAID)
+    lake.store.delete(BUCKET, f"{ROOT}__magic_job-{OURS}/state.json")
+    assert lake.job(OURS).abort().state == "absent"
+    assert aborted_record(lake).context == SAID
+
+
+@pytest.mark.parametrize("body", [None, b"{"], ids=["gone", "damaged"])
+def test_whose_job_it_was_may_be_unknown(body: bytes | None) -> None:
+    """A job whose record cannot be read is aborted all the same; what is left of it names nobody."""
+    lake = lake_at("open", said=SAID)
+    key = f"{ROOT}__magic_job-{OURS}/job.json"
+    lake.store.delete(BUCKET, key) if body is None else lake.store.put(BUCKET, key, body)
+    abort_job(lake.context())
+    assert aborted_record(lake).context == {}
+    check_untouched(lake)
 
 
 def test_an_aborted_job_is_over() -> None:

@@ -67,6 +67,7 @@ def test_the_last_endings_come_first_and_no_more_are_read_than_asked(store: Memo
     assert found.jobs[0].context == {"dag_id": "nightly"}
     assert found.jobs[0].output.files == 2
     assert found.jobs[1].reason == "why not"
+    assert found.jobs[1].context == {"dag_id": "nightly"}
     assert found.complete
 
 

@@ -289,6 +289,14 @@ def test_a_store_that_stays_busy_is_an_error() -> None:
         delete_objects(replace(lake.context(), store=store), doomed)
 
 
+def test_the_last_pause_is_followed_by_a_last_try() -> None:
+    """However busy the store is, nobody waits for nothing: between two tries is a pause, and behind none."""
+    lake, store, doomed = busy_lake(100, 1_000)
+    with pytest.raises(StoreRejected):
+        delete_objects(replace(lake.context(), store=store), doomed)
+    assert len(store.sizes) == len(lake.clock.slept) + 1
+
+
 def test_any_number_is_deleted_a_thousand_at_a_time() -> None:
     """Bulk deletes name a thousand objects, however many there are."""
     lake, store, doomed = busy_lake(0, 5_500)

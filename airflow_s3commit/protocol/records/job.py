@@ -177,12 +177,14 @@ class AbortedRecord(Versioned, frozen=True, kw_only=True):
         job_id: The job.
         since: When, in milliseconds since the epoch by the aborting machine's clock, for people.
         reason: Why, if the caller said so.
+        context: What the orchestrator said of the job, as its record had it; empty if that could not be read.
 
     """
 
     job_id: Text
     since: Count
     reason: str | None = None
+    context: dict[str, str] = field(default_factory=dict)
 
 
 class AbortReport(Struct, frozen=True, kw_only=True):
