@@ -10,8 +10,10 @@ from airflow_s3commit.exceptions import (
     JobFailed,
     NoSuchKey,
     NoSuchUpload,
+    OutcomeUnknown,
     S3CommitError,
     StoreRejected,
+    Unavailable,
 )
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
@@ -37,7 +39,8 @@ _BATCH = 1_000
 _BULK_DELETES_AT_ONCE = 4
 
 #: Why a store leaves an object of a bulk delete for now, and the seconds to wait before it is asked again.
-_BUSY = frozenset({"InternalError", "ServiceUnavailable", "SlowDown"})
+_INTERNAL = "InternalError"
+_BUSY = frozenset({_INTERNAL, "ServiceUnavailable", "SlowDown"})
 _BUSY_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -130,6 +133,8 @@ def delete_objects(context: JobContext, doomed: Iterable[Doomed]) -> int:
 
     Raises:
         StoreRejected: The store left an object for another reason than that it changed.
+        Unavailable: The store stays too busy for some of them.
+        OutcomeUnknown: The same, and of some it does not tell whether they are gone.
 
     """
     deleted = 0
@@ -138,15 +143,15 @@ def delete_objects(context: JobContext, doomed: Iterable[Doomed]) -> int:
         for pause in (*_BUSY_PAUSES, None):
             failed = _delete_batch(context, left)
             deleted += len(left) - len(failed)
-            busy = {failure.key for failure in failed if failure.code in _BUSY}
+            busy = {failure.key: failure.code for failure in failed if failure.code in _BUSY}
             left = [target for target in left if target.key in busy]
             if not left:
                 break
             if pause is None:
-                raise StoreRejected(
-                    f"{context.name}: the store is too busy to delete {len(left)} objects; run the step"
-                    " again",
-                    code="SlowDown",
+                # An internal error leaves open whether the object is gone.
+                kind = OutcomeUnknown if _INTERNAL in busy.values() else Unavailable
+                raise kind(
+                    f"{context.name}: the store is too busy to delete {len(left)} objects; run the step again"
                 )
             context.clock.sleep(pause)
     return deleted

@@ -40,8 +40,10 @@ class UploadVerbs(ClientCalls):
         super().__init__(client, retry)
         is_safe = client.meta.endpoint_url.startswith("https:")
         # Without TLS the body's hash is signed, which says more.
-        self._wanted: PartChecksum | None = best_checksum() if is_safe else None
-        self._agreed: PartChecksum | None = None
+        self._checksum: PartChecksum | None = best_checksum() if is_safe else None
+        # What buckets said of it, and the uploads of a bucket that knows it which were begun without.
+        self._known_to: dict[str, bool] = {}
+        self._without: set[str] = set()
 
     def create_upload(self, bucket: str, key: str, *, metadata: Mapping[str, str], content_type: str) -> str:
         """See `ObjectStore.create_upload`.
@@ -49,8 +51,8 @@ class UploadVerbs(ClientCalls):
         An answer that was lost leaves an upload of which nobody knows the id; a listing finds it.
         """
         options = {"Metadata": metadata, "ContentType": content_type}
-        checksum = self._wanted
-        if checksum is None:
+        checksum = self._checksum
+        if checksum is None or self._known_to.get(bucket) is False:
             return self._create(bucket, key, options)[0]
         asked = {"ChecksumAlgorithm": checksum.algorithm, "ChecksumType": "FULL_OBJECT"}
         try:
@@ -60,27 +62,36 @@ class UploadVerbs(ClientCalls):
                 raise
             upload_id, kind = self._create(bucket, key, options)[0], None
         if kind == "FULL_OBJECT":
-            self._agreed = checksum
+            self._known_to[bucket] = True
             return upload_id
-        self._wanted = self._agreed = None
-        log.info(
-            "Parts are sent to %s without a checksum: it knows no %s of whole objects",
-            self._client.meta.endpoint_url,
-            checksum.algorithm,
-        )
         if kind is not None:
             # Such an upload could only be completed by someone who knows the checksums of its parts.
             self._discard(bucket, key, upload_id)
-            return self._create(bucket, key, options)[0]
+            upload_id = self._create(bucket, key, options)[0]
+        self._do_without(bucket, upload_id, checksum)
         return upload_id
+
+    def _do_without(self, bucket: str, upload_id: str, checksum: PartChecksum) -> None:
+        """Remember that an upload was begun without a checksum; its bucket's others may have one."""
+        if self._known_to.setdefault(bucket, False):
+            self._without.add(upload_id)
+            return
+        log.info(
+            "Parts are sent to %s of %s without a checksum: it knows no %s of whole objects",
+            bucket,
+            self._client.meta.endpoint_url,
+            checksum.algorithm,
+        )
 
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
         """See `ObjectStore.upload_part`."""
         request = Request("UploadPart", bucket, key, upload_id)
-        checksum = self._agreed
-        options: Any = {} if checksum is None else {checksum.parameter: checksum.text(body)}
+        checksum = self._checksum
+        options: Any = {}
+        if checksum is not None and self._known_to.get(bucket) and upload_id not in self._without:
+            options = {checksum.parameter: checksum.text(body)}
 
         def attempt() -> str:
             content: Any = BufferBody(body)

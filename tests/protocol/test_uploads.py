@@ -252,9 +252,10 @@ def test_a_delete_that_the_store_refuses_is_an_error() -> None:
 class Busy(MemoryStore):
     """A store that is too busy for some objects of its first bulk deletes."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, code: str = "SlowDown") -> None:
         super().__init__()
         self.times = times
+        self.code = code
         self.sizes: list[int] = []
 
     def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
@@ -263,12 +264,12 @@ class Busy(MemoryStore):
         if len(self.sizes) > self.times:
             return super().delete_many(bucket, doomed)
         super().delete_many(bucket, doomed[::2])
-        return [DeleteFailure(target.key, "SlowDown", "reduce your rate") for target in doomed[1::2]]
+        return [DeleteFailure(target.key, self.code, "reduce your rate") for target in doomed[1::2]]
 
 
-def busy_lake(times: int, objects: int) -> tuple[Lake, Busy, list[Doomed]]:
+def busy_lake(times: int, objects: int, code: str = "SlowDown") -> tuple[Lake, Busy, list[Doomed]]:
     """Return a lake on a busy store with so many objects to delete."""
-    lake, store = Lake(), Busy(times)
+    lake, store = Lake(), Busy(times, code)
     doomed = [Doomed(f"k{n:05d}", store.put(BUCKET, f"k{n:05d}", b"x").etag) for n in range(objects)]
     return lake, store, doomed
 
@@ -282,17 +283,21 @@ def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
     assert list(store.list_objects(BUCKET, "")) == []
 
 
-def test_a_store_that_stays_busy_is_an_error() -> None:
-    """A store that is always too busy ends the deletion with what to do."""
-    lake, store, doomed = busy_lake(100, 4096)
-    with pytest.raises(StoreRejected, match="run the step again"):
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("SlowDown", Unavailable), ("ServiceUnavailable", Unavailable), ("InternalError", OutcomeUnknown)],
+)
+def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -> None:
+    """A store that is always too busy ends the deletion with what to do, and with what it leaves open."""
+    lake, store, doomed = busy_lake(100, 4096, code)
+    with pytest.raises(kind, match="run the step again"):
         delete_objects(replace(lake.context(), store=store), doomed)
 
 
 def test_the_last_pause_is_followed_by_a_last_try() -> None:
     """However busy the store is, nobody waits for nothing: between two tries is a pause, and behind none."""
     lake, store, doomed = busy_lake(100, 1_000)
-    with pytest.raises(StoreRejected):
+    with pytest.raises(Unavailable):
         delete_objects(replace(lake.context(), store=store), doomed)
     assert len(store.sizes) == len(lake.clock.slept) + 1
 

@@ -22,6 +22,11 @@ def created(kind: str | None = None) -> Answer:
     return Answer(200, CREATED, {} if kind is None else {"x-amz-checksum-type": kind})
 
 
+def named(upload_id: str) -> Answer:
+    """Return the same for an upload of that id, by a store that says nothing of checksums."""
+    return Answer(200, CREATED.replace(b">u<", f">{upload_id}<".encode()))
+
+
 def sent_by(*script: Answer, config: S3Config | None = None) -> list[Any]:
     """Start an upload and send a part; return the requests."""
     wire = Wire(*script, config=config)
@@ -109,3 +114,20 @@ def test_a_lost_answer_starts_no_second_upload_without_checksum() -> None:
     with pytest.raises(OutcomeUnknown):
         store.create_upload("lake", "k", metadata={}, content_type="a/b")
     assert len(wire.requests) == 1
+
+
+def test_uploads_of_one_store_keep_what_each_was_begun_with() -> None:
+    """A bucket that knows no checksum, or another upload that got none, takes nothing from the first."""
+    refused = Answer(501, error_body("NotImplemented"))
+    script = [created("FULL_OBJECT"), refused, named("v"), PART, PART, named("w"), PART, PART]
+    wire = Wire(*script)
+    store = S3Store(wire.client, retry=RetryPolicy(clock=ManualClock()), transport="boto3")
+    first = store.create_upload("lake", "k", metadata={}, content_type="a/b")
+    other = store.create_upload("pond", "k", metadata={}, content_type="a/b")
+    store.upload_part("lake", "k", first, 1, b"content")
+    store.upload_part("pond", "k", other, 1, b"content")
+    later = store.create_upload("lake", "k", metadata={}, content_type="a/b")
+    store.upload_part("lake", "k", later, 1, b"content")
+    store.upload_part("lake", "k", first, 2, b"content")
+    sent = [bool(checksums(request)) for request in wire.requests]
+    assert sent == [True, True, False, True, False, True, False, True]
