@@ -186,4 +186,4 @@ class AuditFailed(Refused):
 
 
 class StoreUnsuitable(Refused):
-    """The store does not honour what the protocol stands on."""
+    """The store does not honour what the protocol stands on, or is not to be reached as it was described."""

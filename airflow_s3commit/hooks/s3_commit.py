@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
+from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.settings import DEFAULT_CONNECTION
 
 if TYPE_CHECKING:
@@ -160,7 +162,13 @@ class S3CommitHook(BaseHook):
 
     @property
     def _given_endpoint(self) -> str | None:
-        return self._plain.conn_config.get_service_endpoint_url("s3") or None
+        endpoint: str | None = self._plain.conn_config.get_service_endpoint_url("s3") or None
+        if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+            raise StoreUnsuitable(
+                f"the endpoint of the connection {self.aws_conn_id!r} holds a user name or password, which"
+                " would end up in logs and Spark's conf: put them into its login and password"
+            )
+        return endpoint
 
     def _hook_for(self, endpoint_url: str | None) -> S3Hook:
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.store.s3 import S3Store
 
@@ -85,6 +86,15 @@ def test_aws_is_addressed_by_host(connect, monkeypatch, endpoint) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     assert hook.aws.conn.meta.config.s3 == {"addressing_style": "virtual", "payload_signing_enabled": False}
     assert hook.address.endpoint_url is None
+
+
+def test_an_endpoint_with_a_password_is_refused(connect) -> None:
+    """A password in the endpoint's URL would end up in logs and Spark's conf, so no store is made of it."""
+    hook = connect(endpoint_url="http://me:hush@127.0.0.1:8333")
+    for use in (lambda: hook.address, lambda: hook.store):
+        with pytest.raises(StoreUnsuitable, match=r"'lake'.*put them into its login and password") as refused:
+            use()
+        assert "hush" not in str(refused.value)
 
 
 def test_the_address_has_no_credentials(connect) -> None:
