@@ -31,7 +31,7 @@ stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark a
 
 test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
 	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
-	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time
 	@for one in commit_rate scale requests write; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done

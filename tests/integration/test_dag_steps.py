@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from airflow_s3commit.demo.seaweed import SeaweedServer
     from airflow_s3commit.store.s3 import S3Store
 
-pytestmark = [pytest.mark.airflow, pytest.mark.seaweedfs, pytest.mark.xdist_group("dag_steps")]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("dag_steps"),
+    pytest.mark.timeout(1800),  # the first test waits until every step has been taken
+]
 
 ROOT = Path(__file__).parents[2]
 DAY = "2013-01-01"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.demo.seaweed import SeaweedServer
     from airflow_s3commit.store.s3 import S3Store
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.seaweedfs]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = "2013-01-01", "2013-01-02"

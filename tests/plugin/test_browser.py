@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
 from airflow_s3commit.store.s3 import S3Store
 from tests.plugin.live import UNREACHABLE, LiveAirflow
-from tests.plugin.scene import FLIGHTS, Scene, set_scene
+from tests.plugin.scene import FLIGHTS, NIGHTLY, Scene, begin, crash, set_scene
 
 if TYPE_CHECKING:
     from airflow_s3commit.demo.seaweed import SeaweedServer
@@ -42,6 +42,7 @@ ARGUMENTS = (
 
 #: Milliseconds; the first pages load half of Airflow.
 PATIENCE = 90_000
+expect.set_options(timeout=PATIENCE)
 
 #: What Airflow's own frame is warned of, and what its parts ask for that are not there.
 HARMLESS = ("allow-scripts and allow-same-origin",)
@@ -104,7 +105,7 @@ def go(page: Page, airflow: LiveAirflow, path: str) -> FrameLocator:
     """Open a page of Airflow that frames one of ours; return the frame when it shows something."""
     page.goto(f"{airflow.url}{path}")
     frame = page.frame_locator("iframe")
-    expect(frame.locator("main")).to_be_visible(timeout=PATIENCE)
+    expect(frame.locator("main")).to_be_visible()
     return frame
 
 
@@ -139,7 +140,7 @@ def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scen
     page.get_by_role("menuitem", name="S3 commits").click()
     frame = page.frame_locator("iframe")
     for job_id in (scene.open, scene.sealed, scene.committing, scene.committed, scene.secret):
-        expect(frame.locator(f'a[title="{job_id}"]')).to_be_visible(timeout=PATIENCE)
+        expect(frame.locator(f'a[title="{job_id}"]')).to_be_visible()
     expect(frame.get_by_role("heading", name=UNREACHABLE)).to_be_visible()
     expect(frame.get_by_role("alert")).to_contain_text("This destination could not be read")
     expect(frame.get_by_role("img", name="percent completed")).to_be_visible()
@@ -219,21 +220,23 @@ def test_a_viewer_is_offered_nothing(browser: Browser, airflow: LiveAirflow, sce
 
 
 def test_a_job_is_aborted_and_another_one_recovered(
-    browser: Browser, airflow: LiveAirflow, store: S3Store, scene: Scene
+    browser: Browser, airflow: LiveAirflow, store: S3Store
 ) -> None:
     """By two clicks each, through the session's cookie, from Airflow's frame."""
+    doomed = begin(store, context=NIGHTLY, day=6, files=24).reference.job_id
+    stuck = crash(store, context=NIGHTLY, day=7, files=24).reference.job_id
     page, complaints = opened(browser, airflow, "ann")
-    frame = go(page, airflow, job_path(scene.open))
+    frame = go(page, airflow, job_path(doomed))
     frame.get_by_role("link", name="Abort the job…").click()
     frame.get_by_role("button", name="Abort the job").click()
     expect(frame.get_by_role("status")).to_contain_text("It is aborted: 24 uploads discarded")
-    assert job_at(store, scene.open).state() is None
+    assert job_at(store, doomed).state() is None
 
-    frame = go(page, airflow, job_path(scene.committing))
+    frame = go(page, airflow, job_path(stuck))
     frame.get_by_role("link", name="Go on with the commit…").click()
     frame.get_by_role("button", name="Go on with the commit").click()
     expect(frame.get_by_role("status")).to_contain_text("It is committed: 24 files")
-    assert job_at(store, scene.committing).manifest() is not None
+    assert job_at(store, stuck).manifest() is not None
     frame.get_by_role("link", name="Back to the job").click()
     expect(frame.locator("h1")).to_contain_text("committed")
     assert complaints == []

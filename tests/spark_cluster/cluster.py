@@ -230,9 +230,7 @@ class Application(DriverProcess):
 
     def __init__(self, log: Path, environment: Mapping[str, str], conf: Mapping[str, str]) -> None:
         super().__init__("tests.spark_cluster.application", log=log, environment=environment)
-        shared = {n: v for n, v in os.environ.items() if n == "PYTHONPATH"}
-        executors = {f"spark.executorEnv.{name}": value for name, value in shared.items()}
-        self.tell({"conf": {**SMALL, **executors, **conf}})
+        self.tell({"conf": {**SMALL, **conf}})
 
     def call(self, function: str, **arguments: Any) -> Any:
         """Run a function of `tests.spark_cluster.work` there, with its session, and return what it returns.
