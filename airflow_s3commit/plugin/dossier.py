@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.commit_progress import CommitProgress, commit_pro
 from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.endings import aborted_summary
 from airflow_s3commit.protocol.job_details import JobDetails, describe_job
 from airflow_s3commit.protocol.layout import Layout
 from airflow_s3commit.protocol.milestones import Milestone, milestones
@@ -112,19 +113,8 @@ def _described(context: JobContext, root: Destination | None) -> JobDetails:
         stored = journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord)
         if stored is None:
             raise
-        record = stored.record
-        return JobDetails(
-            summary=JobSummary(
-                job_id=record.job_id,
-                destination=destination.uri,
-                staging=None,
-                state="aborted",
-                since=record.since,
-                reason=record.reason,
-                context=record.context,
-                age=max(stored.date - stored.modified, 0.0),
-            )
-        )
+        age = max(stored.date - stored.modified, 0.0)
+        return JobDetails(summary=aborted_summary(stored.record, destination, age))
 
 
 def _planned(

@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, dec
 from airflow_s3commit.protocol.survey import JobSummary, committed_summary
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 
-__all__ = ["Endings", "latest_endings"]
+__all__ = ["Endings", "aborted_summary", "latest_endings"]
 
 #: Objects that are listed to find the latest: ten requests for each of manifests and aborts.
 _LISTED = 10_000
@@ -82,6 +82,11 @@ def _summary(destination: Destination, key: str, fetched: Fetched) -> JobSummary
             age=age,
             problem=str(error),
         )
+    return aborted_summary(aborted, destination, age)
+
+
+def aborted_summary(aborted: AbortedRecord, destination: Destination, age: float | None) -> JobSummary:
+    """Describe an aborted job by all that is left of it: its record, and that record's age in seconds."""
     return JobSummary(
         job_id=aborted.job_id,
         destination=destination.uri,
