@@ -45,7 +45,7 @@ from airflow_s3commit.protocol.uploads import (
 from airflow_s3commit.store.base import Doomed, Head, ObjectInfo
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["abort_job", "abort_stage"]
+__all__ = ["abort_job", "abort_late", "abort_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -102,15 +102,37 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
 
 
+def abort_late(context: JobContext) -> int:
+    """Abort what task attempts have uploaded since their job was committed and cleaned up; return how many.
+
+    Such an attempt does not count: its twin does, and it was about to be killed when the commit looked.
+    Before: the job is committed. After: nothing of it is pending, nor in its staging. Run again: looks again.
+
+    Raises:
+        JobClosed: The job is not committed, or its commit is not through.
+        S3CommitError: Something could not be aborted; run it again.
+
+    """
+    if read_state(context) is not None or find_manifest(context) is None:
+        raise JobClosed(f"{context.name} is not committed: its uploads are not late")
+    with naming(context, "abort"):
+        return _abort_leftovers(context)
+
+
 def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
     spend(context, reason, _said_of(context))
+    return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
+
+
+def _abort_leftovers(context: JobContext) -> int:
+    """Abort what a job without a state has pending, and remove its staging; return how many uploads."""
     tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
     uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
-    return AbortReport(uploads=uploads, objects=0, state="absent")
+    return uploads
 
 
 def _said_of(context: JobContext) -> Mapping[str, str]:

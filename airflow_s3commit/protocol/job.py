@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.abort import abort_job, abort_stage
+from airflow_s3commit.protocol.abort import abort_job, abort_late, abort_stage
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
 from airflow_s3commit.protocol.context import JobContext, new_uuid
@@ -259,6 +259,10 @@ class Job:
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
         """See `airflow_s3commit.protocol.abort.abort_job`."""
         return abort_job(self._live_or_ended(), force=force, reason=reason)
+
+    def abort_late(self) -> int:
+        """See `airflow_s3commit.protocol.abort.abort_late`."""
+        return abort_late(self._live_or_ended())
 
     def recover(
         self,

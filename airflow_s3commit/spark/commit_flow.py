@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.clock import SystemClock
 from airflow_s3commit.exceptions import (
     AccessDenied,
-    AlreadyCommitted,
     InvalidDestination,
     JobMismatch,
     S3CommitError,
@@ -29,6 +27,7 @@ from airflow_s3commit.protocol.records import (
     ManifestRecord,
     SealReference,
 )
+from airflow_s3commit.spark.dying_tasks import QUIET, abort_twins, abort_until_quiet
 from airflow_s3commit.spark.executor_store import forget_store, store_of_process
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
@@ -38,18 +37,17 @@ from airflow_s3commit.spark.session import (
     StoreSettings,
     job_from_conf,
     store_from_conf,
+    tasks_have_twins,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from airflow_s3commit.clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
 
 __all__ = [
     "Target",
     "abort_failed_write",
-    "abort_until_quiet",
     "abort_write",
     "commit_write",
     "own_target",
@@ -63,12 +61,6 @@ logger = logging.getLogger(__name__)
 #: States in which a write's own job may be aborted; in the others a commit is, or was, under way.
 _ABORTABLE = ("open", "sealed", "aborting", "aborted")
 
-#: Spark calls an abort before it kills the tasks that still run, and gives a worker two seconds more. So an
-#: abort looks again: until nothing new was found for the shorter time, but not beyond the longer (seconds).
-_QUIET = 4.0
-_LONGEST_LOOK = 10.0
-_PAUSE = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -80,6 +72,7 @@ class Target:
         stage_attempt: Which attempt at it.
         own: Whether the write set the job up by itself, and so commits it.
         store: How to reach the store.
+        twins: Whether Spark may run a second attempt at a task beside the first.
 
     """
 
@@ -88,6 +81,7 @@ class Target:
     stage_attempt: str
     own: bool
     store: StoreSettings
+    twins: bool = False
 
     def job(self) -> Job:
         """Return the job, with this process's store."""
@@ -138,8 +132,7 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     store = options.store.or_else(store_from_conf(conf))
     found = given or job_from_conf(conf)
     if found is None:
-        own = own_target(options, job_id)
-        return Target(own.reference, own.stage, own.stage_attempt, True, store)
+        return replace(own_target(options, job_id), store=store, twins=tasks_have_twins(conf))
     destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
@@ -194,7 +187,9 @@ def commit_write(
         job.seal()
         job.plan()
         manifest = job.commit()
-    logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
+        logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
+        if target.twins:
+            abort_twins(job)
     return seal, manifest
 
 
@@ -220,7 +215,7 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
                 job.abort_stage(target.stage, target.stage_attempt)
         elif state is None or state.state in _ABORTABLE:
             # Without a state too: no task may set the job up from now on.
-            abort_until_quiet(job, quiet=0.0 if tasks_ended else _QUIET)
+            abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
         else:
             logger.warning(
                 "job %s on %s is %s: not aborted; run `s3commit recover` if it should go on",
@@ -246,41 +241,6 @@ def abort_failed_write(
             "job %s on %s could not be aborted; %s",
             target.reference.job_id, target.reference.destination, instead, exc_info=True,
         )  # fmt: skip
-
-
-def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = _QUIET) -> int:
-    """Abort a job whose tasks may still be running, and look again until they seem to have ended.
-
-    What a task uploads afterwards, before it finds out that its job is gone, only a sweep finds.
-
-    Args:
-        job: The write's own job.
-        clock: Where time comes from.
-        quiet: Seconds without a find after which it is enough.
-
-    Returns:
-        How many uploads were aborted.
-
-    Raises:
-        S3CommitError: As `Job.abort` does.
-
-    """
-    clock = clock or SystemClock()
-    began = changed = clock.monotonic()
-    aborted = 0
-    while True:
-        try:
-            found = job.abort(reason="the Spark write failed").uploads
-        except AlreadyCommitted:
-            logger.info("job %s is committed: not aborted", job.reference.job_id)
-            return aborted
-        aborted += found
-        now = clock.monotonic()
-        if found:
-            changed = now
-        if now - changed >= quiet or now - began >= _LONGEST_LOOK:
-            return aborted
-        clock.sleep(_PAUSE)
 
 
 def _check_modes(job: Job, options: WriteOptions) -> None:

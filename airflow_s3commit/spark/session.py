@@ -12,7 +12,15 @@ from typing import TypeAlias
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.records import JobReference
 
-__all__ = ["JobInConf", "StoreSettings", "committer_conf", "job_from_conf", "parse_flag", "store_from_conf"]
+__all__ = [
+    "JobInConf",
+    "StoreSettings",
+    "committer_conf",
+    "job_from_conf",
+    "parse_flag",
+    "store_from_conf",
+    "tasks_have_twins",
+]
 
 JOB_ID = "spark.s3commit.job.id"
 JOB_DESTINATION = "spark.s3commit.job.destination"
@@ -136,6 +144,11 @@ def store_from_conf(get: ConfGet) -> StoreSettings:
         region=get(ENDPOINT_REGION) or None,
         path_style=parse_flag(PATH_STYLE, path_style) if path_style else None,
     )
+
+
+def tasks_have_twins(get: ConfGet) -> bool:
+    """Tell whether Spark may run a second attempt at a slow task beside the first."""
+    return (get("spark.speculation") or "").strip().lower() == "true"
 
 
 def parse_flag(name: str, value: str) -> bool:

@@ -316,3 +316,34 @@ def test_one_stage_attempt_can_be_aborted() -> None:
     job.seal()
     job.commit()
     assert lake.data() == {named("dt=1/a"): b"second"}
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_what_a_late_attempt_uploads_can_be_aborted_after_the_commit(unique: bool) -> None:
+    """After the commit, uploads of a job's attempts that still run go, with their records; its files stay."""
+    lake = lake_at("open", committer="magic", unique_filenames=unique)
+    job = lake.job()
+    late = job.task_attempt("spark", "1", "00009", "9", threads=0)
+    with late.open("dt=1/early") as file:
+        file.write(b"discarded by the commit")
+    job.seal()
+    job.commit()
+    before = lake.data()
+    with late.open("dt=1/late") as file:
+        file.write(b"late")
+    assert len(lake.pending()) == 2
+    job.abort_late()
+    assert [key for key in lake.pending() if THEIRS not in key] == []
+    assert lake.staging() == []
+    assert lake.data() == before
+    assert job.abort_late() == 0
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_of_a_job_that_is_not_committed_is_late(state: str) -> None:
+    """A job under way, whose uploads may count, refuses; nothing is aborted."""
+    lake = lake_at(state)
+    before = lake.pending()
+    with pytest.raises(JobClosed, match="not committed"):
+        lake.job().abort_late()
+    assert lake.pending() == before

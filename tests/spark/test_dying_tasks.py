@@ -1,4 +1,4 @@
-"""How the driver's side ends a write that failed."""
+"""What tasks upload that are being killed, after an abort or a commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.spark.commit_flow import abort_until_quiet
+from airflow_s3commit.spark.dying_tasks import abort_twins, abort_until_quiet
 from airflow_s3commit.store.memory import MemoryStore
 from tests.fakes import ManualClock
 
@@ -46,6 +46,13 @@ def job(store: MemoryStore) -> Job:
 def start_upload(store: MemoryStore, number: int) -> None:
     """Start an upload as a task does that has not noticed the abort."""
     store.create_upload("lake", f"t/part-{number}-j1.parquet", metadata={}, content_type="")
+
+
+def commit(job: Job) -> None:
+    """Commit a job without output."""
+    job.seal_stage("spark", "0", [])
+    job.seal()
+    job.commit()
 
 
 def test_what_tasks_upload_after_an_abort_is_found(store: MemoryStore, job: Job) -> None:
@@ -85,8 +92,25 @@ def test_a_job_aborted_before_it_was_set_up_is_not_set_up(store: MemoryStore) ->
 
 def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
     """Where the commit went through after all, nothing is aborted."""
-    job.seal_stage("spark", "0", [])
-    job.seal()
-    job.commit()
+    commit(job)
     assert abort_until_quiet(job, ManualClock()) == 0
     assert job.manifest() is not None
+
+
+def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: Job) -> None:
+    """Uploads of a speculative attempt that Spark is still killing are aborted; the commit stands."""
+    commit(job)
+    start_upload(store, 0)
+    clock = Later(lambda pauses: start_upload(store, pauses) if pauses == 2 else None)
+    assert abort_twins(job, clock) == 2
+    assert list(store.list_uploads("lake", "t/")) == []
+    assert clock.monotonic() == 6.0
+    assert job.manifest() is not None
+
+
+def test_a_commit_stands_though_its_twins_cannot_be_aborted(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a job cannot be looked at after its commit, that is logged with the next action."""
+    assert abort_twins(job, ManualClock()) == 0
+    assert "s3commit sweep" in caplog.text

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.spark import write_pending
+from tests.spark_cluster.cluster import wait_until
 from tests.spark_cluster.faults import Fault
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def write(
 
     """
     usual = spark.sparkContext.pythonExec
+    scheduling = spark.sparkContext._jsc.sc().conf()
+    multiplier = scheduling.get(_MULTIPLIER, "3")
     before = {key: spark.conf.get(key, None) for key in conf}
     for key, value in conf.items():
         spark.conf.set(key, value)
@@ -56,14 +59,25 @@ def write(
     try:
         frame = numbered(spark, rows, tasks)
         if shuffle:
+            _spread_map_tasks(spark)
             frame = frame.repartition(tasks)
         if fault is not None:
             frame = Fault(**fault).of(frame)
         return _write(frame, door, destination, {**TIGHT, **(options or {})})
     finally:
+        scheduling.set(_MULTIPLIER, multiplier)
         spark.sparkContext.pythonExec = usual
         for key, earlier in before.items():
             spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
+
+
+def _spread_map_tasks(spark: SparkSession) -> None:
+    """See to it that each of two executors has shuffle files to lose: no first come, no twin has them all."""
+    context = spark.sparkContext._jsc.sc()
+    # The driver is among them.
+    wait_until("both executors are there", lambda: context.getExecutorMemoryStatus().size() > 2)
+    # Each stage's scheduler reads the conf anew.
+    context.conf().set(_MULTIPLIER, "1000000")
 
 
 def numbered(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
@@ -93,6 +107,9 @@ def ship(spark: SparkSession, *, path: str) -> None:
     """Send a zip to every executor, as ``--py-files`` does."""
     spark.sparkContext.addPyFile(path)
 
+
+#: By how much a task is to be slower than the others for a twin to be started.
+_MULTIPLIER = "spark.speculation.multiplier"
 
 #: What Spark itself copies from the driver's environment into its Hadoop configuration, for Hadoop's clients.
 _COPIED_BY_SPARK = re.compile(
