@@ -16,6 +16,9 @@ FAULTS: tuple[Fault, ...] = ("before", "after", "lost", "refused")
 
 _PAGED = ("list_objects", "list_uploads", "list_parts")
 
+#: Verbs after which everything is as before.
+_READS = ("check_bucket", "stale_upload_days", "head", "get", *_PAGED)
+
 
 class Crash(BaseException):
     """The process is dead: no handler of errors sees this, and no call goes through any more."""
@@ -28,7 +31,7 @@ class FaultyStore:
         inner: The store.
         at: Which call, from 1; 0 for none.
         fault: What happens there.
-        observe: Called after every call that went through.
+        observe: Called after every call that went through and may have changed something.
         gate: Called before every call, with its name.
 
     Attributes:
@@ -92,5 +95,6 @@ class FaultyStore:
         made = make()
         if verb in _PAGED:
             made = iter(list(made))
-        self._observe()
+        if verb not in _READS:
+            self._observe()
         return made
