@@ -186,9 +186,9 @@ def big_set(lake: Lake, files: int) -> Any:
     return lake.place_task(encode(PendingSet(jobId=OURS, commits=commits, s3commit=extra)), files)
 
 
-def test_a_task_of_a_hundred_thousand_files_is_committed() -> None:
-    """A pendingset of 100,000 entries works from seal to manifest, and is held no more than once."""
-    lake, files = Lake(), 100_000
+def test_a_task_of_thirty_thousand_files_is_committed() -> None:
+    """A pendingset of 30,000 entries works from seal to manifest, and is held no more than once."""
+    lake, files = Lake(), 30_000
     job = lake.set_up()
     task = big_set(lake, files)
     size = len(lake.get(lake.pendingset_key()))
