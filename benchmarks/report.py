@@ -24,6 +24,11 @@ __all__ = ["Measured", "as_markdown", "machine", "measure", "show", "write_secti
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
+# Python looks for modules in a script's own folder first, where `requests.py` would be taken for the library
+# of that name by whatever asks for it later. What lies here is still found, after everything else.
+if sys.path and Path(sys.path[0]).resolve() == RESULTS.parent.resolve():
+    sys.path.append(sys.path.pop(0))
+
 
 @dataclass(slots=True)
 class Measured:

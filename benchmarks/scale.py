@@ -7,7 +7,13 @@ step in a process of its own whose greatest resident size the system tells. The 
 alone: the server behind them, `null_server.py`, answers their completion as S3 would and makes no object, but
 keeps all records. Our bound of 3,000 requests a second is lifted, but for the row that says so.
 
-By size: commits of 40 real files of 1 KiB to 16 MiB each on SeaweedFS. No byte is copied, so it must be flat.
+By bytes a file, recorded: jobs of as many uploads, of 1 KiB to 5 GiB each, committed likewise, in turn,
+round after round. What a completion sends is an ETag for each part: time and memory are flat but for that,
+which the case of 1 MiB in as many parts as 5 GiB have tells apart.
+
+Processor time is a step's own, without starting Python and importing.
+
+By bytes a file, real: commits of 40 files of 1 KiB to 16 MiB on SeaweedFS. No byte is copied: it is flat.
 """
 
 from __future__ import annotations
@@ -41,21 +47,43 @@ if TYPE_CHECKING:
 ETAG = "9b2cf535f27731c974343645a3985328"
 DESTINATION = f"s3://{BUCKET}/flights/"
 FILES_A_TASK = 1_000
-FILE_BYTES = 134_217_728
+#: Bytes and parts of a file where its size is not the question.
+FILE = (134_217_728, 2)
 REAL_FILES = 40
 MIB = 1024 * 1024
 
+#: Bytes and parts of the files of jobs that differ in nothing else: parts of 64 MiB, but for one of them.
+RECORDED = {
+    "1 KiB, 1 part": (1024, 1),
+    "1 MiB, 1 part": (MIB, 1),
+    "64 MiB, 1 part": (64 * MIB, 1),
+    "5 GiB, 80 parts": (5 * 1024 * MIB, 80),
+    "1 MiB, as if of 80 parts": (MIB, 80),
+}
+COLUMNS = (
+    "files",
+    "seal, s",
+    "plan, s",
+    "commit, s",
+    "files/s",
+    "CPU, µs a file",
+    "commit, MiB",
+    "peak, MiB",
+)
+RECORDED_COLUMNS = ("bytes a file", "commit, s", "lowest to highest", "CPU, µs a file", "to the first", "MiB")
 
-def pend(store: S3Store, files: int) -> tuple[Job, list[CommittedTask]]:
-    """Set a job up whose tasks have written down so many uploads, in 30 partitions."""
+
+def pend(store: S3Store, files: int, file: tuple[int, int] = FILE) -> tuple[Job, list[CommittedTask]]:
+    """Set a job up whose tasks have written down so many uploads, of so many bytes and parts each."""
     options = JobOptions(committer="partitioned", conflict_mode="replace")
     job = Job.setup(store, DESTINATION, options=options)
     starts = range(0, files, FILES_A_TASK)
     with ThreadPoolExecutor(8) as executor:
-        return job, list(executor.map(lambda first: _pendingset(store, job, first, files), starts))
+        return job, list(executor.map(lambda first: _pendingset(store, job, first, files, file), starts))
 
 
-def _pendingset(store: S3Store, job: Job, first: int, files: int) -> CommittedTask:
+def _pendingset(store: S3Store, job: Job, first: int, files: int, file: tuple[int, int]) -> CommittedTask:
+    size, parts = file
     job_id, count = job.reference.job_id, min(FILES_A_TASK, files - first)
     task = f"{first // FILES_A_TASK:05d}"
     commits = [
@@ -64,9 +92,9 @@ def _pendingset(store: S3Store, job: Job, first: int, files: int) -> CommittedTa
             uploadId=f"upload-{n}",
             bucket=BUCKET,
             destinationKey=f"flights/dt=2013-01-{n % 30 + 1:02d}/part-{n:07d}-{job_id}.parquet",
-            etags=[ETAG, ETAG],
-            length=FILE_BYTES,
-            partCount=2,
+            etags=[ETAG] * parts,
+            length=size,
+            partCount=parts,
             jobId=job_id,
             s3commit=UploadExtra(upload=f"00000000-0000-4000-8000-{n:012d}", rows=1_000_000),
         )
@@ -77,7 +105,7 @@ def _pendingset(store: S3Store, job: Job, first: int, files: int) -> CommittedTa
     key = job._context.layout.pendingset("spark", "1", task, "0")  # noqa: SLF001 - no task wrote it
     return CommittedTask(
         stage="spark", stage_attempt="1", task=task, attempt="0", location=f"s3://{BUCKET}/{key}",
-        etag=store.put(BUCKET, key, body).etag, files=count, bytes=count * FILE_BYTES, rows=count * 1_000_000,
+        etag=store.put(BUCKET, key, body).etag, files=count, bytes=count * size, rows=count * 1_000_000,
     )  # fmt: skip
 
 
@@ -98,7 +126,7 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
     told: dict[str, Any] = json.loads(sys.stdin.read())
     tasks = [CommittedTask.from_dict(task) for task in told.pop("tasks", ())]
     job = Job.at(store, JobReference.from_dict(told))
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     if step == "seal":
         job.seal_stage("spark", "1", tasks)
         job.seal()
@@ -109,7 +137,7 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     result = {
         "seconds": time.monotonic() - began,
-        "cpu": used.ru_utime + used.ru_stime,
+        "cpu": used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime,
         "mib": used.ru_maxrss / 1024,
     }
     print(json.dumps(result))
@@ -119,18 +147,33 @@ def by_number(counts: list[tuple[int, float | None]]) -> Iterator[tuple[int, flo
     """Commit jobs of so many files, each with a bound of requests a second or none."""
     for count, bound in counts:
         with null_server(0) as config:
-            store = S3Store.connect(config)
-            job, tasks = pend(store, count)
-            reference = job.reference
-            with_tasks = _WithTasks(reference, tasks)
-            steps = {"seal": in_a_process("seal", config, with_tasks)}  # type: ignore[arg-type]
-            steps["plan"] = in_a_process("plan", config, reference)
-            bound_word = [str(bound)] if bound else []
-            steps["commit"] = in_a_process("commit", config, reference, *bound_word)
-            manifest = job.manifest()
-            assert manifest is not None
-            assert manifest.counts.files == count
-        yield count, bound, steps
+            yield count, bound, _steps(config, count, FILE, bound)
+
+
+def _steps(
+    config: S3Config, count: int, file: tuple[int, int], bound: float | None = None
+) -> dict[str, dict[str, float]]:
+    """Seal, plan and commit a job; return what each took."""
+    job, tasks = pend(S3Store.connect(config), count, file)
+    reference = job.reference
+    with_tasks = _WithTasks(reference, tasks)
+    steps = {"seal": in_a_process("seal", config, with_tasks)}  # type: ignore[arg-type]
+    steps["plan"] = in_a_process("plan", config, reference)
+    steps["commit"] = in_a_process("commit", config, reference, *([str(bound)] if bound else []))
+    manifest = job.manifest()
+    assert manifest is not None
+    assert manifest.counts.files == count
+    return steps
+
+
+def by_recorded_size(count: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Commit jobs of uploads of each size, in turn; return what their commits took."""
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in RECORDED}
+    for _ in range(rounds):
+        for name, file in RECORDED.items():
+            with null_server(0) as config:
+                taken[name].append(_steps(config, count, file)["commit"])
+    return taken
 
 
 class _WithTasks:
@@ -171,56 +214,65 @@ def _commit_of(store: S3Store, destination: str, size: int) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def main() -> None:
-    """Measure, print, and write down all but the quick edition."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="up to 10,000 files; in about half a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
-    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.step:
-        take_step(options.step[0], options.step[1], options.step[2] if len(options.step) > 2 else None)
-        return
-    figures: dict[str, float] = {}
+def numbers(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
+    """Measure by number, print the table, add to ``figures``, and return the table as Markdown."""
     counts: list[tuple[int, float | None]] = [(1_000, None), (10_000, None)]
-    if not options.quick:
+    if not quick:
         counts += [(100_000, None), (100_000, 3_000.0), (1_000_000, None)]
     rows = []
     for count, bound, steps in by_number(counts):
         commit = steps["commit"]
         peak = max(step["mib"] for step in steps.values())
         name = f"{count:,}" + (f", {bound:,.0f}/s bound" if bound else "")
-        rows.append(
-            (
-                name,
-                *(f"{steps[step]['seconds']:,.1f}" for step in ("seal", "plan", "commit")),
-                f"{count / commit['seconds']:,.0f}",
-                f"{commit['cpu'] / count * 1e6:,.0f}",
-                f"{commit['mib']:,.0f}",
-                f"{peak:,.0f}",
-            )
-        )
+        seconds = (f"{steps[step]['seconds']:,.1f}" for step in ("seal", "plan", "commit"))
+        rate, cost = count / commit["seconds"], commit["cpu"] / count * 1e6
+        rows.append((name, *seconds, f"{rate:,.0f}", f"{cost:,.0f}", f"{commit['mib']:,.0f}", f"{peak:,.0f}"))
         if bound is None:
             figures[f"commit_seconds_{count}"] = round(commit["seconds"], 2)
             figures[f"commit_peak_mib_{count}"] = round(commit["mib"], 1)
             figures[f"peak_mib_{count}"] = round(peak, 1)
-    columns = (
-        "files",
-        "seal, s",
-        "plan, s",
-        "commit, s",
-        "files/s",
-        "CPU, µs a file",
-        "commit, MiB",
-        "peak, MiB",
-    )
-    first = "By number of files, null server"
-    show(first, columns, rows, to_stderr=options.json)
+    title = "By number of files, null server"
+    show(title, COLUMNS, rows, to_stderr=to_stderr)
+    return as_markdown(title, COLUMNS, rows)
 
-    sizes = [1024, MIB] if options.quick else [1024, MIB, 4 * MIB, 16 * MIB]
-    taken = by_size(sizes, 3 if options.quick else 5)
+
+def recorded_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
+    """Measure by recorded bytes, and do as `numbers` does."""
+    count, rounds = (4_000, 1) if quick else (10_000, 3)
+    taken = by_recorded_size(count, rounds)
+    costs = {name: statistics.median(one["cpu"] for one in each) / count for name, each in taken.items()}
+    peaks = {name: max(one["mib"] for one in each) for name, each in taken.items()}
+    first, *_ = RECORDED
+    rows = []
+    for name, each in taken.items():
+        seconds = [one["seconds"] for one in each]
+        spread = f"{min(seconds):,.1f} to {max(seconds):,.1f}"
+        beside = f"{costs[name] / costs[first]:.2f}"
+        rows.append(
+            (
+                name,
+                f"{statistics.median(seconds):,.1f}",
+                spread,
+                f"{costs[name] * 1e6:,.0f}",
+                beside,
+                f"{peaks[name]:,.0f}",
+            )
+        )
+    figures["cpu_ratio_64_mib_to_1_kib"] = round(costs["64 MiB, 1 part"] / costs[first], 2)
+    figures["cpu_ratio_5_gib_to_1_mib_of_as_many_parts"] = round(
+        costs["5 GiB, 80 parts"] / costs["1 MiB, as if of 80 parts"], 2
+    )
+    title = f"By bytes a file, as recorded, {count:,} files, null server"
+    show(title, RECORDED_COLUMNS, rows, to_stderr=to_stderr)
+    return as_markdown(title, RECORDED_COLUMNS, rows)
+
+
+def real_sizes(figures: dict[str, float], *, quick: bool, to_stderr: bool) -> str:
+    """Measure by the bytes of real files, and do as `numbers` does."""
+    sizes = [1024, MIB] if quick else [1024, MIB, 4 * MIB, 16 * MIB]
+    taken = by_size(sizes, 3 if quick else 5)
     medians = {size: statistics.median(one) for size, one in taken.items()}
-    flat = [
+    rows = [
         (
             f"{size // 1024:,} KiB",
             f"{medians[size]:,.0f}",
@@ -229,17 +281,34 @@ def main() -> None:
         )
         for size, one in taken.items()
     ]
-    second = f"By bytes a file, {REAL_FILES} files, SeaweedFS"
-    flat_columns = ("bytes a file", "commit, ms", "lowest to highest", "to the first")
-    show(second, flat_columns, flat, to_stderr=options.json)
     figures["largest_to_smallest_file"] = round(medians[sizes[-1]] / medians[sizes[0]], 2)
+    title = f"By bytes a file, {REAL_FILES} files, SeaweedFS"
+    columns = ("bytes a file", "commit, ms", "lowest to highest", "to the first")
+    show(title, columns, rows, to_stderr=to_stderr)
+    return as_markdown(title, columns, rows)
+
+
+def main() -> None:
+    """Measure, print, and write down all but the quick edition."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="up to 10,000 files; in about a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        take_step(options.step[0], options.step[1], options.step[2] if len(options.step) > 2 else None)
+        return
+    figures: dict[str, float] = {}
+    tables = [
+        part(figures, quick=options.quick, to_stderr=options.json)
+        for part in (numbers, recorded_sizes, real_sizes)
+    ]
     about = machine()
     if options.json:
         print(json.dumps({"benchmark": "scale", "machine": about, **figures}))
     else:
         print(about)
     if not options.quick:
-        tables = [as_markdown(first, columns, rows), as_markdown(second, flat_columns, flat)]
         write_section("scale", "\n\n".join([about, *tables]))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.store.call_values import Abort, Call, Complete, DeleteMany, Doomed, Get, Head
 
 __all__ = [
     "MAX_PARTS",
@@ -98,14 +99,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
-    """An object to delete, and only if it still has this ETag (where the store can tell)."""
-
-    key: str
-    etag: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DeleteFailure:
     """An object that a bulk delete left in place, with the store's reason."""
 
@@ -113,51 +106,6 @@ class DeleteFailure:
     code: str
     message: str
 
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """A call to `ObjectStore.complete_upload`, as a value."""
-
-    bucket: str
-    key: str
-    upload_id: str
-    etags: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """A call to `ObjectStore.abort_upload`, as a value."""
-
-    bucket: str
-    key: str
-    upload_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A call to `ObjectStore.head`, as a value."""
-
-    bucket: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Get:
-    """A call to `ObjectStore.get`, as a value."""
-
-    bucket: str
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteMany:
-    """A call to `ObjectStore.delete_many`, as a value."""
-
-    bucket: str
-    doomed: Sequence[Doomed]
-
-
-Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany
 
 #: What became of a call: the value its verb returns, or the error its verb raises.
 Outcome: TypeAlias = str | ObjectInfo | Fetched | list[DeleteFailure] | S3CommitError | None

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Errand", "Recess"]
 
+#: Calls that name an upload.
+OF_UPLOADS = (Complete, Abort)
+
 #: Calls that are sent again at once for each one that a store answers which had gone silent.
 WOKEN_BY_AN_ANSWER = 2
 
@@ -66,9 +69,11 @@ class Errand:
 
         """
         call = self.call
+        if type(call) is Complete and call.key and call.upload_id:
+            return
         if isinstance(call, DeleteMany):
             check_bulk(call.bucket, call.doomed)
-        elif not call.key or (isinstance(call, Complete | Abort) and not call.upload_id):
+        elif not call.key or (isinstance(call, OF_UPLOADS) and not call.upload_id):
             self._request = self.request
 
     @property
@@ -77,7 +82,7 @@ class Errand:
         if self._request is None:
             call = self.call
             key = None if isinstance(call, DeleteMany) else call.key
-            upload = call.upload_id if isinstance(call, Complete | Abort) else None
+            upload = call.upload_id if isinstance(call, OF_UPLOADS) else None
             self._request = Request(OPERATIONS[type(call)], call.bucket, key, upload)
         return self._request
 
@@ -107,9 +112,10 @@ class Recess:
         self._heaps = (self._paused, self._cut_off, self._waking)
         self._order = count()
         self._answered = -math.inf
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._paused) + len(self._cut_off) + len(self._waking)
+        return self._size
 
     @property
     def ends(self) -> float:
@@ -118,12 +124,14 @@ class Recess:
 
     def add(self, errand: Errand, due: float, *, cut_off: bool) -> None:
         """Let a call pause until ``due``; ``cut_off`` if it had no answer at all."""
+        self._size += 1
         heappush(self._cut_off if cut_off else self._paused, (due, next(self._order), errand))
 
     def over(self, now: float) -> Iterator[Errand]:
         """Take out the calls whose pause is over."""
         for heap in self._heaps:
             while heap and heap[0][0] <= now:
+                self._size -= 1
                 yield heappop(heap)[2]
 
     def cut_short(self, answers: int, now: float) -> Iterator[Errand]:
@@ -134,4 +142,5 @@ class Recess:
             self._cut_off.clear()
         self._answered = now
         for _ in range(min(WOKEN_BY_AN_ANSWER * answers, len(self._waking))):
+            self._size -= 1
             yield heappop(self._waking)[2]

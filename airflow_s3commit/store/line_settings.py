@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.httpsession import get_cert_path
 
-from airflow_s3commit.store.curl import LineSettings, is_able
+from airflow_s3commit.store.curl import is_able
+from airflow_s3commit.store.line import LineSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -15,6 +16,10 @@ __all__ = ["Unfit", "settings_of"]
 
 #: Seconds that stand for no limit: a day.
 NEVER = 86_400.0
+
+#: An attempt may take as long as connecting and this many of the longest silences. By default five minutes,
+#: in which the largest of what is read, a pendingset of 50 MiB, comes at 170 kB a second.
+SILENCES = 5
 
 
 class Unfit(Exception):
@@ -39,7 +44,8 @@ def settings_of(client: S3Client) -> LineSettings:
     if verify is None:
         raise Unfit("its authorities are not known")
     authorities = get_cert_path(verify) if verify else None
-    return LineSettings(authorities, _seconds(config.connect_timeout), _seconds(config.read_timeout))
+    connect, silent = _seconds(config.connect_timeout), _seconds(config.read_timeout)
+    return LineSettings(authorities, connect, silent, connect + SILENCES * silent)
 
 
 def _seconds(timeout: float | None) -> float:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Reply", "completed_etag", "is_misdirected", "is_too_much", "read_reply"]
 
+#: As a plain number: an enumeration's is compared slowly, for what is done by the thousand.
+OK = int(HTTPStatus.OK)
+
 METADATA = "x-amz-meta-"
 TOO_MUCH = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 REDIRECTS = frozenset(
@@ -78,7 +81,7 @@ class Reply(NamedTuple):
 
 def completed_etag(reply: Reply | Exception) -> str | None:
     """Return the ETag in a completion's answer, where that is seen at a glance; None says nothing."""
-    if isinstance(reply, Exception) or reply.status != HTTPStatus.OK:
+    if isinstance(reply, Exception) or reply.status != OK:
         return None
     found = _WHOLE_RESULT(reply.body)
     return found[3].decode() if found else None

@@ -29,6 +29,9 @@ OPERATIONS: dict[type[Call], str] = {
     DeleteMany: "DeleteObjects",
 }
 
+#: Calls that name an upload.
+OF_UPLOADS = (Complete, Abort)
+
 #: The namespace of S3's documents.
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -55,7 +58,7 @@ def path_of(call: Complete | Abort | Head | Get) -> str:
     path = name if _is_unreserved(name) else quote(name, safe="~")
     if slash:
         path = f"{_folder(folder)}/{path}"
-    if isinstance(call, Complete | Abort):
+    if isinstance(call, OF_UPLOADS):
         upload = call.upload_id
         return f"{path}?uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}"
     return path
@@ -83,10 +86,15 @@ def _folder(folder: str) -> str:
 
 def _part_list(etags: Sequence[str]) -> bytes:
     parts = [
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(quoted(etag))}</ETag></Part>"
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{_etag(etag)}</ETag></Part>"
         for number, etag in enumerate(etags, start=1)
     ]
     return f'<CompleteMultipartUpload xmlns="{NAMESPACE}">{"".join(parts)}</CompleteMultipartUpload>'.encode()
+
+
+def _etag(etag: str) -> str:
+    # Letters, digits and hyphens are what nearly all are made of.
+    return f'"{etag}"' if _is_unreserved(etag) else escape(quoted(etag))
 
 
 def _delete_list(doomed: Sequence[Doomed]) -> bytes:
@@ -95,5 +103,5 @@ def _delete_list(doomed: Sequence[Doomed]) -> bytes:
 
 
 def _delete(target: Doomed) -> str:
-    etag = "" if target.etag is None else f"<ETag>{escape(quoted(target.etag))}</ETag>"
+    etag = "" if target.etag is None else f"<ETag>{_etag(target.etag)}</ETag>"
     return f"<Object><Key>{escape(target.key, BREAKS)}</Key>{etag}</Object>"

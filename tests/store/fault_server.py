@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -23,13 +24,17 @@ DATE_TEXT = "Sun, 06 Nov 1994 08:49:37 GMT"
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """An answer; ``missing`` bytes of what its length promises never come, ``wait`` seconds pass before."""
+    """An answer; ``missing`` bytes of what its length promises never come, ``wait`` seconds pass before.
+
+    With ``trickle`` its body comes byte by byte, so many seconds apart.
+    """
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     missing: int = 0
     wait: float = 0.0
+    trickle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.server.owner.open.append(self.connection)
 
     def handle_one_request(self) -> None:
         try:
@@ -70,9 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        asked = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        step = self.server.owner.decide(Seen(self.command, self.path, headers, body))
+        step = self.server.owner.decide(Seen(self.command, self.path, headers, asked))
         if isinstance(step, Cut):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
@@ -80,7 +86,12 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(step.wait)
         head = {"Date": DATE_TEXT, "Content-Length": str(len(step.body) + step.missing)} | step.headers
         lines = [f"HTTP/1.1 {step.status} X", *(f"{name}: {value}" for name, value in head.items()), "", ""]
-        self.wfile.write("\r\n".join(lines).encode() + (b"" if self.command == "HEAD" else step.body))
+        body = b"" if self.command == "HEAD" else step.body
+        at_once = 0 if step.trickle else len(body)
+        self.wfile.write("\r\n".join(lines).encode() + body[:at_once])
+        for byte in body[at_once:]:
+            time.sleep(step.trickle)
+            self.wfile.write(bytes((byte,)))
         self.close_connection = step.missing > 0
 
     do_GET = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 - the names that http.server asks for
@@ -112,12 +123,13 @@ class FaultServer:
 
     Attributes:
         seen: The requests that arrived, in order.
-        opened: Connections that asked something.
+        open: The connections so far.
 
     """
 
     def __init__(self, *script: Say | Cut, decide: Callable[[Seen], Say | Cut] | None = None) -> None:
         self.seen: list[Seen] = []
+        self.open: list[socket.socket] = []
         self._script = list(script)
         self._decide = decide
         self._lock = threading.Lock()
@@ -148,6 +160,12 @@ class FaultServer:
     def config(self) -> S3Config:
         """What a store needs to reach it."""
         return S3Config(self.endpoint_url, "us-east-1", "the-access-key", "the-secret-key")
+
+    def hang_up(self) -> None:
+        """Close all connections, from this side."""
+        while self.open:
+            with contextlib.suppress(OSError):
+                self.open.pop().shutdown(socket.SHUT_RDWR)
 
     def decide(self, seen: Seen) -> Say | Cut:
         """Say what becomes of a request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from tests.store.wire import Answer, Wire, error_body
 
 CREATED = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
 PART = Answer(200, headers={"etag": '"e"'})
+
+ALL_ONES = 0xFFFFFFFFFFFFFFFF
+CRC64NVME_REFLECTED = 0x9A6C9329AC4BC9B5
 
 
 def created(kind: str | None = None) -> Answer:
@@ -56,6 +61,31 @@ def test_a_known_checksum() -> None:
     best = best_checksum()
     known = {"CRC32": 0xCBF43926, "CRC64NVME": 0xAE8B14860A799888}
     assert best.of(b"123456789") == known[best.algorithm]
+
+
+def crc64nvme(body: bytes | bytearray | memoryview) -> int:
+    """Return the CRC-64/NVME of a body, bit by bit."""
+    value = ALL_ONES
+    for byte in bytes(body):
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (CRC64NVME_REFLECTED if value & 1 else 0)
+    return value ^ ALL_ONES
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_common_runtime_makes_the_better_one(is_installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With awscrt parts go out under CRC-64/NVME, by its function; without it under CRC-32, by zlib."""
+    runtime = ModuleType("awscrt.checksums")
+    runtime.crc64nvme = crc64nvme  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "awscrt", ModuleType("awscrt"))
+    monkeypatch.setitem(sys.modules, "awscrt.checksums", runtime if is_installed else None)
+    text = b"rosUhgp5mIg=" if is_installed else b"y/Q5Jg=="
+    assert best_checksum().text(memoryview(b"123456789")).encode() == text
+    start, part = sent_by(created("FULL_OBJECT"), PART)
+    name = "CRC64NVME" if is_installed else "CRC32"
+    assert start.headers["x-amz-checksum-algorithm"] == name.encode()
+    assert part.headers[f"x-amz-checksum-{name.lower()}"] == best_checksum().text(b"content").encode()
 
 
 def test_a_store_that_ignores_it() -> None:

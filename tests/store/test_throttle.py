@@ -54,6 +54,28 @@ def test_a_wider_window_is_tried_again() -> None:
     assert throttle.window == 512
 
 
+def test_a_window_that_is_wider_than_need_be_is_narrowed() -> None:
+    """Where half of the window comes to bring as many answers, as when latency falls, half is kept."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=512, per_second=None)
+    rounds(throttle, clock, lambda window: 700.0 * window, 1.0)
+    assert throttle.window == 512
+    rounds(throttle, clock, lambda window: 20_000.0, 30.0)
+    assert throttle.window == FIRST_WINDOW
+
+
+def test_a_window_that_is_needed_is_kept() -> None:
+    """Where half of the window brings half of the answers it is wide again within a few rounds."""
+    clock = ManualClock()
+    throttle = Throttle(clock, most=512, per_second=None)
+    widths = []
+    for _ in range(300):
+        rounds(throttle, clock, lambda window: 700.0 * window, 0.1)
+        widths.append(throttle.window)
+    assert widths[-1] == 512
+    assert widths.count(512) > 0.9 * len(widths)
+
+
 def test_a_lull_says_nothing_of_the_store() -> None:
     """The time in which nobody asked anything is not counted against a window."""
     clock = ManualClock()

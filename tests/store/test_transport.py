@@ -167,6 +167,39 @@ class TestAnswers:
             assert isinstance(outcome, OutcomeUnknown)
             assert time.monotonic() - began < 3.5
 
+    @pytest.mark.parametrize("call", [COMPLETE, GET])
+    def test_a_store_that_trickles(self, call: Call) -> None:
+        """An answer that comes byte by byte, and so is never silent, is given up in the end."""
+        with FaultServer(Say(200, b" " * 200, FOUND, trickle=0.1)) as server:
+            client = new_client(server.config)
+            config: Any = client.meta.config
+            config.connect_timeout, config.read_timeout = 0.5, 0.3
+            store = S3Store(client, retry=RetryPolicy(deadline=0.0), transport="curl")
+            began = time.monotonic()
+            ((_, outcome),) = store.perform([(0, call)])
+            assert isinstance(outcome, OutcomeUnknown if call is COMPLETE else Unavailable)
+            assert time.monotonic() - began < 15.0
+
+    def test_connections_that_the_store_closed_while_nothing_was_asked(self) -> None:
+        """What goes out next is answered, on new connections whose sockets have the numbers of old ones."""
+        with FaultServer(Say(200, COMPLETED.body, {"Connection": "close"})) as server:
+            store = curl_store(server)
+            for _ in range(5):
+                calls = [(number, COMPLETE) for number in range(40)]
+                assert sorted(store.perform(calls)) == [(number, "e-1") for number in range(40)]
+
+    def test_connections_that_went_away_between_two_rounds(self) -> None:
+        """A kept connection that its store has left is replaced, whatever else took its socket's number."""
+        calls = [(number, COMPLETE) for number in range(20)]
+        with FaultServer(COMPLETED) as server, ExitStack() as others:
+            store = curl_store(server)
+            assert len(list(store.perform(calls))) == 20
+            server.hang_up()
+            for _ in range(4):
+                others.enter_context(socket.socket())
+                assert sorted(store.perform(calls)) == [(number, "e-1") for number in range(20)]
+                server.hang_up()
+
     def test_a_store_that_is_not_there(self) -> None:
         """What could not be sent did not happen."""
         with socket.socket() as closed:
