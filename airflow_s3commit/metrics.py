@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.store.counting import total_requests
 
 if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
@@ -127,6 +126,8 @@ def count_sweep(report: SweepReport) -> None:
 
 
 def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
+    from airflow_s3commit.store.counting import total_requests  # noqa: PLC0415 - keeps DAG parsing light
+
     tags = _tags(manifest.destination)
     _time("s3commit.commit.duration", seconds * 1000, tags)
     took = manifest.metrics.get("complete_ms")

@@ -11,6 +11,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.aborting import KILL_WINDOW
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ class AbortUploadsNotifier(BaseNotifier):
     :param job: A job reference, or several; None finds the setup tasks of the DAG by itself. (templated)
     :param setup_task_ids: The tasks whose XComs hold the references; None means every `S3CommitSetupOperator`
         of the DAG. (templated)
-    :param time_limit: Seconds after which the callback returns, done or not. Airflow kills the callbacks of a
-        DAG after ``[dag_processor] dag_file_processor_timeout``, 50 seconds.
+    :param time_limit: Seconds after which the callback returns, done or not. A DAG's callbacks run in the
+        process that reads its file, one after the other, and Airflow kills that process after
+        ``[dag_processor] dag_file_processor_timeout``, 50 seconds: all of it must fit in.
     :param kill_window: Seconds between the two looks, at least as long as a killed task may live on: one
         heartbeat (5) and the time to SIGKILL (5). 0 looks once.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
@@ -85,6 +87,7 @@ class AbortUploadsNotifier(BaseNotifier):
 
         :param context: The callback's context; ``dag`` and ``run_id`` are enough.
         """
+        began = time.monotonic()
         try:
             references = self._references(context)
         except ImportError as error:
@@ -99,12 +102,14 @@ class AbortUploadsNotifier(BaseNotifier):
             region_name=self.region_name,
             verify=self.verify,
             retry_deadline=self.time_limit / 3,
+            on_retry=count_retry,
         )
         # The store is made here: connections are asked for on the thread that Airflow knows.
         jobs = [hook.job(reference) for reference in references]
         worker = threading.Thread(target=self._abort_all, args=(jobs,), daemon=True)
         worker.start()
-        worker.join(self.time_limit)
+        # Asking Airflow for XComs and the connection counts: the first time, it takes seconds.
+        worker.join(max(0.0, began + self.time_limit - time.monotonic()))
         if worker.is_alive():
             self.log.warning(
                 "Aborting did not end within %g s; what is left is for a later teardown or the sweep",
@@ -129,6 +134,9 @@ class AbortUploadsNotifier(BaseNotifier):
             return False
         except S3CommitError as error:
             self.log.error("Job %s could not be aborted: %s", job_id, error)  # noqa: TRY400
+        except Exception:
+            # On a thread of its own nobody else would hear of it, and the other jobs' turn would not come.
+            self.log.exception("Job %s could not be aborted", job_id)
         else:
             self.log.info("Aborted job %s: %s", job_id, report)
         return True

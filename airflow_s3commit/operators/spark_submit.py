@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links.pendingsets import PendingsetsLink
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.base import job_reference, refusals_are_final
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     try failed, instead of computing it again; one that was not sealed is aborted. A driver that a dead worker
     left running on a cluster is found again, and seals under the attempt it was started with.
 
-    Client and cluster mode on local and standalone masters, YARN and Kubernetes. On YARN in cluster mode
-    without ``yarn_track_via_rm_api`` there is no way to find a driver again, so ``durable`` is False there
-    unless it was asked for.
+    Client and cluster mode on local and standalone masters, YARN and Kubernetes. A standalone master's REST
+    server must run for drivers on the cluster to be watched and killed, and it takes no Python application as
+    a driver: ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application among the arguments
+    does. On YARN in cluster mode without ``yarn_track_via_rm_api`` there is no way to find a driver again, so
+    ``durable`` is False there unless it was asked for.
 
     Arguments of the application and values of ``conf`` may be of any plain type: booleans are written in
     lower case, and entries of ``conf`` that are None are left out.
@@ -104,7 +107,9 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     @cached_property
     def commit_hook(self) -> S3CommitHook:
         """The hook of the store's connection (the parent's hook is Spark's)."""
-        return S3CommitHook(self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        return S3CommitHook(
+            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
+        )
 
     def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
         """Submit the application, unless an earlier try of this task has sealed its output already."""

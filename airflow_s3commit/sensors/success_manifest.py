@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links.manifest import ManifestLink
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
@@ -126,7 +127,9 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     @cached_property
     def hook(self) -> S3CommitHook:
         """The hook of this task's connection."""
-        return S3CommitHook(self.aws_conn_id, region_name=self.region_name, verify=self.verify)
+        return S3CommitHook(
+            self.aws_conn_id, region_name=self.region_name, verify=self.verify, on_retry=count_retry
+        )
 
     def execute(self, context: Context) -> Any:
         """Wait here, or look once and wait in the triggerer; return the manifest's summary."""

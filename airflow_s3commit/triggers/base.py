@@ -8,6 +8,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ManifestTrigger(BaseTrigger):
             region_name=self.region_name,
             verify=self.verify,
             retry_deadline=_RETRY_DEADLINE,
+            on_retry=count_retry,
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.xcom import XCom
 
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.protocol.job import Job
@@ -103,6 +104,33 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, dag, xcoms, monke
     )
     notifier(kill_window=10)({"dag": dag, "run_id": "run"})
     assert pending(store) == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("slow down"), RuntimeError("a bug")], ids=["store", "any"])
+def test_one_jobs_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, monkeypatch, error) -> None:
+    """Whatever goes wrong with a job, the log says it, and the turn of the others comes, in both looks."""
+    broken, whole = set_up(store), set_up(store)
+    write_stage(store, whole)
+    xcoms["nightly", "run", "setup"] = [broken, whole]
+    abort, tried = Job.abort, []
+
+    def watched(job: Job, **how: Any) -> Any:
+        tried.append(job.reference.job_id)
+        if job.reference.job_id == broken["job_id"]:
+            raise error
+        return abort(job, **how)
+
+    monkeypatch.setattr(Job, "abort", watched)
+    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.time.sleep", lambda _: None)
+    said: list[str] = []
+    calling = notifier(kill_window=1)
+    for level in ("error", "exception"):
+        monkeypatch.setattr(calling.log, level, lambda text, *rest: said.append(text % rest))
+    calling({"dag": dag, "run_id": "run"})
+    assert tried == [broken["job_id"], whole["job_id"]] * 2
+    assert pending(store) == []
+    assert all(broken["job_id"] in line for line in said)
+    assert len(said) == 2
 
 
 def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:

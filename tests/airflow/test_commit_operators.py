@@ -7,7 +7,7 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_s3commit.links.manifest import object_url
+from airflow_s3commit.links.stored_object import object_url
 from airflow_s3commit.operators.collect import S3CommitCollectOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
 from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -79,15 +80,59 @@ def test_every_parameter_has_a_type(cls: type) -> None:
             assert not missing, f"{cls.__name__}.{name}: {missing}"
 
 
-def test_importing_any_of_it_is_light() -> None:
-    """Every listed module together brings in no boto3, pyarrow, pyspark or pandas."""
-    modules = sorted({cls.__module__ for cls in CLASSES} | {"airflow_s3commit.task_group"})
+#: What the file of a DAG must not bring in: clients, tables, Spark, and the parts of this package with them.
+HEAVY = ("boto3", "botocore", "msgspec", "pandas", "pyarrow", "pycurl", "pyspark", "requests", "openlineage")
+OF_OURS = (
+    "airflow_s3commit.store.",
+    "airflow_s3commit.spark",
+    "airflow_s3commit.tables",
+    "airflow_s3commit.cli",
+)
+
+#: Where the names that DAG files use are.
+FOR_DAGS = {cls.__module__ for cls in CLASSES} | {"airflow_s3commit.task_group", "airflow_s3commit.assets"}
+SPARK_SUBMIT = "airflow_s3commit.operators.spark_submit"
+ITS_PARENT = "airflow.providers.apache.spark.operators.spark_submit"
+
+
+@pytest.fixture(scope="module")
+def brought_in() -> dict[str, list[str]]:
+    """What a fresh process imports for each module, beyond Airflow's SDK and the modules before it."""
+    modules = [*sorted(FOR_DAGS - {SPARK_SUBMIT}), ITS_PARENT, SPARK_SUBMIT]
     program = (
-        "import sys, importlib\n"
-        f"for name in {modules!r}: importlib.import_module(name)\n"
-        "print(*({'boto3', 'botocore', 'pyarrow', 'pyspark', 'pandas'} & sys.modules.keys()))"
+        "import sys, importlib, json, airflow.sdk\n"
+        "for name in airflow.sdk.__all__: getattr(airflow.sdk, name, None)\n"
+        "found = {}\n"
+        f"for module in {modules!r}:\n"
+        "    before = set(sys.modules)\n"
+        "    importlib.import_module(module)\n"
+        "    found[module] = sorted(sys.modules.keys() - before)\n"
+        "print('found', json.dumps(found))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+        timeout=120,
     )
-    assert done.stdout.strip() == ""
+    return json.loads(done.stdout.rpartition("found ")[2])
+
+
+def is_heavy(module: str) -> bool:
+    """Whether a module is one that DAG files must not bring in, or is inside of one."""
+    return module.partition(".")[0] in HEAVY or module.startswith(OF_OURS)
+
+
+def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
+    """No store, no Spark, no table and no provider is imported with what DAG files import."""
+    for module in FOR_DAGS - {SPARK_SUBMIT}:
+        found = brought_in[module]
+        assert [name for name in found if is_heavy(name) or name.startswith("airflow.providers.")] == []
+
+
+def test_the_spark_operator_brings_in_nothing_but_its_provider(brought_in: dict[str, list[str]]) -> None:
+    """Beside the parent class's own module, which any DAG with it imports, it imports itself alone."""
+    assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]
+    assert [name for name in brought_in[ITS_PARENT] if name.startswith("pyspark")] == []

@@ -13,12 +13,20 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import metrics
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import METRICS, count_retry
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.collect import S3CommitCollectOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
 from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.triggers.success_manifest import (
+    S3SuccessManifestEventTrigger,
+    S3SuccessManifestTrigger,
+)
 from tests.airflow.runs import FLIGHTS, set_up, write_stage
 
 if TYPE_CHECKING:
@@ -149,9 +157,29 @@ def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> Non
     assert ledger.counts == {"s3commit.store.retries": 3, "s3commit.store.throttles": 2}
 
 
-def test_every_operator_counts_its_retries() -> None:
-    """The hook that an operator works with tells of them."""
-    assert S3CommitJobOperator(task_id="commit", job={}).hook.on_retry is count_retry
+def test_everything_that_asks_a_store_counts_its_retries() -> None:
+    """Operators, the Spark operator, the sensor, and the triggers work with hooks that tell of them."""
+    hooks = [
+        S3CommitJobOperator(task_id="commit", job={}).hook,
+        S3CommitSparkSubmitOperator(task_id="stage", job={}).commit_hook,
+        S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS, job={}).hook,
+        S3SuccessManifestTrigger(destination=FLIGHTS, wanted={}).hook(),
+        S3SuccessManifestEventTrigger(destination=FLIGHTS).hook(),
+    ]
+    assert [hook.on_retry for hook in hooks] == [count_retry] * len(hooks)
+
+
+def test_the_notifier_counts_its_retries(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook that a callback makes for itself tells of them too."""
+    made, job = [], S3CommitHook.job
+
+    def seen(hook: S3CommitHook, reference: Any) -> Any:
+        made.append(hook)
+        return job(hook, reference)
+
+    monkeypatch.setattr(S3CommitHook, "job", seen)
+    AbortUploadsNotifier(job=set_up(store), kill_window=0).notify({"run_id": "run"})
+    assert [hook.on_retry for hook in made] == [count_retry]
 
 
 def test_a_metric_that_cannot_be_told_fails_no_task(

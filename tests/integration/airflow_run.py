@@ -32,8 +32,17 @@ def main() -> None:
     asked = json.load(sys.stdin)
     initdb()
     bag = DagBag(asked["dags"])
+    for dag in bag.dags.values():
+        no_waiting(dag)
     outcomes = [outcome(bag, run) for run in asked["runs"]]
     Path(asked["outcomes"]).write_text(json.dumps(outcomes))
+
+
+def no_waiting(dag: Any) -> None:
+    """Have teardowns look again at once: tasks run in this process, so none of them is still being killed."""
+    for task in dag.tasks:
+        if hasattr(task, "kill_window"):
+            task.kill_window = 0.0
 
 
 def outcome(bag: DagBag, run: dict[str, Any]) -> dict[str, Any]:

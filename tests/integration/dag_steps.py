@@ -35,12 +35,16 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from tests.integration.airflow_run import no_waiting
+
 
 def main() -> None:
     """Take the steps that standard input asks for, one after the other."""
     asked = json.load(sys.stdin)
     initdb()
     bag = DagBag(asked["dags"])
+    for dag in bag.dags.values():
+        no_waiting(dag)
     with create_session() as session:
         session.merge(DagBundleModel(name="dags-folder"))
     # All of them first: an event finds the DAGs that it starts when it is emitted.

@@ -26,6 +26,10 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
+
+#: Seconds that Airflow may take for all of it; on two idle cores it takes a tenth.
+TIMEOUT = 900.0
+
 DAY = "2013-01-01"
 AIRPORTS = ("EWR", "JFK", "LGA")
 TABLES = ("flights", "weather")
@@ -48,6 +52,7 @@ def outcomes(
         "report": _run("flights_daily_report", flights),
         "started": {"started_by_events": "flights_report_on_commit"},
         "by hand": _run("flights_report_on_commit", flights),
+        "refused": _run("nightly_flights_refresh", flights, conflict_mode="fail", fail_after_uploads=False),
         "approved": _two_tables(nyc, "Approve"),
         "rejected": _two_tables(nyc, "Reject"),
         "sweep": {
@@ -98,6 +103,7 @@ def _take(server: SeaweedServer, steps: list[dict[str, Any]], home: Path) -> lis
         env=environment,
         cwd=ROOT,
         check=False,
+        timeout=TIMEOUT,
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-6000:]
@@ -138,6 +144,15 @@ def test_the_report_of_the_day_by_hand(outcomes) -> None:
     by_hand = outcomes["by hand"]
     nightly = outcomes["nightly"]["xcoms"]["refresh.commit"]
     assert (by_hand["state"], by_hand["xcoms"]["commit_that_brought"]) == ("success", nightly)
+
+
+def test_a_day_that_is_there_is_refused(outcomes) -> None:
+    """With the conflict mode ``fail`` the second run of the night fails before its commit, and is aborted."""
+    refused = outcomes["refused"]
+    assert refused["state"] == "failed"
+    assert refused["tasks"]["refresh.resolve_conflicts"] == "failed"
+    assert refused["tasks"]["refresh.commit"] == "upstream_failed"
+    assert refused["tasks"]["refresh.abort"] == "failed"
 
 
 def test_mapped_stages_and_mapped_shards_are_one_commit(

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
+
+#: Seconds that Airflow may take for all of it; on two idle cores it takes a tenth.
+TIMEOUT = 900.0
+
 FIRST, SECOND = "2013-01-01", "2013-01-02"
 
 
@@ -47,6 +51,8 @@ def run(tmp_path: Path, server: SeaweedServer, runs: list[dict[str, Any]]) -> li
         "PYTHONPATH": str(ROOT),
         "JAVA_HOME": str(java_home(tmp_path)),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # For every JVM of every spark-submit: these do too little to be worth compiling twice.
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
@@ -63,6 +69,7 @@ def run(tmp_path: Path, server: SeaweedServer, runs: list[dict[str, Any]]) -> li
         env=environment,
         cwd=ROOT,
         check=False,
+        timeout=TIMEOUT,
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said[-6000:]
@@ -113,7 +120,7 @@ def flights_of(day: str) -> Counter[str]:
     return Counter(flights.flights_of(date.fromisoformat(day))["carrier"].to_pylist())
 
 
-def test_a_night_a_failure_a_report_a_refusal_and_a_replacement(
+def test_a_night_a_failure_a_report_and_a_replacement(
     seaweed: SeaweedServer, seaweed_store: S3Store, prefix: str, tmp_path: Path
 ) -> None:
     """What commits is visible and right, what doesn't leaves nothing, and every run's state says which."""
@@ -123,14 +130,13 @@ def test_a_night_a_failure_a_report_a_refusal_and_a_replacement(
         "date": FIRST,
         "conf": {"day": FIRST, "destination": destination.uri},
     }
-    first, failed, report_told, refused, replaced = run(
+    first, failed, report_told, replaced = run(
         tmp_path,
         seaweed,
         [
             nightly(FIRST, destination.uri),
             nightly(SECOND, destination.uri, fail_after_uploads=True),
             report,
-            nightly(FIRST, destination.uri),
             nightly(FIRST, destination.uri, conflict_mode="replace"),
         ],
     )
@@ -139,9 +145,6 @@ def test_a_night_a_failure_a_report_a_refusal_and_a_replacement(
     assert first["xcoms"]["refresh.commit"]["rows"] == 842
     assert report_told["xcoms"]["flights_by_carrier"] == dict(flights_of(FIRST).most_common())
 
-    assert refused["state"] == "failed"
-    assert refused["tasks"]["refresh.resolve_conflicts"] == "failed"
-    assert refused["tasks"]["refresh.abort"] == "failed"
     assert failed["state"] == "failed"
     assert failed["tasks"]["refresh.spark_submit"] == "failed"
     assert failed["tasks"]["refresh.commit"] == "upstream_failed"

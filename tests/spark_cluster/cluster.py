@@ -57,32 +57,38 @@ def wait_until(what: str, happened: Callable[[], object], patience: float = _PAT
 
 
 class Cluster:
-    """Master and workers, while the context lasts; every worker gives one core and has a host of its own.
+    """Master and workers, while the context lasts; every worker has a host of its own.
 
     Spark starts a speculative copy of a task on another host only: the workers are at 127.0.0.1 and
     127.0.0.2.
 
     Args:
         home: Where everything keeps its files.
-        environment: What the workers' processes, and so the executors, have in their environment.
+        environment: What the workers' processes, and so the executors and the drivers that run on the
+            cluster, have in their environment.
+        cores: How many cores each worker gives.
+        rest: Whether the master's REST server runs, by which drivers on the cluster are watched and killed.
 
     """
 
-    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Path, environment: Mapping[str, str], *, cores: int = 1, rest: bool = False
+    ) -> None:
         self.home = home
         self.event_log = home / "events"
         self.event_log.mkdir()
         self._environment = dict(environment)
         self._stack = ExitStack()
-        self._port = 0
+        self._cores = cores
+        self._rest = rest
+        self.port, self.rest_port, self._web_port = free_ports(3)
 
     def __enter__(self) -> Self:
-        self._port, web = free_ports(2)
-        self._start("master", "master.Master", host="127.0.0.1", port=self._port, webui_port=web)
+        self._start("master", "master.Master", host="127.0.0.1", port=self.port, webui_port=self._web_port)
         for number in (1, 2):
             self._start(
-                f"worker{number}", "worker.Worker", self.url, host=f"127.0.0.{number}", webui_port=0, cores=1,
-                memory="2g", work_dir=f"{self.home / 'work'}{number}",
+                f"worker{number}", "worker.Worker", self.url, host=f"127.0.0.{number}", webui_port=0,
+                cores=self._cores, memory="2g", work_dir=f"{self.home / 'work'}{number}",
             )  # fmt: skip
         for number in (1, 2):
             log = self.home / f"worker{number}.log"
@@ -97,7 +103,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """The master's URL."""
-        return f"spark://127.0.0.1:{self._port}"
+        return f"spark://127.0.0.1:{self.port}"
 
     def executor_processes(self) -> dict[int, list[str]]:
         """Return the command lines of the executors' processes and of their Python workers."""
@@ -119,7 +125,8 @@ class Cluster:
         daemon = {
             "SPARK_HOME": str(spark),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Dspark.master.rest.enabled={str(self._rest).lower()}"
+            f" -Dspark.master.rest.port={self.rest_port}",
             "SPARK_LOCAL_DIRS": str(self.home / "local"),
         }
         command = [str(spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import signal
 import time
 from collections.abc import Mapping
@@ -17,21 +18,39 @@ from airflow_s3commit.demo.programs import Program, ProgramFailed
 #: What makes an Airflow quick to notice that something died.
 QUICK = {
     "CORE__PARALLELISM": "24",
-    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
     # A busy machine is not what is tested.
     "WORKERS__EXECUTION_API_TIMEOUT": "60",
     "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
+    # The files stay as they are; reading them again and again is a tenth of all that there is to do.
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "900",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+    # Else no asset starts a run.
+    "SCHEDULER__USE_JOB_SCHEDULE": "True",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
 }
 
 
-#: What the scheduler imports for all the tasks that it forks, so that some hundred tasks take half the time.
-PRELOADED = "import boto3\nimport airflow_s3commit.protocol.job\nimport airflow_s3commit.store.s3\n"
+#: What the scheduler imports for all the tasks that it forks, so that some hundred tasks take half the time:
+#: what their DAGs' files import, and what makes a process's first client so slow.
+PRELOADED = """\
+import sys
+
+if "scheduler" in sys.argv:
+    import airflow.providers.amazon.aws.hooks.s3
+    import boto3
+
+    import airflow_s3commit.protocol.job
+    import airflow_s3commit.store.s3
+    import airflow_s3commit.xcom
+    import tests.integration.airflow_live.row_dag
+
+    boto3.session.Session("-", "-", region_name="us-east-1").client("s3")
+"""
 
 
 class LiveApi(AirflowApi):
@@ -88,6 +107,39 @@ class LiveApi(AirflowApi):
         """Do what "Clear run" does, with its existing tasks."""
         body = {"dry_run": False, "only_failed": False}
         self._post(f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/clear", body)
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer what a task asks, as the page of required actions does."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
+        self._patch(path, {"chosen_options": [option]})
+
+    def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """Return what a task asks, and what was answered."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
+        return self._get(path)
+
+    def asset_events(self, **by: Any) -> list[dict[str, Any]]:
+        """Return the events of assets, chosen as the REST API lets one choose."""
+        return list(self._get(f"/assets/events?{urlencode({'limit': 100, **by})}")["asset_events"])
+
+    def asset(self, name: str) -> dict[str, Any] | None:
+        """Return an asset, or None if Airflow knows none of that name."""
+        found = self._get(f"/assets?{urlencode({'name_pattern': name})}")["assets"]
+        return next((asset for asset in found if asset["name"] == name), None)
+
+    def asset_state(self, asset_id: int) -> dict[str, Any]:
+        """Return what is kept in an asset's state store."""
+        return self._get(f"/assets/{asset_id}/state-store")
+
+    def remembered(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
+        """Return what a task keeps in its state store under a key; None if there is nothing."""
+        path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
+        try:
+            return self._get(f"{path}/state-store/{quote(key, safe='')}")["value"]
+        except ApiError as error:
+            if error.status == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise
 
     def states(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
         """Return each task's state and try, by the last part of its id."""
@@ -147,6 +199,14 @@ class LiveAirflow(AirflowHome):
         program = self._program(*arguments)
         program.log = self.logs / f"{'-'.join(arguments[:2])}-{time.monotonic_ns()}.log"
         return program
+
+    def has_noted_the_end_of(self, dag_id: str, task_id: str) -> bool:
+        """Whether the scheduler knows that a worker is done with a task, in whatever state that left it.
+
+        It takes a task for lost that goes on, because it was answered, before it knows this.
+        """
+        log = (self.logs / "scheduler.log").read_text(errors="replace")
+        return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
 
     def report(self, dag_id: str, run_id: str) -> str:
         """Return what there is to know of a run that did not go as it should: states, and the tasks' logs."""

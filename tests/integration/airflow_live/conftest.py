@@ -1,9 +1,12 @@
-"""One Airflow, on PostgreSQL where there is one, with SeaweedFS behind it."""
+"""One Airflow, on PostgreSQL where there is one, with SeaweedFS behind it, and Spark where it is needed."""
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import contextmanager
+import shutil
+import sys
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +19,12 @@ from airflow_s3commit.demo.seaweed import SeaweedServer
 from airflow_s3commit.demo.stack import _connections, _spark
 from airflow_s3commit.store.s3 import S3Store
 from tests.integration.airflow_live.airflow import LiveAirflow
-from tests.integration.airflow_live.control import CONTROL
-from tests.integration.airflow_live.scenario import Stage
+from tests.integration.airflow_live.asset_rows import ASSET_STORIES
+from tests.integration.airflow_live.cluster_rows import CLUSTER_STORIES
+from tests.integration.airflow_live.control import CONTROL, SPARK_CLUSTER
+from tests.integration.airflow_live.matrix import STORIES
+from tests.integration.airflow_live.scenario import Played, Run, Stage, play
+from tests.spark_cluster.cluster import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +35,26 @@ DAGS = Path(__file__).parent / "dags"
 #: A variable that, if set, has these tests run on SQLite although there is a PostgreSQL.
 NO_POSTGRES = "S3COMMIT_LIVE_SQLITE"
 
+#: One DAG of each file: when Airflow knows these, it knows all.
+KNOWN = ("committed", "month", "spark_killed", "assets_told", "flights_report_on_commit")
+
+#: All stories; the first ones take the longest.
+ALL_STORIES = {**CLUSTER_STORIES, **STORIES, **ASSET_STORIES}
+
 
 @pytest.fixture(scope="session")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def asked_for(request: pytest.FixtureRequest) -> list[str]:
+    """Return the stories that the tests of this session judge."""
+    named = [item.callspec.params for item in request.session.items if _is_of_a_story(item)]
+    return [name for name in ALL_STORIES if any(params["name"] == name for params in named)]
+
+
+def _is_of_a_story(item: pytest.Item) -> bool:
+    return Path(__file__).parent in item.path.parents and "played" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Iterator[Stage]:
     """Run the whole of it, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
     with _patience(), SeaweedServer(home / "s3") as server, _database(home) as url:
@@ -40,10 +64,58 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             CONTROL: str(home / "control"),
             "PYTHONPATH": str(ROOT),
         }
-        settings = {"DATABASE__SQL_ALCHEMY_CONN": url}
-        with LiveAirflow(home / "airflow", DAGS, environment, settings) as airflow:
-            airflow.wait_until_ready(["committed", "month"])
-            yield Stage(airflow, S3Store.connect(server.config), home / "control", url)
+        cluster = _cluster(home, server, environment) if CLUSTER_STORIES.keys() & set(asked_for) else None
+        with cluster or nullcontext():
+            if cluster is not None:
+                environment[f"AIRFLOW_CONN_{SPARK_CLUSTER.upper()}"] = _connection(cluster)
+            settings = {
+                "DATABASE__SQL_ALCHEMY_CONN": url,
+                "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": _bundles(home / "dags"),
+            }
+            with LiveAirflow(home / "airflow", DAGS, environment, settings) as airflow:
+                airflow.wait_until_ready(KNOWN)
+                store = S3Store.connect(server.config)
+                yield Stage(airflow, store, home / "control", url, cluster)
+
+
+@pytest.fixture(scope="session")
+def played(stage: Stage, asked_for: list[str]) -> Played:
+    """Play the rows that are asked for, side by side, and look at their destinations when all are over."""
+    runs = {name: Run(stage, name, "row") for name in asked_for}
+    failures = play(stage, {name: ALL_STORIES[name](run) for name, run in runs.items()})
+    return Played(failures, {name: run.left() for name, run in runs.items()})
+
+
+def _cluster(home: Path, server: SeaweedServer, environment: dict[str, str]) -> Cluster:
+    """Return a cluster that has room for three drivers and their executors, which have keys of their own."""
+    own = {
+        "AWS_ACCESS_KEY_ID": server.access_key,
+        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    kept = ("PYTHONPATH", "JAVA_HOME", "SPARK_LOCAL_IP", "AWS_EC2_METADATA_DISABLED", CONTROL)
+    (home / "cluster").mkdir()
+    inherited = {name: environment[name] for name in kept}
+    return Cluster(home / "cluster", {**inherited, **own}, cores=6, rest=True)
+
+
+def _connection(cluster: Cluster) -> str:
+    """Return the connection of a cluster's master, for drivers that run on the cluster."""
+    extra = {"deploy-mode": "cluster", "rest-port": cluster.rest_port}
+    known = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": cluster.port, "extra": extra}
+    return json.dumps(known)
+
+
+def _bundles(home: Path) -> str:
+    """Return where DAGs come from: the rows', and one file of the project's."""
+    home.mkdir()
+    shutil.copy(ROOT / "dags" / "flights_daily_report.py", home)
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "project", "classpath": local, "kwargs": {"path": str(home)}},
+    ]
+    return json.dumps(bundles)
 
 
 @contextmanager

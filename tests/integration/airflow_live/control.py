@@ -18,6 +18,9 @@ from typing import Any
 #: The variable that names the directory, in every process of the Airflow under test.
 CONTROL = "S3COMMIT_LIVE_CONTROL"
 
+#: The connection of the standalone Spark cluster.
+SPARK_CLUSTER = "spark_cluster"
+
 #: The ``dagrun_timeout`` of the run that meets it.
 RUN_TIMEOUT = timedelta(hours=1)
 

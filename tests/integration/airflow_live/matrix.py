@@ -132,6 +132,19 @@ def commit_marked_failed(run: Run) -> Story:
     yield from settled(run)
 
 
+def asked(run: Run, answer: str) -> Story:
+    """The audit asks, nothing is visible yet, and a human answers."""
+    run.start()
+    yield run.task_is("audit", "awaiting_input")
+    left, airflow = run.left(), run.stage.airflow
+    assert (left.visible, len(left.pending)) == ({}, 2)
+    assert "1 of 1 checks" in airflow.api.question(run.dag_id, run.run_id, "refresh.audit")["subject"]
+    noted = f"the scheduler knows that {run.dag_id} waits"
+    yield noted, lambda: airflow.has_noted_the_end_of(run.dag_id, "refresh.audit")
+    airflow.api.answer(run.dag_id, run.run_id, "refresh.audit", answer)
+    yield from settled(run)
+
+
 def settled(run: Run) -> Story:
     """Wait until the run is over, and its DAG's callback has been called."""
     yield run.over()
@@ -156,6 +169,8 @@ STORIES: dict[str, Callable[[Run], Story]] = {
     "sensor_marked_failed": sensor_marked_failed,
     "run_marked_failed_while_deferred": run_marked_failed_while_deferred,
     "triggerer_killed": triggerer_killed,
+    "approved": lambda run: asked(run, "Approve"),
+    "rejected": lambda run: asked(run, "Reject"),
     "commit_killed": commit_killed,
     "commit_marked_failed": commit_marked_failed,
     "commit_marked_failed_too_late": commit_marked_failed,

@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.s3 import S3Store
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.control import Place
+from tests.spark_cluster.cluster import Cluster
 
 #: What a story waits for: something to be true, and words for it.
 Wait: TypeAlias = tuple[str, Callable[[], Any]]
@@ -34,8 +35,8 @@ Story: TypeAlias = Generator[Wait, None, None]
 #: Seconds that a story may wait for one thing. On two idle cores nothing takes a tenth of it.
 WAIT_SECONDS = 600.0
 
-#: Seconds between two looks.
-LOOK_EVERY = 0.25
+#: Seconds between two looks. Each costs the API server a few hundredths of a second.
+LOOK_EVERY = 1.0
 
 OVER = ("success", "failed")
 
@@ -74,6 +75,7 @@ class Stage:
         store: What its tasks write to.
         control: Where its tasks leave their notes.
         database_url: Where the Airflow keeps what it knows.
+        cluster: A standalone Spark cluster with a REST server; None if nothing was asked for that needs it.
         runs: The runs as they were at the last look.
 
     """
@@ -82,6 +84,7 @@ class Stage:
     store: S3Store
     control: Path
     database_url: str
+    cluster: Cluster | None = None
     runs: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def commit(self, destination: str, path: str, body: bytes) -> None:
@@ -177,6 +180,20 @@ class Run:
     def left(self) -> Left:
         """Look at the run's destination."""
         return look(self.stage.store, self.destination)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of the runs.
+
+    Attributes:
+        failures: Stories that did not come to their end, and why.
+        left: What each run left at its destination.
+
+    """
+
+    failures: dict[str, str]
+    left: dict[str, Left]
 
 
 def play(stage: Stage, stories: Mapping[str, Story], *, at_once: int = 9) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,12 @@ def noting(event: str) -> Callable[[Any], None]:
         Place.here(dag_id, run_id).say(event, {"reason": str(context.get("reason"))})
 
     return note
+
+
+def noting_processes(context: Any) -> None:
+    """Leave a note of who runs a try of a task; a callback for the moment before it begins."""
+    who = {"task": os.getpid(), "supervisor": os.getppid()}
+    place_of(context).say(f"begun.{context['ti'].try_number}", who)
 
 
 @task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.integration.airflow_live.matrix import STORIES
-from tests.integration.airflow_live.scenario import Left, Run, Stage, play
+from tests.integration.airflow_live.scenario import Played, Run, Stage
 
 pytestmark = [
     pytest.mark.airflow,
@@ -64,32 +64,14 @@ ENDINGS = {
     "run_marked_failed_while_deferred": aborted(write="success", wait="failed"),
     "triggerer_killed": committed("row try 1", wait="success"),
     "spark_killed": aborted(spark_submit="failed"),
+    # Its audit fails and asks a human.
+    "approved": committed("row try 1", audit="success", commit="success", abort="success"),
+    "rejected": aborted(audit="failed", commit="upstream_failed"),
     "commit_killed": committed("row try 1", commit="success", abort="success"),
     "commit_marked_failed": aborted(commit="failed"),
     # The data is visible for good, so the teardown finishes the commit, and success is the truth.
     "commit_marked_failed_too_late": committed("row try 1", commit="failed", abort="success"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What became of the runs."""
-
-    failures: dict[str, str]
-    left: dict[str, Left]
-
-
-@pytest.fixture(scope="module")
-def played(stage: Stage, request: pytest.FixtureRequest) -> Played:
-    """Play the rows that are asked for, side by side, and look at their destinations when all are over."""
-    asked = {item.callspec.params["name"] for item in request.session.items if _is_row(item)}
-    runs = {name: Run(stage, name, "row") for name in STORIES if name in asked}
-    failures = play(stage, {name: STORIES[name](run) for name, run in runs.items()})
-    return Played(failures, {name: run.left() for name, run in runs.items()})
-
-
-def _is_row(item: pytest.Item) -> bool:
-    return item.name.startswith("test_a_row_of_the_matrix[")
 
 
 @pytest.mark.parametrize("name", list(STORIES))

@@ -1,53 +1,18 @@
-"""One DAG for each way in which a run can go wrong."""
+"""One DAG for each way in which a run can go wrong, but for those with Spark."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import DAG
-
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
-from airflow_s3commit.task_group import s3_commit_task_group
 from tests.integration.airflow_live.control import RUN_TIMEOUT
+from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
 from tests.integration.airflow_live.stages import DAY, HeldCommit, noting, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-JOBS = Path(__file__).parents[1] / "jobs"
-
-#: Seconds that a killed task may live on: one heartbeat (1 here) and the time to SIGKILL (5), and some more.
-KILL_WINDOW = 8.0
-
-
-@contextmanager
-def row(name: str, *, notifier: bool = False, **arguments: Any) -> Iterator[DAG]:
-    """Make the DAG of a row, whose callbacks leave notes."""
-    failed = [noting("dag-failed")]
-    if notifier:
-        failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=180), *failed]
-    with DAG(
-        name,
-        schedule=None,
-        on_failure_callback=failed,
-        on_success_callback=noting("dag-succeeded"),
-        **arguments,
-    ) as dag:
-        yield dag
-
-
-def group(dag: DAG, **arguments: Any) -> Any:
-    """Make the row's commit group, which streams its output to the store."""
-    asked = {"committer": "magic", "kill_window": KILL_WINDOW, **arguments}
-    return s3_commit_task_group("refresh", destination=f"s3://lake/{dag.dag_id}/", **asked)
 
 
 def task_failed() -> dict[str, Any]:
@@ -94,12 +59,10 @@ for name in ("sensor_marked_failed", "run_marked_failed_while_deferred", "trigge
         )
         written >> commit.stage(waits)
 
-with row("spark_killed") as dag, group(dag) as commit:
-    commit.spark_submit(
-        application=str(JOBS / "held_spark.py"),
-        application_args=[f"s3://lake/{dag.dag_id}/", dag.dag_id, "{{ run_id }}"],
-        conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
-    )
+for name in ("approved", "rejected"):
+    audit = {"min_rows": 1000, "on_fail": "ask", "response_timeout": timedelta(minutes=10)}
+    with row(name) as dag, group(dag, audit=audit) as commit:
+        commit.stage(write(commit.job, hold=False))
 
 for name, held_at in (
     ("commit_killed", "first file"),

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from tests.integration.airflow_live.control import Place
 
 
-def main(destination: str, dag_id: str, run_id: str) -> None:
-    """Write two partitions, the second of which waits to be told how to go on."""
+def main(destination: str, dag_id: str, run_id: str, then: str = "") -> None:
+    """Write two partitions, the second of which waits for an order; then raise, if that is asked."""
     # spark-submit started this process, so these two are the whole driver.
     Place.here(dag_id, run_id).say("driver", {"python": os.getpid(), "spark-submit": os.getppid()})
     spark = SparkSession.builder.appName("held").getOrCreate()
@@ -29,6 +29,8 @@ def main(destination: str, dag_id: str, run_id: str) -> None:
     rows = spark.range(0, 1000, numPartitions=2).selectExpr("id", "'2013-01-01' as dt")
     written = rows.mapInPandas(held, rows.schema).write.format("s3commit")
     written.option("partitionBy", "dt").mode("append").save(destination)
+    if then == "raise":
+        raise RuntimeError("told to fail after its write")
 
 
 if __name__ == "__main__":

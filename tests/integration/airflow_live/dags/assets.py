@@ -1,0 +1,54 @@
+"""A commit that tells assets, and DAGs that it starts; that of the partitions is the project's own report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
+
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.triggers.success_manifest import S3SuccessManifestEventTrigger
+from tests.integration.airflow_live.row_dag import group, row
+from tests.integration.airflow_live.stages import DAY
+
+TABLE = Asset("live_table")
+
+#: What the DAG flights_report_on_commit is scheduled by.
+FLIGHT_DAYS = Asset("flight_days")
+
+WATCHED = Asset(
+    "live_watched",
+    watchers=[
+        AssetWatcher(
+            name="commits",
+            trigger=S3SuccessManifestEventTrigger(destination="s3://lake/assets_told/", poke_interval=2),
+        )
+    ],
+)
+
+
+@task
+def write_flights(job: dict[str, str]) -> None:
+    """Write three flights of the day."""
+    attempt = str(get_current_context()["ti"].try_number)
+    opened = S3CommitHook().job(job)
+    with opened.task_attempt("write", attempt, "00000", "0") as writing:
+        flights = pa.table({"dt": [DAY] * 3, "carrier": ["UA", "AA", "UA"]})
+        writing.write_table(flights, partition_by=["dt"])
+        committed = writing.commit()
+    opened.seal_stage("write", attempt, [committed])
+
+
+@task
+def told(*, triggering_asset_events: Any = None) -> list[Any]:
+    """Return what the events that started this run tell."""
+    return [event.extra for events in triggering_asset_events.values() for event in events]
+
+
+with row("assets_told") as dag, group(dag, outlets=[TABLE], partition_asset=FLIGHT_DAYS) as commit:
+    commit.stage(write_flights(commit.job))
+
+for asset in (TABLE, WATCHED):
+    with DAG(f"started_by_{asset.name}", schedule=[asset]):
+        told()

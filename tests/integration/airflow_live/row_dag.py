@@ -1,0 +1,41 @@
+"""What the DAGs of the rows have in common: callbacks that leave notes, and a destination of their own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG
+
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.task_group import s3_commit_task_group
+from tests.integration.airflow_live.stages import noting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds that a killed task may live on: one heartbeat (2 here) and the time to SIGKILL (5), and some more.
+KILL_WINDOW = 8.0
+
+
+@contextmanager
+def row(name: str, *, notifier: bool = False, **arguments: Any) -> Iterator[DAG]:
+    """Make the DAG of a row, whose callbacks leave notes."""
+    failed = [noting("dag-failed")]
+    if notifier:
+        # What it waits for is Airflow, on a busy machine: the first XCom that a callback asks for takes long.
+        failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=180), *failed]
+    with DAG(
+        name,
+        schedule=None,
+        on_failure_callback=failed,
+        on_success_callback=noting("dag-succeeded"),
+        **arguments,
+    ) as dag:
+        yield dag
+
+
+def group(dag: DAG, **arguments: Any) -> Any:
+    """Make the row's commit group, which streams its output to the store."""
+    asked = {"committer": "magic", "kill_window": KILL_WINDOW, **arguments}
+    return s3_commit_task_group("refresh", destination=f"s3://lake/{dag.dag_id}/", **asked)
