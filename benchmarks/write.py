@@ -1,6 +1,7 @@
 """What writing a DataFrame costs: our writer, Spark's own to local disk, and the same through Hadoop's S3A.
 
     python benchmarks/write.py [--quick] [--json] [--jars DIRECTORY]
+        [--rows N] [--rounds N] [--s3a-rounds N] [--partitions N ...] [--only unsorted|arranged|startup ...]
 
 One Spark session writes the same rows, in turn, round after round, another writer first each time:
 
@@ -9,10 +10,14 @@ One Spark session writes the same rows, in turn, round after round, another writ
 - s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS.
 
 The rows come as they are ("unsorted": every task has rows of every partition) or arranged (sorted by the
-partition column within each task), and go into 1 or 40 partitions. Reported are whole-job wall time; the
-processor time of the driver, the JVM and the Python workers, without the store's; their ratios, the median
-of those of each round; files and bytes; and (MiB) the largest Python worker's peak of memory beyond what a
-worker has that only passes rows through.
+partition column within each task), and go into 1 or 40 partitions; S3A, which takes longest at 40, has fewer
+rounds there. Every write is told as it ends, and every case's table kept as soon as it is whole. Reported
+are whole-job wall time; the processor time of the driver, the JVM and the Python workers, without the
+store's; their ratios, the median of those of each round; files and bytes; and (MiB) the largest Python
+worker's peak of memory beyond what a worker has that only passes rows through.
+
+The case `startup` is what a task of ours adds to a worker before its first row is taken and after its last,
+less the time that its calls to the store take: in a worker that has just been started, and in warm ones.
 
 S3A needs jars that PySpark's wheel lacks. They are resolved from Maven's registry by Spark itself, or taken
 from --jars; where neither works the comparison is left out, with a message.
@@ -39,6 +44,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from report import machine, show, write_section
+from write_startup import startup
 
 from airflow_s3commit.demo.java import java_home
 from airflow_s3commit.demo.seaweed import SeaweedServer
@@ -51,8 +57,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKET = "lake"
+NAMES = ("unsorted", "arranged")
+CASES = (*NAMES, "startup")
 COLUMNS = ("writer", "wall s", "from - to", "CPU s", "wall/spark", "CPU/spark", "wall/s3a", "CPU/s3a")
-COLUMNS += ("files", "MB", "MiB")
+COLUMNS += ("files", "MB", "MiB", "rounds")
 
 #: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
 PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
@@ -81,6 +89,7 @@ class Writer:
     worker: list[float] = field(default_factory=list)
     files: int = 0
     bytes: int = 0
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Case:
     @property
     def name(self) -> str:
         """How the case is called in figures."""
-        return f"{'arranged' if self.arranged else 'unsorted'}_{self.partitions}"
+        return f"{NAMES[self.arranged]}_{self.partitions}"
 
 
 def flights(spark: SparkSession, case: Case, tasks: int) -> DataFrame:
@@ -228,15 +237,14 @@ class Meter:
         return found
 
 
-def in_turn(
-    writers: list[Writer], frame: DataFrame, rounds: int, meter: Meter, server: SeaweedServer
-) -> None:
-    """Let each writer have its turn in every round, another one first each time; one warms up."""
-    for number in range(rounds + 1):
+def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: SeaweedServer) -> None:
+    """Let each writer have its turn in every round it is in, another one first each time; one warms up."""
+    for number in range(max(writer.rounds for writer in writers) + 1):
         at = number % len(writers)
         for writer in writers[at:] + writers[:at]:
-            _turn(writer, frame, meter, counted=number > 0)
-            _empty(server)
+            if number <= writer.rounds:
+                _turn(writer, frame, meter, counted=number > 0)
+                _empty(server)
 
 
 def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> None:
@@ -244,6 +252,9 @@ def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> N
     cpu, began = meter.cpu(), perf_counter()
     written = writer.write(frame, uuid.uuid4().hex)
     wall, used = perf_counter() - began, meter.cpu() - cpu
+    which = f"round {len(writer.wall) + 1} of {writer.rounds}" if counted else "warm-up"
+    told = f"  {writer.name}, {which}: {wall:.1f} s, CPU {used:.1f} s"
+    print(told, file=sys.stderr, flush=True)
     if counted:
         writer.wall.append(wall)
         writer.cpu.append(used)
@@ -266,6 +277,7 @@ def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> 
         SparkSession.builder.master("local[2]")
         .config("spark.driver.memory", "3g")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
     )
@@ -311,25 +323,33 @@ def session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, boo
     return spark, True
 
 
-def run(options: argparse.Namespace, figures: dict[str, float]) -> list[str]:
-    """Measure every case, print its table, and return the tables as Markdown."""
-    rows, rounds = (400_000, 2) if options.quick else (options.rows, options.rounds)
-    sections = []
+def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[list[str]], None]) -> None:
+    """Measure every case, print its table, and have all tables so far kept as Markdown after each."""
+    rows, rounds = (400_000, 1) if options.quick else (options.rows, options.rounds)
+    arrangements = [arranged for arranged in (False, True) if NAMES[arranged] in options.only]
+    sections: list[str] = []
     with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
         spark, with_s3a = session(server, options.jars)
         register(spark)
         meter = Meter(spark)
-        for case in [Case(rows, n, arranged) for n in (1, 40) for arranged in (False, True)]:
+        if "startup" in options.only:
+            sections.append(startup(spark, server, figures, to_stderr=options.json))
+            keep(sections)
+        for case in [Case(rows, n, arranged) for n in options.partitions for arranged in arrangements]:
+            print(f"{case.rows:,} rows, {case.name}", file=sys.stderr, flush=True)
             frame = flights(spark, case, tasks=4)
-            writers = [Writer("spark to disk", to_disk)]
-            writers += [Writer(f"ours {one}", ours(server, one)) for one in ("magic", "partitioned")]
+            writers = [Writer("spark to disk", to_disk, rounds=rounds)]
+            writers += [
+                Writer(f"ours {one}", ours(server, one), rounds=rounds) for one in ("magic", "partitioned")
+            ]
             if with_s3a:
-                writers.append(Writer("s3a magic", s3a(server)))
-            in_turn(writers, frame, rounds, meter, server)
+                fewer = rounds if case.partitions == 1 else min(rounds, options.s3a_rounds)
+                writers.append(Writer("s3a magic", s3a(server), rounds=fewer))
+            in_turn(writers, frame, meter, server)
             frame.unpersist(blocking=True)
             sections.append(report(case, writers, figures, to_stderr=options.json))
+            keep(sections)
         spark.stop()
-    return sections
 
 
 def report(case: Case, writers: list[Writer], figures: dict[str, float], *, to_stderr: bool) -> str:
@@ -351,6 +371,7 @@ def report(case: Case, writers: list[Writer], figures: dict[str, float], *, to_s
                 f"{one.files:,}",
                 f"{one.bytes / 1e6:,.0f}",
                 f"{statistics.median(one.worker):,.0f}" if "ours" in one.name else "",
+                str(one.rounds),
             )
         )
         figures |= _figures(case, one, ratios)
@@ -379,30 +400,41 @@ def _figures(case: Case, one: Writer, ratios: list[float | None]) -> dict[str, f
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
-    """Return the median of the ratios round by round: what else the machine did meets both of a round."""
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    """Return the median of the ratios of the rounds that both were in: what else the machine did met both."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=False))
 
 
 def main() -> None:
-    """Measure, print, and write down all but the quick edition."""
+    """Measure and print; a run of all cases that is not the quick one is written down as it goes on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
-    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of each write (4,000,000)")
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (5)")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of each write (2,000,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="counted rounds (3)")
+    parser.add_argument("--s3a-rounds", type=int, default=1, help="of them, S3A's with many partitions (1)")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 40], help="partitions (1 40)")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="these cases (all)")
     parser.add_argument(
         "--jars", type=Path, help="a folder with the jars of hadoop-aws and spark-hadoop-cloud"
     )
     options = parser.parse_args()
     figures: dict[str, float] = {}
-    sections = run(options, figures)
-    about = f"{machine()} PySpark {version('pyspark')}, local[2]; {PACKAGES.replace(',', ', ')}."
+    whole = not options.quick and set(options.only) == set(CASES) and options.partitions == [1, 40]
+
+    def keep(sections: list[str]) -> None:
+        if whole:
+            write_section("write", "\n\n".join([_about(), *sections]))
+
+    run(options, figures, keep)
+    about = _about()
     if options.json:
         print(json.dumps({"benchmark": "write", "machine": about, **figures}))
     else:
         print(about)
-    if not options.quick:
-        write_section("write", "\n\n".join([about, *sections]))
+
+
+def _about() -> str:
+    return f"{machine()} PySpark {version('pyspark')}, local[2]; {PACKAGES.replace(',', ', ')}."
 
 
 if __name__ == "__main__":

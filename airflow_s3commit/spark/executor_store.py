@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.store.s3 import S3Config, S3Store
-
 if TYPE_CHECKING:
     from airflow_s3commit.spark.session import StoreSettings
     from airflow_s3commit.store.base import ObjectStore
@@ -21,6 +19,9 @@ def store_of_process(settings: StoreSettings) -> ObjectStore:
     """Return this process's store for these settings, with credentials from the process's own chain."""
     key = (os.getpid(), settings)
     if key not in _STORES:
+        # boto3 takes a third of a second to import, and the process that only plans a write needs none.
+        from airflow_s3commit.store.s3 import S3Config, S3Store  # noqa: PLC0415
+
         _STORES[key] = S3Store.connect(
             S3Config(
                 endpoint_url=settings.endpoint_url,

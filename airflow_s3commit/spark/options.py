@@ -29,7 +29,7 @@ __all__ = [
 _MIB = 1024 * 1024
 
 #: Of the encoded bytes that a task may hold, one part in so many is on its way.
-_IN_FLIGHT_SHARE = 3
+_IN_FLIGHT_SHARE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class WriteOptions:
     overwrite: bool = False
     committer: Committer = "partitioned"
     stage: str | None = None
-    part_bytes: int = 8 * _MIB
-    upload_bytes: int = 96 * _MIB
+    part_bytes: int = 16 * _MIB
+    upload_bytes: int = 80 * _MIB
     store: StoreSettings = field(default_factory=StoreSettings)
 
     @property
@@ -133,10 +133,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "append, or replace in save mode overwrite",
     ),
     Option("stage", "stage", _stage, "Name of this write in its job.", "the conf's, or spark"),
-    Option("partBytes", "part_bytes", _part_bytes, "Size of an uploaded part.", "8m", "bytes"),
+    Option(
+        "partBytes", "part_bytes", _part_bytes,
+        "Size of an uploaded part; less where memory runs short with many files open.", "16m", "bytes",
+    ),
     Option(
         "uploadBytes", "upload_bytes", parse_bytes,
-        "What a task holds after it is encoded, until the store has it.", "96m", "bytes",
+        "What a task holds after it is encoded, until the store has it.", "80m", "bytes",
     ),
     Option("endpointUrl", "endpoint_url", str, "The store's address, if it is not AWS.", "boto3's choice"),
     Option("region", "region", str, "The store's region.", "boto3's choice"),

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ _COLUMN_OVERHEAD = 384
 
 #: Small lots of one directory are put together when there are so many.
 _MOST_LOTS = 16
+
+#: When memory runs short, rows are passed on until this part of what may be kept is left.
+_KEPT_SHARE = 4
 
 #: So many row groups make a file of the size that is asked for, so that it is not missed by much.
 _GROUPS_PER_FILE = 4
@@ -50,9 +54,9 @@ class Bounds:
     rows_per_file: int = 0
     file_bytes: int = 0
     open_files: int = 64
-    row_bytes: int = 64 * _MIB
-    row_group_bytes: int = 64 * _MIB
-    encoded_bytes: int = 64 * _MIB
+    row_bytes: int = 48 * _MIB
+    row_group_bytes: int = 48 * _MIB
+    encoded_bytes: int = 40 * _MIB
 
     @classmethod
     def of(cls, options: TableOptions) -> Bounds:
@@ -78,6 +82,9 @@ class _Waiting:
 class RowBuffers:
     """Rows by directory; the largest lots are passed on when there are too many.
 
+    Rows may be slices of a batch that holds those of other directories too, and stays in memory as long as
+    one of them does. So what counts is all that came since; what is then left is copied out of its batches.
+
     Args:
         schema: Schema of the rows.
         bounds: How much to keep.
@@ -92,6 +99,8 @@ class RowBuffers:
         self._waiting: dict[str, _Waiting] = {}
         self._overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * len(schema)
         self._bytes = 0
+        # What was added since nothing waited that shares its memory with rows passed on.
+        self._held = 0
 
     def add(self, directory: str, rows: pa.RecordBatch) -> None:
         """Keep rows, and pass rows on where a row group is full or memory runs short."""
@@ -103,29 +112,46 @@ class RowBuffers:
             self._count(waiting, -self._overhead * (_MOST_LOTS - 1))
         if waiting.bytes >= self._bounds.row_group_bytes:
             self._pass_on(directory)
-        elif self._bytes > self._bounds.row_bytes:
+        if self._held > self._bounds.row_bytes:
             self._make_room()
 
-    def flush(self) -> None:
-        """Pass everything on."""
+    def flush(self, then: Callable[[str], None] = lambda _: None) -> None:
+        """Pass everything on, and call ``then`` with each directory after its rows."""
         for directory in list(self._waiting):
             self._pass_on(directory)
+            then(directory)
 
     def _count(self, waiting: _Waiting, size: int) -> None:
         waiting.bytes += size
         self._bytes += size
+        self._held += size
 
     def _make_room(self) -> None:
-        # Half at a time: ordering the directories once frees many of them.
+        # Many at a time: the directories are put in order only once for them, and few are left to copy.
         for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
+            if self._bytes * _KEPT_SHARE <= self._bounds.row_bytes:
+                break
             self._pass_on(directory)
-            if self._bytes * 2 <= self._bounds.row_bytes:
-                return
+        for waiting in self._waiting.values():
+            lots = len(waiting.batches)
+            waiting.batches = [_copied(waiting.batches)]
+            self._count(waiting, -self._overhead * (lots - 1))
+        self._held = self._bytes
 
     def _pass_on(self, directory: str) -> None:
         waiting = self._waiting.pop(directory)
         self._bytes -= waiting.bytes
+        if not self._waiting:
+            self._held = 0
         self._write(directory, pa.Table.from_batches(waiting.batches, schema=self._schema))
+
+
+def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows as one batch that shares no memory with those."""
+    if len(batches) > 1:
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    (batch,) = batches
+    return batch.take(pa.array(np.arange(batch.num_rows, dtype=np.int32)))
 
 
 @dataclass(slots=True)
@@ -197,6 +223,11 @@ class OpenFiles:
         """Write a file that has a schema and no rows."""
         self._entry(directory)
         self._close(directory)
+
+    def end(self, directory: str) -> None:
+        """Close the directory's file, if one is open."""
+        if directory in self._open:
+            self._close(directory)
 
     def close(self) -> None:
         """Close every file."""

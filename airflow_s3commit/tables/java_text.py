@@ -130,7 +130,7 @@ def timestamp_text(array: pa.Array, pattern: DatetimePattern, zone: str | None =
 
 def _by_pattern(local: pa.Array, offsets: pa.Array | None, pattern: DatetimePattern, what: str) -> pa.Array:
     year = pc.year(local)
-    if not pc.all(pc.and_(pc.greater_equal(year, 1), pc.less_equal(year, 9999))).as_py():
+    if not pc.all(pc.and_(pc.greater_equal(year, 1), pc.less_equal(year, 9999)), min_count=0).as_py():
         raise UnsupportedColumn(f"{what} is not between the years 1 and 9999: text files cannot hold it")
     text = pc.cast(local, pa.string())
     pieces: list[Any] = []

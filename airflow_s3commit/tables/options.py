@@ -83,9 +83,9 @@ class TableOptions:
     compression: str | None = None
     max_records_per_file: int = 0
     target_file_bytes: int = 0
-    row_bytes: int = 64 * _MIB
-    row_group_bytes: int = 64 * _MIB
-    encoded_bytes: int = 64 * _MIB
+    row_bytes: int = 48 * _MIB
+    row_group_bytes: int = 48 * _MIB
+    encoded_bytes: int = 40 * _MIB
     open_files: int = 64
     int96: bool = False
     text: TextOptions = field(default_factory=TextOptions)
@@ -223,11 +223,12 @@ TABLE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "parquet.block.size", "row_group_bytes", parse_bytes,
-        "Rows, by their size in memory, that make a row group.", "64m", "bytes", ("parquet",),
+        "Rows, by their size in memory, that make a row group; no more than rowBytes.", "48m", "bytes",
+        ("parquet",),
     ),
     Option(
         "orc.stripe.size", "row_group_bytes", parse_bytes,
-        "Rows, by their size in memory, that make a stripe.", "64m", "bytes", ("orc",),
+        "Rows, by their size in memory, that make a stripe; no more than rowBytes.", "48m", "bytes", ("orc",),
     ),
     Option(
         "outputTimestampType", "int96", _int96,
@@ -236,7 +237,7 @@ TABLE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "rowBytes", "row_bytes", parse_bytes,
-        "Rows that a task holds before they are encoded.", "64m", "bytes",
+        "Rows that a task holds before they are encoded.", "48m", "bytes",
     ),
     Option("openFiles", "open_files", at_least(1), "Files that a task has open at a time.", "64", "files"),
     Option(

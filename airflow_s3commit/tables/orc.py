@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -127,7 +128,7 @@ class OrcEncoder:
             if _has_times(column.type):
                 for chunk in column.chunks:
                     _check_times(name, chunk)
-        self._writer.write(table.cast(self._schema))
+        self._writer.write(_unsliced(table.cast(self._schema)))
         self._counts.add(table)
         self.rows += table.num_rows
 
@@ -142,6 +143,22 @@ class OrcEncoder:
         """Let go of the file without another byte reaching the sink."""
         self._sink.detached = True
         self._writer.close()
+
+
+def _unsliced(table: pa.Table) -> pa.Table:
+    """Copy columns with structs: of a slice, Arrow's ORC writer takes a struct's nulls from other rows.
+
+    Seen with pyarrow 26: ``[{x: 1}, {x: 2}, None][2:]`` is read back as ``[{x: 1}]``.
+    """
+    for number, column in enumerate(table.columns):
+        if _has_structs(column.type):
+            rows = pa.array(np.arange(table.num_rows, dtype=np.int64))
+            table = table.set_column(number, table.schema.field(number), column.take(rows))
+    return table
+
+
+def _has_structs(kind: pa.DataType) -> bool:
+    return pt.is_struct(kind) or any(_has_structs(kind.field(n).type) for n in range(kind.num_fields))
 
 
 def _check(name: str, kind: pa.DataType) -> None:

@@ -22,7 +22,7 @@ __all__ = ["TablePlan", "WrittenTable", "file_stem", "write_batches"]
 
 #: Rows that are not arranged by partition are gathered, up to this part of what a task may keep, and then
 #: split at once: fewer and larger pieces.
-_GATHERED_SHARE = 4
+_GATHERED_SHARE = 8
 
 #: A batch is cut where it is larger than this part of it.
 _CUT_SHARE = 8
@@ -113,7 +113,7 @@ def write_batches(
             rows += batch.num_rows
             for directory, piece in splitter.split(batch):
                 buffers.add(directory, piece)
-        buffers.flush()
+        buffers.flush(files.end)
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
@@ -151,18 +151,21 @@ def _gathered(
     while batch is not None:
         if splitter.arranged(batch):
             yield from _together(waiting)
-            waiting, size = [], 0
+            size = 0
             yield batch
         else:
             waiting.append(batch)
             size += batch.nbytes
             if size >= most_bytes:
                 yield from _together(waiting)
-                waiting, size = [], 0
+                size = 0
         batch = next(remaining, None)
     yield from _together(waiting)
 
 
 def _together(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches as one, and let go of those."""
     if batches:
-        yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
+        together = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        batches.clear()
+        yield from together

@@ -98,12 +98,14 @@ def test_dates_beyond_python_are_refused_by_column() -> None:
 
 
 def test_columns_are_resolved_as_spark_resolves_them() -> None:
-    """Case is disregarded unless it matters; missing, ambiguous and all columns are refused."""
+    """Case is disregarded unless it matters; missing, ambiguous, hidden and all columns are refused."""
     schema = pa.schema([("Dt", pa.string()), ("x", pa.string()), ("X", pa.string())])
     assert resolve_columns(schema, ["dT", "X"]) == ("Dt", "X")
     for names, says in ((["y"], "not among"), (["Dt", "x", "X"], "no column would be left")):
         with pytest.raises(UnsupportedPartition, match=says):
             resolve_columns(schema, names)
+    with pytest.raises(UnsupportedPartition, match="begins with a dot"):
+        resolve_columns(pa.schema([(".dt", pa.string()), ("x", pa.string())]), [".dt"])
     with pytest.raises(UnsupportedPartition, match="ambiguous"):
         resolve_columns(pa.schema([("ab", pa.string()), ("AB", pa.string())]), ["aB"])
 

@@ -133,3 +133,13 @@ def test_times_follow_their_patterns_and_zones() -> None:
     assert (
         lines(table.slice(0, 1).select(["t"]), format="csv", timeZone="UTC") == "2012-12-31T15:00:00.001Z\n"
     )
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("us", "Asia/Tokyo")]
+)
+def test_days_and_times_that_are_all_null_are_no_text(kind: pa.DataType) -> None:
+    """A lot of rows of which none has a time is written as any other."""
+    table = pa.table({"x": [1, 2], "t": pa.array([None, None], kind)})
+    assert lines(table, format="csv") == "1,\n2,\n"
+    assert lines(table, format="json") == '{"x":1}\n{"x":2}\n'
