@@ -7,7 +7,8 @@ one has.
 
 from __future__ import annotations
 
+from airflow_s3commit.reader.file_format import UnreadableFiles
 from airflow_s3commit.reader.partition_columns import UnreadablePartitions
 from airflow_s3commit.reader.table import dataset
 
-__all__ = ["UnreadablePartitions", "dataset"]
+__all__ = ["UnreadableFiles", "UnreadablePartitions", "dataset"]

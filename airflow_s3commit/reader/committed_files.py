@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from pyarrow import fs
 
@@ -26,14 +26,35 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         sizes: Their sizes in bytes, by path, as they were committed.
         job_id: The job that committed them.
         destination: URI of its destination.
+        stays: Why a dataset of these files cannot be pickled; None if it can.
 
     """
 
-    def __init__(self, inner: fs.FileSystem, sizes: Mapping[str, int], job_id: str, destination: str) -> None:
+    def __init__(
+        self,
+        inner: fs.FileSystem,
+        sizes: Mapping[str, int],
+        job_id: str,
+        destination: str,
+        *,
+        stays: str | None = None,
+    ) -> None:
         self._inner = inner
         self._sizes = sizes
         self._job_id = job_id
         self._destination = destination
+        self._stays = stays
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle it, if what is read afterwards is the same.
+
+        Raises:
+            TypeError: It is not.
+
+        """
+        if self._stays is not None:
+            raise TypeError(self._stays)
+        return object.__reduce_ex__(self, protocol)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CommittedFiles) and (

@@ -5,11 +5,13 @@ Which job that is, is decided once, when the DataFrame is made: it is one genera
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
@@ -17,6 +19,8 @@ from pyspark.sql.types import StructField, StructType
 from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import check_id
+from airflow_s3commit.reader.file_format import FileReading, reading_of
+from airflow_s3commit.reader.file_options import FILE_OPTIONS, FileOptions, parse_file_options
 from airflow_s3commit.reader.filesystem import s3_filesystem
 from airflow_s3commit.reader.generation import find_generation
 from airflow_s3commit.reader.partition_columns import PartitionColumns
@@ -44,6 +48,7 @@ _GROUP_BYTES = 128 * 1024 * 1024
 #: Rows of a batch that is handed to Spark.
 _BATCH_ROWS = 10_000
 
+#: Options of the data source itself; the others are the files'.
 _NAMES = ("path", "job", "endpointUrl", "region", "pathStyle")
 
 
@@ -55,12 +60,14 @@ class ReadOptions:
         destination: URI of the destination.
         job_id: The job whose files are read; None for the last that committed.
         store: How to reach the store.
+        files: How the files are read.
 
     """
 
     destination: str
     job_id: str | None = None
     store: StoreSettings = field(default_factory=StoreSettings)
+    files: FileOptions = field(default_factory=FileOptions)
 
 
 def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings) -> ReadOptions:
@@ -71,9 +78,11 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings
 
     """
     given = {name.lower(): value for name, value in options.items()}
-    if unknown := sorted(given.keys() - {name.lower() for name in _NAMES}):
+    of_files = {name: given.pop(name) for name in given.keys() - {name.lower() for name in _NAMES}}
+    if unknown := sorted(of_files.keys() - {option.name.lower() for option in FILE_OPTIONS}):
+        known = ", ".join([*_NAMES, *(option.name for option in FILE_OPTIONS)])
         raise InvalidOption(
-            f"s3commit has no option {', '.join(unknown)} for reading; its options are {', '.join(_NAMES)}"
+            f"s3commit has no option {', '.join(unknown)} for reading; its options are {known}"
         )
     if "path" not in given:
         raise InvalidOption("nothing to read: give the destination to .load()")
@@ -88,7 +97,10 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings
             Destination.parse(given["path"]).uri,
             check_id(given["job"]) if given.get("job") else None,
             store.or_else(store_defaults),
+            parse_file_options(of_files),
         )
+    except InvalidOption:
+        raise
     except (ValueError, Refused) as error:
         raise InvalidOption(f"an option of s3commit: {error}") from error
 
@@ -96,13 +108,15 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings
 def read_schema(options: ReadOptions) -> tuple[str, StructType]:
     """Return the job that is read and the columns of its first file and of its directories.
 
+    As Spark does, all columns of CSV files are text unless ``inferSchema`` is true.
+
     Raises:
         S3CommitError: As `airflow_s3commit.reader.dataset` does.
 
     """
     table = _find_table(options)
     partitions = PartitionColumns(file.directory for file in table.files).schema
-    columns = first_schema(table, _filesystem(options.store))
+    columns = first_schema(table, _filesystem(options.store), _reading(table, options), infer=False)
     written = (columns.metadata or {}).get(_ROW_METADATA)
     if written is not None:
         known = {column.name: column for column in StructType.fromJson(json.loads(written)).fields}
@@ -119,9 +133,18 @@ def read_schema(options: ReadOptions) -> tuple[str, StructType]:
 
 @dataclass
 class FileGroup(InputPartition):
-    """The files that one task reads."""
+    """What one task is told: Spark sends the reader as it was before it planned.
+
+    Attributes:
+        table: The files that it reads.
+        reading: How it reads them.
+        partition_schema: The partition columns, typed over the files of all tasks.
+
+    """
 
     table: Table
+    reading: FileReading
+    partition_schema: pa.Schema
 
 
 class S3CommitReader(DataSourceReader):
@@ -136,7 +159,6 @@ class S3CommitReader(DataSourceReader):
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._schema = schema
         self._options = options
-        self._partition_schema = pa.schema([])
 
     def partitions(self) -> list[InputPartition]:
         """Return the manifest's files in groups, each no larger than a task's share, or one file.
@@ -147,13 +169,15 @@ class S3CommitReader(DataSourceReader):
 
         """
         table = _find_table(self._options)
+        reading = _reading(table, self._options)
         wanted = _arrow(self._schema)
         directories = {file.directory for file in table.files}
         names = PartitionColumns(directories).schema.names
         given = pa.schema([column for column in wanted if column.name in names])
         # Typed over all files here, so that no task infers another type from its own.
-        self._partition_schema = PartitionColumns(directories, given).schema
-        return [FileGroup(Table(table.job_id, table.destination, files)) for files in _groups(table.files)]
+        schema = PartitionColumns(directories, given).schema
+        groups = (Table(table.job_id, table.destination, files) for files in _groups(table.files))
+        return [FileGroup(group, reading, schema) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a group's rows.
@@ -166,17 +190,41 @@ class S3CommitReader(DataSourceReader):
         # A table without files has one partition of Spark's own making.
         if not isinstance(partition, FileGroup):
             return
-        wanted, table = _arrow(self._schema), partition.table
-        columns = PartitionColumns((file.directory for file in table.files), self._partition_schema)
-        found = dataset_of(table, _filesystem(self._options.store), columns, wanted)
-        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
+        wanted, table, reading = _arrow(self._schema), partition.table, partition.reading
+        columns = PartitionColumns((file.directory for file in table.files), partition.partition_schema)
+        scanned = wanted if reading.format != "json" else pa.schema(map(_in_json, wanted))
+        found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
+        # Spark leaves a worker one thread, which Arrow's JSON reader would wait in for itself (Arrow 26).
+        threads = reading.format != "json"
+        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS, use_threads=threads):
             if batch.num_rows:
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+                told = [_told(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
+                yield pa.RecordBatch.from_arrays(told, schema=wanted)
+
+
+def _in_json(column: pa.Field) -> pa.Field:
+    """Return a column as Arrow can read it from JSON: dates and bytes are text there."""
+    as_text = pt.is_date(column.type) or pt.is_binary(column.type)
+    return column.with_type(pa.string()) if as_text else column
+
+
+def _told(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column as Spark expects it; what Arrow had to take for text is what it stands for."""
+    if values.type == kind:
+        return values
+    if pt.is_binary(kind):
+        told = (None if value is None else base64.b64decode(value) for value in values.to_pylist())
+        return pa.array(told, kind)
+    return values.cast(kind)
 
 
 def _find_table(options: ReadOptions) -> Table:
     store = store_of_process(options.store)
     return list_table(store, find_generation(store, Destination.parse(options.destination), options.job_id))
+
+
+def _reading(table: Table, options: ReadOptions) -> FileReading:
+    return reading_of((file.path for file in table.files), options.files)
 
 
 def _filesystem(settings: StoreSettings) -> FileSystem:

@@ -15,6 +15,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from airflow_s3commit import __version__
 
@@ -57,7 +58,8 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home.absolute() / f"airflow_s3commit-{__version__}-{digest}.zip"
     if not path.is_file() or path.read_bytes() != content:
-        fresh = path.with_suffix(f".{os.getpid()}")
+        # Calls at the same time, in threads and on machines that share the directory, have one each.
+        fresh = path.with_suffix(f".{uuid4().hex}")
         fresh.write_bytes(content)
         fresh.replace(path)
     return str(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from records_page import fields_table
@@ -10,11 +10,22 @@ from tables import cell, code, table
 
 from airflow_s3commit.protocol.records import JobOptions, JobReference
 from airflow_s3commit.provider_info import get_provider_info
+from airflow_s3commit.reader.file_options import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
 from airflow_s3commit.spark.session import committer_conf
 from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
 
-__all__ = ["airflow_config", "job_options", "read_options", "spark_conf", "table_options", "write_options"]
+__all__ = [
+    "airflow_config",
+    "file_options",
+    "job_options",
+    "read_options",
+    "spark_conf",
+    "table_options",
+    "write_options",
+]
+
+_COLUMNS = ("option", "meaning", "default", "formats")
 
 _STORE = {
     "endpointUrl": "The store's address, if it is not AWS.",
@@ -60,8 +71,13 @@ def table_options() -> str:
 
 def read_options() -> str:
     """Return the options of a read."""
-    rows = ((code(name), cell(meaning)) for name, meaning in (_READ | _STORE).items())
-    return table(("option", "meaning"), rows)
+    rows = [(code(name), cell(meaning), "", "all") for name, meaning in (_READ | _STORE).items()]
+    return table(_COLUMNS, [*rows, *_rows(FILE_OPTIONS)])
+
+
+def file_options() -> str:
+    """Return the options of how files are read."""
+    return _table(FILE_OPTIONS)
 
 
 def spark_conf() -> str:
@@ -78,13 +94,14 @@ def spark_conf() -> str:
 
 
 def _table(options: Sequence[Option]) -> str:
-    rows = (
-        (
+    return table(_COLUMNS, _rows(options))
+
+
+def _rows(options: Sequence[Option]) -> Iterator[tuple[str, ...]]:
+    for option in options:
+        yield (
             code(option.name),
             cell(f"{option.meaning}{f' ({option.unit})' if option.unit else ''}"),
             code(option.default) if option.default else "",
             cell(", ".join(option.formats)) or "all",
         )
-        for option in options
-    )
-    return table(("option", "meaning", "default", "formats"), rows)

@@ -1,4 +1,4 @@
-"""A table of Parquet files in a store in memory, with its data on local disk for pyarrow to read."""
+"""A table of files in a store in memory, with its data on local disk for pyarrow to read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import pytest
 from pyarrow import fs
 
 from airflow_s3commit.reader import dataset
+from airflow_s3commit.reader.committed_files import CommittedFiles
 from airflow_s3commit.tables.column_statistics import ColumnCounts
 from tests.protocol.building import OURS, Lake
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow.dataset as ds
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import ManifestRecord
+
+
+_BOUNDS: dict[str, Any] = {"part_bytes": 1 << 20, "threads": 0, "min_part_bytes": 1}
 
 
 def write_tables(job: Job, tables: Mapping[str, pa.Table], **bounds: Any) -> None:
@@ -56,12 +60,37 @@ class Table:
     def sealed(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> Job:
         """Return a sealed job that wrote these tables, by path."""
         job = self.lake.set_up(job_id, **options)
-        write_tables(job, tables, part_bytes=1 << 20, threads=0, min_part_bytes=1)
+        write_tables(job, tables, **_BOUNDS)
         return job
 
     def commit(self, tables: Mapping[str, pa.Table], job_id: str = OURS, **options: Any) -> ManifestRecord:
         """Commit a job that wrote these tables, by path."""
         return self.sealed(tables, job_id, **options).commit()
+
+    def commit_as(
+        self, data: pa.Table, *, job_id: str = OURS, partition_by: Sequence[str] = (), **how: Any
+    ) -> ManifestRecord:
+        """Commit a job that wrote a table as `TaskAttempt.write_table` does."""
+        job = self.lake.set_up(job_id)
+        with job.task_attempt("spark", "1", "00000", "1", **_BOUNDS) as attempt:
+            attempt.write_table(data, partition_by=partition_by, **how)
+            task = attempt.commit()
+        job.seal_stage("spark", "1", [task])
+        job.seal()
+        return job.commit()
+
+    def commit_raw(self, files: Mapping[str, bytes], job_id: str = OURS) -> ManifestRecord:
+        """Commit a job that wrote these bytes, by path, and knows nothing of their rows."""
+        job = self.lake.set_up(job_id)
+        with job.task_attempt("spark", "1", "00000", "1", **_BOUNDS) as attempt:
+            for path, body in files.items():
+                file = attempt.open(path)
+                file.write(body)
+                file.close()
+            task = attempt.commit()
+        job.seal_stage("spark", "1", [task])
+        job.seal()
+        return job.commit()
 
     def read(self, **arguments: Any) -> ds.Dataset:
         """Return the dataset, on a copy of what is visible now."""
@@ -87,3 +116,17 @@ class Table:
 def table(tmp_path: Path) -> Table:
     """Return an empty table."""
     return Table(tmp_path)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths of files that were opened, as they are."""
+    paths: list[str] = []
+    inner = CommittedFiles.open_input_file
+
+    def open_input_file(self: CommittedFiles, path: str) -> pa.NativeFile:
+        paths.append(path)
+        return inner(self, path)
+
+    monkeypatch.setattr(CommittedFiles, "open_input_file", open_input_file)
+    return paths

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
 from airflow_s3commit.reader import UnreadablePartitions, dataset
-from airflow_s3commit.reader.committed_files import CommittedFiles
 from airflow_s3commit.store.connection import S3Config
 from tests.protocol.building import OURS, THEIRS
 
@@ -21,20 +20,6 @@ if TYPE_CHECKING:
 def numbers(*values: int) -> pa.Table:
     """Return a table of these numbers and a text for each."""
     return pa.table({"n": pa.array(values, pa.int64()), "s": [f"row {value}" for value in values]})
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the paths of files that were opened, as they are."""
-    paths: list[str] = []
-    inner = CommittedFiles.open_input_file
-
-    def open_input_file(self: CommittedFiles, path: str) -> pa.NativeFile:
-        paths.append(path)
-        return inner(self, path)
-
-    monkeypatch.setattr(CommittedFiles, "open_input_file", open_input_file)
-    return paths
 
 
 def test_only_what_the_manifest_names_is_read(table: Table) -> None:

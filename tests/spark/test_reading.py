@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_s3commit.reader.file_options import FileOptions
 from airflow_s3commit.spark.options import InvalidOption
 from airflow_s3commit.spark.reading import ReadOptions, parse_read_options
 from airflow_s3commit.spark.session import StoreSettings
@@ -43,23 +44,78 @@ def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake
 
     write(spark.range(100, 105).selectExpr("id", "date'2020-01-01' as dt"), lake, partitionBy="dt")
     assert found.count() == 20
-    assert read(spark, lake).selectExpr("sum(id)").first()[0] == 510
+    second = lake.manifest().job_id
+    assert read(spark, lake).selectExpr("sum(id)").collect() == [(510,)]
     assert read(spark, lake, job=first).count() == 20
-    few = spark.read.format("s3commit").schema("dt string, id int").options(**lake.options).load(lake.uri)
+    write(spark.sql("select 1 as id, '007' as zip"), lake, partitionBy="zip")
+    zipped = spark.read.format("s3commit").schema("id int, zip string").options(**lake.options)
+    assert zipped.load(lake.uri).collect() == [(1, "007")]
+    few = (
+        spark.read.format("s3commit")
+        .schema("dt string, id int")
+        .option("job", second)
+        .options(**lake.options)
+        .load(lake.uri)
+    )
     assert sorted(few.collect()) == [("2020-01-01", id_) for id_ in range(100, 105)]
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [
+        ("orc", {}),
+        ("csv", {"header": "true", "sep": ";", "ignoreLeadingWhiteSpace": "false"}),
+        ("json", {"compression": "gzip"}),
+    ],
+)
+def test_other_formats_are_read_back(
+    spark: SparkSession, lake: Lake, format_: str, options: dict[str, str]
+) -> None:
+    """ORC says its types itself, of text the schema is given: rows come back, partition columns typed."""
+    columns = [
+        "id", "cast(id as decimal(12, 2)) as cost", "id / 3 as share", "id % 2 = 0 as even",
+        "timestamp_millis(id * 86400123) as at",
+        "cast(timestamp_millis(id * 1001) as timestamp_ntz) as local",
+        "date_add(date'1900-01-01', cast(id as int)) as day",
+        "case id when 1 then null when 2 then '' when 3 then 'a;\"q\" \\\\' else '\\\\' end as s",
+        *(["cast(cast(id as string) as binary) as raw"] if format_ != "csv" else []),
+        *(["array(struct(id as x, cast(null as string) as y)) as nested"] if format_ != "csv" else []),
+        *(["map('k', id) as m", "make_dt_interval(0, 0, 0, id) as i"] if format_ == "orc" else []),
+        "date_add(date'2013-01-01', cast(id % 3 as int)) as dt", "if(id % 2 = 0, 'a/b', null) as kind",
+    ]  # fmt: skip
+    frame = spark.range(20, numPartitions=2).selectExpr(columns)
+    write(frame, lake, format=format_, partitionBy="dt,kind", **options)
+    how = {name: value for name, value in options.items() if name in ("header", "sep")}
+    reader = spark.read.format("s3commit").options(**lake.options, **how)
+    found = (reader if format_ == "orc" else reader.schema(frame.schema.toNullable())).load(lake.uri)
+    assert found.schema == frame.schema.toNullable()
+    wanted = sorted(frame.collect(), key=lambda row: row["id"])
+    assert sorted(found.collect(), key=lambda row: row["id"]) == wanted
+    assert found.where("dt = date'2013-01-02' and kind is null").count() == 4
+    if format_ == "csv":
+        told = read(spark, lake, **how)
+        assert told.schema.simpleString().startswith("struct<id:string,cost:string,")
+        assert dict(read(spark, lake, **how, inferSchema="true").dtypes)["share"] == "double"
+    if format_ == "json":
+        assert dict(read(spark, lake).dtypes)["nested"] == "array<struct<x:bigint>>"
 
 
 def test_options_of_a_read_are_checked() -> None:
     """What is unknown, malformed or missing is named; what is left out comes from the session."""
     defaults = StoreSettings(region="eu-central-1")
-    parsed = parse_read_options({"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true"}, defaults)
+    given = {"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true", "Header": "true"}
     store = StoreSettings(region="eu-central-1", path_style=True)
-    assert parsed == ReadOptions("s3://lake/flights/", "j1", store)
+    files = FileOptions(header=True, given=("header",))
+    assert parse_read_options(given, defaults) == ReadOptions("s3://lake/flights/", "j1", store, files)
     for options, complaint in (
         ({"path": "s3://lake/x", "partitionBy": "dt"}, "no option partitionby for reading"),
         ({"job": "j1"}, "nothing to read"),
         ({"path": "file:///x"}, "not an S3 URI"),
         ({"path": "s3://lake/x", "job": "../x"}, "job id"),
+        ({"path": "s3://lake/x", "sep": "ab"}, "option sep='ab' of s3commit: not one ASCII character"),
     ):
         with pytest.raises(InvalidOption, match=complaint):
             parse_read_options(options, defaults)
