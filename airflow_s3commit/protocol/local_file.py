@@ -123,6 +123,7 @@ class LocalFile:
             while block := content.read(_READ_BYTES):
                 upload.write(block)
             upload.close(self._rows, self._statistics)
+            upload.settle()
         self.pending = self._upload.pending
         self._path.unlink()
 

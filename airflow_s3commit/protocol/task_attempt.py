@@ -173,6 +173,7 @@ class TaskAttempt:
         Raises:
             JobClosed: A file is still open; or the job ended meanwhile, in which case nothing of this
                 attempt stays pending.
+            DidNotHappen: A part could not be uploaded.
 
         """
         if self._committed is not None:
@@ -183,6 +184,7 @@ class TaskAttempt:
             raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished[0]}")
         with naming(self._context, f"commit of {self.name}"):
             self._require_open_job()
+            self._settle_uploads()
             self._send_local_files()
             committed = self._write_pendingset()
             self._require_job_still_open()
@@ -261,6 +263,12 @@ class TaskAttempt:
             min_part_bytes=self._min_part_bytes,
             on_change=lambda pending: self._tracker.track(number, pending),
         )
+
+    def _settle_uploads(self) -> None:
+        """Wait for the parts of files that went up while others were written."""
+        for file in self._files.values():
+            if isinstance(file, OutputFile):
+                file.settle()
 
     def _send_local_files(self) -> None:
         """Upload what was written to local disk, several files at once."""

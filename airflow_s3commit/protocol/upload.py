@@ -70,7 +70,7 @@ class PartSender:
 
 
 class OutputFile:
-    """A binary file, open for writing, that becomes a pending upload when it is closed.
+    """A binary file, open for writing, that becomes a pending upload once it is closed and settled.
 
     It has what writers of Parquet, ORC and text ask of a file. Leaving a ``with`` block by an exception
     aborts the upload; leaving it otherwise closes the file.
@@ -86,7 +86,7 @@ class OutputFile:
 
     Attributes:
         key: The final key.
-        pending: The finished upload, once closed.
+        pending: The finished upload, once settled.
 
     Raises:
         DidNotHappen: The upload could not be started.
@@ -114,6 +114,7 @@ class OutputFile:
         self._buffer = bytearray()
         self._length = 0
         self._state = "open"
+        self._said: tuple[int | None, Columns | None] = (None, None)
         self.key = key
         self.upload = context.new_id()
         self.pending: PendingUpload | None = None
@@ -196,7 +197,7 @@ class OutputFile:
             self._send()
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """Send the last part and wait for all of them; the upload is then whole and pending.
+        """End the file and hand over its last part; the next one may be begun while parts are on their way.
 
         Closing again does nothing.
 
@@ -213,12 +214,31 @@ class OutputFile:
         try:
             if self._buffer or not self._parts:
                 self._send()
+        except S3CommitError:
+            self.abort()
+            raise
+        self._state, self._said = "closed", (rows, statistics)
+        if all(part.done() for part in self._parts):
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for all parts of the closed file; the upload is then whole and pending. Repeatable.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+            JobClosed: The file is open, or was aborted.
+
+        """
+        if self._state != "closed":
+            raise JobClosed(f"{self.uri} is {self._state}")
+        if self.pending is not None:
+            return
+        try:
             etags = [part.result() for part in self._parts]
         except S3CommitError:
             self.abort()
             raise
-        self._state = "closed"
-        self.pending = self._record(etags, rows, statistics)
+        self.pending = self._record(etags, *self._said)
         self._on_change(self.pending)
 
     def abort(self) -> None:

@@ -195,7 +195,7 @@ def test_parts_above_the_limit_are_refused_while_writing() -> None:
 @pytest.mark.parametrize("nth", [1, 2, 5])
 @pytest.mark.parametrize("error", [StoreRejected("no"), Unavailable("slow"), OutcomeUnknown("lost")], ids=str)
 def test_a_failing_part_surfaces_and_aborts(threads: int, nth: int, error: Any) -> None:
-    """A part that cannot be uploaded fails the file, at the latest when it is closed."""
+    """A part that cannot be uploaded fails the file, at the latest when it is settled."""
     lake = Lake()
     lake.store.before = once("upload_part", KEY, error, nth=nth)
     file = opened(lake, part_bytes=4, threads=threads)
@@ -204,6 +204,7 @@ def test_a_failing_part_surfaces_and_aborts(threads: int, nth: int, error: Any) 
         with file:
             for _ in range(5):
                 file.write(b"0123")
+        file.settle()
 
     with pytest.raises(type(error)):
         write_all()
@@ -320,6 +321,7 @@ def test_memory_is_bounded_by_what_may_wait(threads: int) -> None:
         for _ in range(192):
             file.write(chunk)
         file.close()
+        file.settle()
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -336,6 +338,7 @@ def test_one_large_write_is_sent_as_it_is_cut() -> None:
     try:
         file.write(content)
         file.close()
+        file.settle()
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -384,3 +387,33 @@ def test_room_is_given_back_by_failed_parts() -> None:
     assert isinstance(sender.send(fail, 10).exception(30), StoreRejected)
     assert sender.send(lambda: "e", 10).result(30) == "e"
     sender.close()
+
+
+def test_the_next_file_is_begun_while_the_last_part_is_on_its_way() -> None:
+    """Closing a file does not wait for the store; settling it does, and only then is it pending."""
+    lake, answered = Lake(), threading.Event()
+    upload_part = lake.store.upload_part
+
+    def slow(*args: Any) -> str:
+        assert answered.wait(60)
+        return upload_part(*args)
+
+    lake.store.upload_part = slow  # type: ignore[method-assign]
+    file = opened(lake, threads=1)
+    file.write(b"0")
+    file.close(rows=1)
+    assert (file.closed, file.pending) == (True, None)
+    answered.set()
+    file.settle()
+    file.settle()
+    assert complete(lake, file.pending) == b"0"
+
+
+def test_only_a_closed_file_is_settled() -> None:
+    """A file that is written, or was aborted, is not."""
+    file = opened(Lake())
+    with pytest.raises(JobClosed, match="is open"):
+        file.settle()
+    file.abort()
+    with pytest.raises(JobClosed, match="is aborted"):
+        file.settle()
