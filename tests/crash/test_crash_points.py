@@ -23,6 +23,13 @@ CASES = [
     if mode == "replace" or order == "publish-then-delete"
 ] + [Case("magic", "replace", track="s3", repeat_complete="gone"), Case("partitioned", "append", track="s3")]
 
+#: What a second completion gets matters to the commit only: no other step completes an upload.
+POINTS = [
+    (step, case)
+    for step, case in product(STEPS, CASES)
+    if step == "commit" or case.repeat_complete == "ok" or case.track == "s3"
+]
+
 
 def _points(case: Case, step: str) -> int:
     """Count the calls of a step without a fault."""
@@ -40,8 +47,7 @@ def _stopped(case: Case, step: str, at: int, fault: Fault) -> World:
     return world
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "case"), POINTS, ids=str)
 def test_the_same_step_again_ends_committed(
     case: Case, step: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -55,8 +61,7 @@ def test_the_same_step_again_ends_committed(
     record_property("stops", stops)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "case"), POINTS, ids=str)
 def test_an_abort_after_any_stop_leaves_no_trace(
     case: Case, step: str, record_property: Callable[[str, object], None]
 ) -> None:
