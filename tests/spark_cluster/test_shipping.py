@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sysconfig
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from airflow_s3commit.spark import py_files
-from tests.spark_cluster.cluster import ApplicationFailed
-from tests.spark_cluster.conftest import DRIVER_SECRET, EXECUTOR_SECRET
+from tests.spark_cluster.cluster import SMALL, ApplicationFailed
+from tests.spark_cluster.conftest import DRIVER_KEYS, DRIVER_SECRET, EXECUTOR_SECRET
 
 if TYPE_CHECKING:
     from tests.spark_cluster.conftest import Driver, Table
@@ -60,6 +65,37 @@ def test_executors_get_the_package_by_py_files(
         fresh.stop()
     assert table.rows() == list(range(ROWS))
     assert table.pending() == []
+
+
+def test_spark_submit_sends_the_package(driver: Driver, table: Table, tmp_path: Path, shipped: str) -> None:
+    """`spark-submit --py-files` runs an application whose driver and executors have libraries alone."""
+    # The cluster has cores for one application.
+    driver.stop()
+    script = tmp_path / "submitted.py"
+    shutil.copy(Path(__file__).with_name("submitted.py"), script)
+    bare = python_without(tmp_path / "bare")
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--py-files", shipped]
+    for key, value in {**SMALL, "spark.master": driver.cluster.url, **table.address}.items():
+        command += ["--conf", f"{key}={value}"]
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("AWS_", "SPARK_", "PYSPARK_", "PYTHON"))}
+    python = {"PYSPARK_PYTHON": bare, "PYSPARK_DRIVER_PYTHON": bare, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [*command, str(script), table.uri],
+        env={**kept, **python, **DRIVER_KEYS},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("told: "))
+    told = json.loads(line.removeprefix("told: "))
+    assert Path(shipped).name in told["package"]
+    assert (told["rows"], told["sum"]) == (100, sum(range(100)))
+    for door in ("pending/", "format/"):
+        assert table.below(door).rows() == list(range(100))
+        assert table.below(door).pending() == []
 
 
 def test_no_secret_leaves_its_process(driver: Driver, table: Table) -> None:
