@@ -28,7 +28,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 #: Seconds that Airflow may take for all of it; on two idle cores it takes a tenth.
-TIMEOUT = 900.0
+TIMEOUT = 1500.0
 
 DAY = "2013-01-01"
 AIRPORTS = ("EWR", "JFK", "LGA")

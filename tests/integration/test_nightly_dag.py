@@ -23,12 +23,19 @@ if TYPE_CHECKING:
     from airflow_s3commit.demo.seaweed import SeaweedServer
     from airflow_s3commit.store.s3 import S3Store
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.timeout(1800),
+    # Large groups are begun first; alone, this would be the last test to end.
+    pytest.mark.xdist_group("dag_steps"),
+]
 
 ROOT = Path(__file__).parents[2]
 
 #: Seconds that Airflow may take for all of it; on two idle cores it takes a tenth.
-TIMEOUT = 900.0
+TIMEOUT = 1500.0
 
 FIRST, SECOND = "2013-01-01", "2013-01-02"
 
