@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.seaweedfs,
     pytest.mark.timeout(1500),
+    # Large groups are begun first; alone, this would be among the last tests to end.
+    pytest.mark.xdist_group("packaging"),
     pytest.mark.skipif(sys.platform != "linux", reason="what is left running is looked up in Linux's /proc"),
 ]
 

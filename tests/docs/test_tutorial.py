@@ -22,7 +22,8 @@ pytestmark = [
     pytest.mark.seaweedfs,
     pytest.mark.spark,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("tutorial"),
+    # Large groups are begun first; alone, this would be among the last tests to end.
+    pytest.mark.xdist_group("docker-seaweedfs"),
 ]
 
 #: Seconds for all of it; alone on two cores it takes one minute.
