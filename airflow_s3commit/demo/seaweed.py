@@ -32,6 +32,9 @@ PARTS = ("master", "volume", "filer", "s3", "admin")
 #: Seconds that a server may take until it stores its first object; two are usual.
 START_SECONDS = 60.0
 
+#: Bytes that must be free on its disk before it starts; its own files take up to 128 MiB each.
+NEEDED_BYTES = 1 << 30
+
 #: Starts with other ports, when another program was quicker to take one.
 START_ATTEMPTS = 3
 
@@ -122,14 +125,15 @@ class SeaweedServer:
         """Start it, and return when every bucket answers and takes an object.
 
         Raises:
-            ProgramFailed: It is running already, ended at once, or was not ready within a minute. The
-                message ends with the end of its log.
+            ProgramFailed: It is running already, has no room on its disk, ended at once, or was not ready
+                within a minute. The message ends with the end of its log.
 
         """
         if self._program is not None and self._program.running:
             raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._objects.mkdir(mode=0o700, exist_ok=True)
+        self._check_room()
         for attempt in range(1, START_ATTEMPTS + 1):
             self._launch()
             try:
@@ -159,6 +163,15 @@ class SeaweedServer:
     @property
     def _keys_file(self) -> Path:
         return self.data_dir / "identities.json"
+
+    def _check_room(self) -> None:
+        # On a full disk the server starts, and refuses objects later with errors that do not tell why.
+        free = shutil.disk_usage(self._objects).free
+        if free < NEEDED_BYTES:
+            raise ProgramFailed(
+                f"SeaweedFS needs {NEEDED_BYTES >> 20} MiB of free disk space for {self._objects}, and "
+                f"{free >> 20} MiB are free: free some, or choose a directory on another disk"
+            )
 
     def _launch(self) -> None:
         self.access_key = secrets.token_hex(10)
