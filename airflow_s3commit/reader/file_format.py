@@ -14,6 +14,7 @@ from pyarrow import csv, json
 from airflow_s3commit.reader.escaped_csv import encoding_of
 from airflow_s3commit.reader.file_options import FileOptions
 from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.nested_types import first_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,6 +138,9 @@ class FileReading:
         if self.format == "csv":
             return self._csv(names)
         if self.format == "json":
+            if pa.cpu_count() == 1:
+                # In one thread Arrow's reader waits for ever for work that it gave to others (Arrow 26).
+                pa.set_cpu_count(2)
             read = json.ReadOptions(block_size=_BLOCK_BYTES)
             return ds.JsonFileFormat(ds.JsonFragmentScanOptions(read_options=read))
         return ds.OrcFileFormat() if self.format == "orc" else ds.ParquetFileFormat()
@@ -150,7 +154,7 @@ class FileReading:
         """
         refused = {"csv": _NOT_IN_CSV, "json": _NOT_IN_JSON}.get(self.format)
         for column in schema if refused else ():
-            if (kind := _any_of(column.type, refused or ())) is not None:
+            if (kind := first_within(column.type, *(refused or ()))) is not None:
                 raise UnreadableFiles(
                     f"pyarrow cannot read {kind} of column {column.name!r} from {self.format}: give it as"
                     " string in schema, or leave it out"
@@ -236,14 +240,6 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     return pa.string() if pt.is_null(kind) or pt.is_time(kind) or pt.is_binary(kind) else kind
-
-
-def _any_of(kind: pa.DataType, refused: Sequence[Callable[[pa.DataType], bool]]) -> pa.DataType | None:
-    """Return the type, or the first one in it, that is refused."""
-    if any(is_kind(kind) for is_kind in refused):
-        return kind
-    inner = (_any_of(kind.field(number).type, refused) for number in range(kind.num_fields))
-    return next((found for found in inner if found is not None), None)
 
 
 _NOT_IN_CSV = (pt.is_nested, pt.is_binary, pt.is_large_binary, pt.is_duration)

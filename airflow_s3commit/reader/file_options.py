@@ -13,7 +13,7 @@ from airflow_s3commit.tables.option_values import (
     parse_flag,
     utf8_only,
 )
-from airflow_s3commit.tables.options import Option
+from airflow_s3commit.tables.options import Option, check_formats, read_fields
 
 __all__ = ["FILE_OPTIONS", "FileOptions", "parse_file_options"]
 
@@ -55,12 +55,7 @@ class FileOptions:
             InvalidOption: There is one.
 
         """
-        for option in FILE_OPTIONS:
-            if option.formats and option.name in self.given and format_ not in option.formats:
-                raise InvalidOption(
-                    f"option {option.name} is one of {' and '.join(option.formats)}; the files' format is"
-                    f" {format_}"
-                )
+        check_formats((option for option in FILE_OPTIONS if option.name in self.given), format_)
 
 
 def parse_file_options(options: Mapping[str, str]) -> FileOptions:
@@ -70,24 +65,8 @@ def parse_file_options(options: Mapping[str, str]) -> FileOptions:
         InvalidOption: One is unknown, malformed, or given twice.
 
     """
-    known = {option.name.lower(): option for option in FILE_OPTIONS}
-    fields: dict[str, object] = {}
-    given = []
-    for name, value in options.items():
-        option = known.get(name.lower())
-        if option is None:
-            raise InvalidOption(
-                f"s3commit has no option {name} for reading files; its options are"
-                f" {', '.join(option.name for option in FILE_OPTIONS)}"
-            )
-        if option.field in fields:
-            raise InvalidOption(f"option {name} is given twice")
-        try:
-            fields[option.field] = option.read(value)
-        except ValueError as error:
-            raise InvalidOption(f"option {option.name}={value!r} of s3commit: {error}") from error
-        given.append(option.name)
-    read = FileOptions(**fields, given=tuple(given))  # type: ignore[arg-type] # each option reads its field's
+    fields, given = read_fields(options, FILE_OPTIONS, " for reading files")
+    read = FileOptions(**fields, given=tuple(option.name for option in given))
     if read.separator in (read.quote, read.escape):
         raise InvalidOption(f"sep is {read.separator!r}, and so is quote or escape")
     return read

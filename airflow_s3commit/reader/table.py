@@ -90,9 +90,6 @@ def dataset(
     table = list_table(source, find_generation(source, place, job_id))
     columns = PartitionColumns((file.directory for file in table.files), partition_schema)
     reading = reading_of((file.path for file in table.files), read)
-    if reading.format == "json" and pa.cpu_count() == 1:
-        # Arrow's JSON reader waits in one thread for work that it gave to others, for ever (Arrow 26).
-        pa.set_cpu_count(2)
     if schema is None:
         schema = first_schema(table, filesystem, reading)
     return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)

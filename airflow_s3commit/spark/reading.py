@@ -194,9 +194,7 @@ class S3CommitReader(DataSourceReader):
         columns = PartitionColumns((file.directory for file in table.files), partition.partition_schema)
         scanned = wanted if reading.format != "json" else pa.schema(map(_in_json, wanted))
         found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
-        # Spark leaves a worker one thread, which Arrow's JSON reader would wait in for itself (Arrow 26).
-        threads = reading.format != "json"
-        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS, use_threads=threads):
+        for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
             if batch.num_rows:
                 told = [_told(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
                 yield pa.RecordBatch.from_arrays(told, schema=wanted)

@@ -31,6 +31,9 @@ ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
 PATH_STYLE = "spark.s3commit.path.style"
 
+#: Spark's own.
+SPECULATION = "spark.speculation"
+
 #: The stage of an application that was given none.
 DEFAULT_STAGE = "spark"
 
@@ -148,7 +151,7 @@ def store_from_conf(get: ConfGet) -> StoreSettings:
 
 def tasks_have_twins(get: ConfGet) -> bool:
     """Tell whether Spark may run a second attempt at a slow task beside the first."""
-    return (get("spark.speculation") or "").strip().lower() == "true"
+    return parse_flag(SPECULATION, get(SPECULATION) or "false")
 
 
 def parse_flag(name: str, value: str) -> bool:

@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_s3commit.store.base import Abort, Complete, DeleteMany
+from airflow_s3commit.store.base import Complete, DeleteMany
 from airflow_s3commit.store.bulk_delete import check_bulk
 from airflow_s3commit.store.errors import Request
-from airflow_s3commit.store.spelling import OPERATIONS
+from airflow_s3commit.store.spelling import OF_UPLOADS, OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.retry import Retries, RetryPolicy
 
 __all__ = ["Errand", "Recess"]
-
-#: Calls that name an upload.
-OF_UPLOADS = (Complete, Abort)
 
 #: Calls that are sent again at once for each one that a store answers which had gone silent.
 WOKEN_BY_AN_ANSWER = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,8 @@ from airflow_s3commit.tables.option_values import (
 from airflow_s3commit.tables.text_options import TextOptions
 
 __all__ = [
-    "DEFAULT_FORMAT", "TABLE_OPTIONS", "Option", "TableOptions", "parse_table_options", "read_options",
-    "table_options",
+    "DEFAULT_FORMAT", "TABLE_OPTIONS", "Option", "TableOptions", "check_formats", "parse_table_options",
+    "read_fields", "read_options", "table_options",
 ]  # fmt: skip
 
 _MIB = 1024 * 1024
@@ -155,14 +155,33 @@ def read_options(options: Mapping[str, str], known: Sequence[Option]) -> dict[st
         InvalidOption: One is unknown, malformed, given twice, or not one of the format's.
 
     """
+    fields, given = read_fields(options, sorted(known, key=lambda option: option.name))
+    check_formats(given, fields.get("format", DEFAULT_FORMAT))
+    return fields
+
+
+def read_fields(
+    options: Mapping[str, str], known: Sequence[Option], purpose: str = ""
+) -> tuple[dict[str, Any], tuple[Option, ...]]:
+    """Read the texts of options into fields, of whichever format they are; return which were given too.
+
+    Args:
+        options: By name, in any case.
+        known: The options there are, in the order in which an error names them.
+        purpose: What an error says that they are for.
+
+    Raises:
+        InvalidOption: One is unknown, malformed or given twice.
+
+    """
     by_name = {option.name.lower(): option for option in known}
     fields: dict[str, Any] = {}
     given: dict[str, Option] = {}
     for name, value in options.items():
         option = by_name.get(name.lower())
         if option is None:
-            names = ", ".join(sorted(option.name for option in known))
-            raise InvalidOption(f"s3commit has no option {name}; its options are {names}")
+            names = ", ".join(option.name for option in known)
+            raise InvalidOption(f"s3commit has no option {name}{purpose}; its options are {names}")
         if option.field in fields:
             raise InvalidOption(f"option {name} is given twice, as {given[option.field].name} too")
         given[option.field] = option
@@ -170,14 +189,22 @@ def read_options(options: Mapping[str, str], known: Sequence[Option]) -> dict[st
             fields[option.field] = option.read(value)
         except (ValueError, Refused) as error:
             raise InvalidOption(f"option {option.name}={value!r} of s3commit: {error}") from error
-    chosen = fields.get("format", DEFAULT_FORMAT)
-    for option in given.values():
+    return fields, tuple(given.values())
+
+
+def check_formats(given: Iterable[Option], chosen: str) -> None:
+    """Refuse options that files of a format do not have.
+
+    Raises:
+        InvalidOption: There is one.
+
+    """
+    for option in given:
         if option.formats and chosen not in option.formats:
             raise InvalidOption(
                 f"option {option.name} is one of {' and '.join(option.formats)}; the files' format is"
                 f" {chosen}"
             )
-    return fields
 
 
 def _line_end(value: str) -> str:

@@ -17,6 +17,7 @@ from pyarrow import orc
 
 from airflow_s3commit.tables.column_statistics import ColumnCounts
 from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
+from airflow_s3commit.tables.nested_types import first_within
 from airflow_s3commit.tables.sink import DetachableSink
 from airflow_s3commit.tables.spark_footer import SparkFooter
 
@@ -125,7 +126,7 @@ class OrcEncoder:
 
         """
         for name, column in zip(table.column_names, table.columns, strict=True):
-            if _has_times(column.type):
+            if first_within(column.type, pt.is_date, pt.is_timestamp) is not None:
                 for chunk in column.chunks:
                     _check_times(name, chunk)
         self._writer.write(_unsliced(table.cast(self._schema)))
@@ -151,30 +152,18 @@ def _unsliced(table: pa.Table) -> pa.Table:
     Seen with pyarrow 26: ``[{x: 1}, {x: 2}, None][2:]`` is read back as ``[{x: 1}]``.
     """
     for number, column in enumerate(table.columns):
-        if _has_structs(column.type):
+        if first_within(column.type, pt.is_struct) is not None:
             rows = pa.array(np.arange(table.num_rows, dtype=np.int64))
             table = table.set_column(number, table.schema.field(number), column.take(rows))
     return table
 
 
-def _has_structs(kind: pa.DataType) -> bool:
-    return pt.is_struct(kind) or any(_has_structs(kind.field(n).type) for n in range(kind.num_fields))
-
-
 def _check(name: str, kind: pa.DataType) -> None:
     unknown = (pt.is_null, pt.is_time, pt.is_fixed_size_list, pt.is_decimal256, pt.is_unsigned_integer)
-    if any(is_kind(kind) for is_kind in unknown):
+    if (found := first_within(kind, *unknown)) is not None:
         raise UnsupportedColumn(
-            f"column {name!r} has the type {kind}, which ORC has no equal of: cast it, or write parquet"
+            f"column {name!r} has the type {found}, which ORC has no equal of: cast it, or write parquet"
         )
-    for number in range(kind.num_fields):
-        _check(name, kind.field(number).type)
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    if pt.is_date(kind) or pt.is_timestamp(kind):
-        return True
-    return any(_has_times(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _check_times(name: str, values: pa.Array) -> None:

@@ -17,6 +17,7 @@ import pyarrow.types as pt
 
 from airflow_s3commit.tables.column_statistics import ColumnCounts
 from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
+from airflow_s3commit.tables.nested_types import first_within
 from airflow_s3commit.tables.sink import DetachableSink
 from airflow_s3commit.tables.spark_footer import SparkFooter
 
@@ -92,7 +93,7 @@ class ParquetForm:
 
         """
         for column in schema:
-            if self.int96 and _has_local_time(column.type):
+            if self.int96 and first_within(column.type, _is_local_time) is not None:
                 raise UnsupportedColumn(
                     f"column {column.name!r} has times without zone, which INT96 cannot hold: leave"
                     " outputTimestampType at TIMESTAMP_MICROS"
@@ -203,7 +204,5 @@ def _leaves(field: pa.Field, path: str) -> Iterator[str]:
         yield path
 
 
-def _has_local_time(kind: pa.DataType) -> bool:
-    if pt.is_timestamp(kind):
-        return kind.tz is None
-    return any(_has_local_time(kind.field(number).type) for number in range(kind.num_fields))
+def _is_local_time(kind: pa.DataType) -> bool:
+    return pt.is_timestamp(kind) and kind.tz is None

@@ -20,6 +20,13 @@ _PAGED = ("list_objects", "list_uploads", "list_parts")
 _READS = ("check_bucket", "stale_upload_days", "head", "get", *_PAGED)
 
 
+def count_calls(inner: Any, take: Callable[[Any], object]) -> int:
+    """Return how many calls whoever takes a store makes to it."""
+    counting = FaultyStore(inner)
+    take(counting)
+    return counting.calls
+
+
 class Crash(BaseException):
     """The process is dead: no handler of errors sees this, and no call goes through any more."""
 

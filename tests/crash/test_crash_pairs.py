@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted
-from tests.crash.faulty import FaultyStore
+from tests.crash.faulty import count_calls
 from tests.crash.world import Case, World, run_with_fault
 
 CASES = [Case(repeat_complete="gone"), Case("magic", "append")]
@@ -29,10 +30,12 @@ def _calls(case: Case, step: str, *, stopped_at: int = 0, again: str | None = No
     world.advance_to(step)
     if stopped_at:
         run_with_fault(world, getattr(world, step), stopped_at, "after")
-    counting = FaultyStore(world.store)
-    with suppress(AlreadyCommitted):
-        getattr(world, again or step)(counting)
-    return counting.calls
+
+    def take(store: Any) -> None:
+        with suppress(AlreadyCommitted):
+            getattr(world, again or step)(store)
+
+    return count_calls(world.store, take)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -8,7 +8,7 @@ from itertools import count, product
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, NotReversible
-from tests.crash.faulty import FAULTS, Fault, FaultyStore
+from tests.crash.faulty import FAULTS, Fault, count_calls
 from tests.crash.world import STEPS, Case, World, run_with_fault
 
 CASES = [
@@ -37,9 +37,7 @@ def _points(case: Case, step: str) -> int:
     """Count the calls of a step without a fault."""
     world = World(case)
     world.advance_to(step)
-    counting = FaultyStore(world.store)
-    getattr(world, step)(counting)
-    return counting.calls
+    return count_calls(world.store, getattr(world, step))
 
 
 def _stopped(case: Case, step: str, at: int, fault: Fault) -> World:

@@ -22,7 +22,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
-from tests.crash.faulty import FaultyStore
+from tests.crash.faulty import count_calls
 from tests.crash.interleave import play, schedules
 from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
 
@@ -44,9 +44,7 @@ CASES = [REPLACE, Case(repeat_complete="gone"), Case(mode="append"), Case(commit
 def _calls(step: str, case: Case) -> int:
     world = World(case)
     world.advance_to("commit")
-    counting = FaultyStore(world.store)
-    getattr(world, step)(counting)
-    return counting.calls
+    return count_calls(world.store, getattr(world, step))
 
 
 def _race(case: Case, first: str, second: str, judge: Callable[[World, list[Any]], None]) -> int:
@@ -128,10 +126,9 @@ def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) ->
     case = REPLACE
     world = World(case)
     world.advance_to("run_tasks")
-    counting = FaultyStore(world.store)
-    world.run_task(counting, "00000", "0")
+    calls = count_calls(world.store, lambda store: world.run_task(store, "00000", "0"))
     played = 0
-    for schedule in schedules(counting.calls, _calls("abort", case), CHANGES):
+    for schedule in schedules(calls, _calls("abort", case), CHANGES):
         world = World(case)
         world.advance_to("run_tasks")
         play(world.store, (lambda store: world.run_task(store, "00000", "0"), world.abort), schedule)  # noqa: B023
@@ -171,8 +168,7 @@ def test_a_commit_and_a_recovery_of_what_died_half_way_agree(second: str, record
 
     def calls(step: str) -> int:
         world = _half_committed(REPLACE)
-        getattr(world, step)(counting := FaultyStore(world.store))
-        return counting.calls
+        return count_calls(world.store, getattr(world, step))
 
     played = 0
     for schedule in schedules(calls("commit"), calls(second), CHANGES):
@@ -250,11 +246,10 @@ def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run(record_pr
     """However two replacing jobs interleave, the shared partition ends with one job's files, whole."""
     sample = _TwoJobs(REPLACE)
     sample.prepare()
-    counting = FaultyStore(sample.store)
-    sample.commit(counting)
+    calls = count_calls(sample.store, sample.commit)
     ours = {body for files in TASKS.values() for path, body in files.items() if path.startswith("dt=1/")}
     played = 0
-    for schedule in schedules(counting.calls, counting.calls, CHANGES):
+    for schedule in schedules(calls, calls, CHANGES):
         world = _TwoJobs(REPLACE)
         world.prepare()
         outcomes = play(world.store, (world.commit, world.commit_other), schedule)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NotReversible
-from tests.crash.faulty import FAULTS, FaultyStore
+from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.interleave import play, schedules
 from tests.crash.world import Case, World, run_with_fault
 
@@ -37,9 +37,9 @@ def test_a_stopped_sharded_commit_can_be_taken_up_or_undone(
 ) -> None:
     """Wherever a sharded commit stops, shards again or a plain commit finish it, and an abort undoes it."""
     sample = _ready(case)
-    _in_shards(sample, counting := FaultyStore(sample.store))
+    calls = count_calls(sample.store, lambda store: _in_shards(sample, store))
     stops = 0
-    for at, fault in product(range(1, counting.calls + 1), FAULTS):
+    for at, fault in product(range(1, calls + 1), FAULTS):
         world = _ready(case)
         run_with_fault(world, lambda store: _in_shards(world, store), at, fault)  # noqa: B023
         if going_on == "shards":
@@ -94,9 +94,9 @@ def test_two_workers_on_one_shard_agree(record_property: Callable[[str, object],
     """However two workers complete the same shard, and the last one finishes, the output is there once."""
     sample = _ready(Case(repeat_complete="gone"))
     sample.job().begin(1)
-    sample.job(counting := FaultyStore(sample.store)).complete(0)
+    calls = count_calls(sample.store, lambda store: sample.job(store).complete(0))
     played = 0
-    for schedule in schedules(counting.calls, counting.calls, 2):
+    for schedule in schedules(calls, calls, 2):
         world = _ready(Case(repeat_complete="gone"))
         world.job().begin(1)
 

@@ -17,12 +17,13 @@ from airflow_s3commit.tables.column_statistics import ColumnCounts
 from tests.protocol.building import OURS, Lake
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow.dataset as ds
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.task_attempt import TaskAttempt
 
 
 _BOUNDS: dict[str, Any] = {"part_bytes": 1 << 20, "threads": 0, "min_part_bytes": 1}
@@ -30,7 +31,8 @@ _BOUNDS: dict[str, Any] = {"part_bytes": 1 << 20, "threads": 0, "min_part_bytes"
 
 def write_tables(job: Job, tables: Mapping[str, pa.Table], **bounds: Any) -> None:
     """Write each table as one file of the job, and seal the job."""
-    with job.task_attempt("spark", "1", "00000", "1", **bounds) as attempt:
+
+    def write(attempt: TaskAttempt) -> None:
         for path, table in tables.items():
             sink = io.BytesIO()
             written: list[pq.FileMetaData] = []
@@ -40,6 +42,14 @@ def write_tables(job: Job, tables: Mapping[str, pa.Table], **bounds: Any) -> Non
             file = attempt.open(path)
             file.write(sink.getvalue())
             file.close(table.num_rows, counts.statistics(written[0]))
+
+    write_and_seal(job, write, **bounds)
+
+
+def write_and_seal(job: Job, write: Callable[[TaskAttempt], object], **bounds: Any) -> None:
+    """Let one task of the job write, and seal the job."""
+    with job.task_attempt("spark", "1", "00000", "1", **bounds) as attempt:
+        write(attempt)
         task = attempt.commit()
     job.seal_stage("spark", "1", [task])
     job.seal()
@@ -72,24 +82,21 @@ class Table:
     ) -> ManifestRecord:
         """Commit a job that wrote a table as `TaskAttempt.write_table` does."""
         job = self.lake.set_up(job_id)
-        with job.task_attempt("spark", "1", "00000", "1", **_BOUNDS) as attempt:
-            attempt.write_table(data, partition_by=partition_by, **how)
-            task = attempt.commit()
-        job.seal_stage("spark", "1", [task])
-        job.seal()
+        write_and_seal(
+            job, lambda attempt: attempt.write_table(data, partition_by=partition_by, **how), **_BOUNDS
+        )
         return job.commit()
 
     def commit_raw(self, files: Mapping[str, bytes], job_id: str = OURS) -> ManifestRecord:
         """Commit a job that wrote these bytes, by path, and knows nothing of their rows."""
-        job = self.lake.set_up(job_id)
-        with job.task_attempt("spark", "1", "00000", "1", **_BOUNDS) as attempt:
+
+        def write(attempt: TaskAttempt) -> None:
             for path, body in files.items():
-                file = attempt.open(path)
-                file.write(body)
-                file.close()
-            task = attempt.commit()
-        job.seal_stage("spark", "1", [task])
-        job.seal()
+                with attempt.open(path) as file:
+                    file.write(body)
+
+        job = self.lake.set_up(job_id)
+        write_and_seal(job, write, **_BOUNDS)
         return job.commit()
 
     def read(self, **arguments: Any) -> ds.Dataset:
