@@ -139,18 +139,17 @@ def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) ->
     record_property("schedules", played)
 
 
-def _stopped_at(case: Case, at: int) -> World:
-    world = World(case)
+def _stop(world: World, at: int) -> None:
     world.advance_to("commit")
     run_with_fault(world, world.commit, at, "after", watch=False)
-    return world
 
 
 @cache
 def _call_in_the_middle(case: Case) -> int:
     """Return the first call after which a commit is under way and an upload is complete."""
     for at in range(1, _calls("commit", case)):
-        world = _stopped_at(case, at)
+        world = World(case)
+        _stop(world, at)
         state = world.job().state()
         if state is not None and state.state == "committing" and len(world.pending()) < PENDING:
             return at
@@ -159,7 +158,10 @@ def _call_in_the_middle(case: Case) -> int:
 
 def _half_committed(case: Case) -> World:
     """Return a world whose committer died when it had completed one upload."""
-    return _stopped_at(case, _call_in_the_middle(case))
+    at = _call_in_the_middle(case)
+    world = World(case)
+    world.reach("half committed", lambda: _stop(world, at))
+    return world
 
 
 @pytest.mark.parametrize("second", ["recover", "roll_back"])
@@ -192,14 +194,17 @@ class _TwoJobs(World):
     OTHER = "33333333-aaaa-4bbb-8ccc-000000000003"
 
     def prepare(self) -> None:
-        self.advance_to("commit")
         destination = f"s3://{BUCKET}/{ROOT}"
         self.other = JobReference(
             job_id=self.OTHER, destination=destination, staging=f"{destination}__magic_job-{self.OTHER}/"
         )
+        self.reach("two jobs", self._plan_both)
+
+    def _plan_both(self) -> None:
+        self.advance_to("commit")
         Job.setup(
-            self.store, destination, options=self.case.options, job_id=self.OTHER, clock=self.clock,
-            new_id=self._new_id,
+            self.store, self.other.destination, options=self.case.options, job_id=self.OTHER,
+            clock=self.clock, new_id=self._new_id,
         )  # fmt: skip
         job = self._job_of(self.other, self.store)
         with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:

@@ -177,14 +177,16 @@ class World:
 
     def advance_to(self, step: str) -> None:
         """Take every step before this one, without faults; to a new world."""
-        reached = _REACHED.get((self.case, step))
+        self.reach(step, lambda: [getattr(self, name)(self.store) for name in STEPS[: STEPS.index(step)]])
+
+    def reach(self, what: str, act: Callable[[], object]) -> None:
+        """Do this to a new world; what is the same in tens of thousands of worlds is worked out once."""
+        reached = _REACHED.get((self.case, what))
         if reached is None:
-            for name in STEPS[: STEPS.index(step)]:
-                getattr(self, name)(self.store)
+            act()
             assert not self.clock.slept, "time is no part of what is kept"
-            _REACHED[self.case, step] = pickle.dumps(self._progress())
+            _REACHED[self.case, what] = pickle.dumps(self._progress())
         else:
-            # What is the same in tens of thousands of worlds is worked out once.
             buckets, uploads, self.ids, self.tasks, self.rounds = pickle.loads(reached)
             self.store._buckets, self.store._upload_ids = buckets, uploads
 
