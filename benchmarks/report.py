@@ -55,6 +55,10 @@ class Measured:
         """The median of the processor time."""
         return statistics.median(self.cpu)
 
+    def beside(self, other: Measured) -> list[float]:
+        """Return how many times as fast as another subject it was, by round."""
+        return [mine / its for mine, its in zip(self.rates, other.rates, strict=True)]
+
 
 def measure(subject: Measured, calls: int, run: Callable[[int], object]) -> None:
     """Let ``run`` make so many calls, and take down how fast it was."""
@@ -82,7 +86,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, t
         table.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console(stderr=to_stderr, width=None if sys.stdout.isatty() else 110).print(table)
+    Console(stderr=to_stderr, width=None if sys.stdout.isatty() else 150).print(table)
 
 
 def as_markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,6 +7,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import Struct
+
 from airflow_s3commit.store.base import Complete, DeleteMany
 from airflow_s3commit.store.bulk_delete import check_bulk
 from airflow_s3commit.store.errors import Request
@@ -30,7 +32,7 @@ WOKEN_BY_AN_ANSWER = 2
 SILENT_SECONDS = 0.25
 
 
-class Errand:
+class Errand(Struct, eq=False):
     """A call on its way. Made by the thousand: what only a failure needs is made then.
 
     Args:
@@ -45,17 +47,14 @@ class Errand:
 
     """
 
-    __slots__ = ("_request", "_retries", "address", "began", "call", "keys", "tag", "was_renewed")
-
-    def __init__(self, tag: Any, call: Call, began: float) -> None:
-        self.tag = tag
-        self.call = call
-        self.began = began
-        self.address: Address | None = None
-        self.keys: ReadOnlyCredentials | None = None
-        self.was_renewed = False
-        self._request: Request | None = None
-        self._retries: Retries | None = None
+    tag: Any
+    call: Call
+    began: float
+    address: Address | None = None
+    keys: ReadOnlyCredentials | None = None
+    was_renewed: bool = False
+    _request: Request | None = None
+    _retries: Retries | None = None
 
     def check(self) -> None:
         """Refuse what would be another request on the wire; see `Request`.

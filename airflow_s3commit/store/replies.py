@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
+from msgspec import Struct
 
 from airflow_s3commit.exceptions import S3CommitError, Unavailable
 from airflow_s3commit.store.answers import answered_at, described, etag_of, left_in_place
@@ -49,15 +50,16 @@ _parser: Any = create_parser("rest-xml")
 
 #: A whole result of a completion as S3 and its kin write it: elements without attributes or inner elements,
 #: one of them an ETag of letters, digits and hyphens. Whatever looks otherwise is left to the XML parser.
-_LEAF = rb"\s*<(?!ETag>)([A-Za-z0-9]+)>[^<>&]*</\%d>"
+#: Nothing in it is tried twice: quantifiers are possessive, which halves what a match takes.
+_LEAF = rb"\s*+<(?!ETag>)(\w++)>[^<]*+</\%d>"
 _WHOLE_RESULT = re.compile(
-    rb"\s*(?:<\?xml [^<>&]*\?>\s*)?<CompleteMultipartUploadResult(?: xmlns=\"[^\"<>&]*\")?>(?:%b)*"
-    rb"\s*<ETag>(?:(&quot;|&#34;|\"|)([A-Za-z0-9-]+)\2)</ETag>(?:%b)*"
-    rb"\s*</CompleteMultipartUploadResult>\s*" % (_LEAF % 1, _LEAF % 4)
+    rb"\s*+(?:<\?xml [^<>]*+>\s*+)?+<CompleteMultipartUploadResult(?: xmlns=\"[^\"<]*+\")?+>(?:%b)*+"
+    rb"\s*+<ETag>(&quot;|&#34;|\"|)([\w-]++)\2</ETag>(?:%b)*+"
+    rb"\s*+</CompleteMultipartUploadResult>\s*+" % (_LEAF % 1, _LEAF % 4)
 ).fullmatch
 
 
-class Reply(NamedTuple):
+class Reply(Struct, frozen=True, gc=False):
     """One answer, as it came over the wire.
 
     Attributes:
