@@ -49,6 +49,7 @@ from write_startup import startup
 from airflow_s3commit.demo.java import java_home
 from airflow_s3commit.demo.seaweed import SeaweedServer
 from airflow_s3commit.spark import register
+from airflow_s3commit.store.base import Doomed
 from airflow_s3commit.store.s3 import S3Store
 
 if TYPE_CHECKING:
@@ -264,8 +265,10 @@ def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> N
 
 def _empty(server: SeaweedServer) -> None:
     """Remove what was written, so that the next one finds the same server."""
-    for info in store_of(server).list_objects(BUCKET, ""):
-        store_of(server).delete(BUCKET, info.key)
+    store = store_of(server)
+    doomed = [Doomed(info.key) for info in store.list_objects(BUCKET, "")]
+    for at in range(0, len(doomed), 1_000):
+        assert not store.delete_many(BUCKET, doomed[at : at + 1_000])
 
 
 def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> SparkSession:
