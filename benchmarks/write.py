@@ -7,7 +7,9 @@ One Spark session writes the same rows, in turn, round after round, another writ
 
 - spark: `df.write.partitionBy("dt").parquet("file:…")`: Spark's own writer, to local disk, by renaming;
 - ours, magic / partitioned: `df.write.format("s3commit")` to SeaweedFS, sealed, planned and committed;
-- s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS.
+- s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS;
+- to Python: nothing is written; Spark hands the rows to Python as Arrow's, and they are dropped there. Every
+  data source in Python pays this, and Spark's code alone decides how much it is.
 
 The rows come as they are ("unsorted": every task has rows of every partition) or arranged (sorted by the
 partition column within each task), and go into 1 or 40 partitions; S3A, which takes longest at 40, has fewer
@@ -161,6 +163,15 @@ def ours(server: SeaweedServer, committer: str) -> Callable[[DataFrame, str], tu
         return _stored(server, name)
 
     return write
+
+
+def to_python(frame: DataFrame, name: str) -> tuple[int, int]:
+    """Hand the rows to Python, and drop them there."""
+    del name
+    assert (
+        frame.mapInArrow(lambda batches: (batch.slice(0, 0) for batch in batches), frame.schema).count() == 0
+    )
+    return 0, 0
 
 
 def s3a(server: SeaweedServer) -> Callable[[DataFrame, str], tuple[int, int]]:
@@ -345,6 +356,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
             writers += [
                 Writer(f"ours {one}", ours(server, one), rounds=rounds) for one in ("magic", "partitioned")
             ]
+            writers.append(Writer("to Python", to_python, rounds=rounds))
             if with_s3a:
                 fewer = rounds if case.partitions == 1 else min(rounds, options.s3a_rounds)
                 writers.append(Writer("s3a magic", s3a(server), rounds=fewer))
