@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_s3commit.spark.options import WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pyarrow as pa
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import CommittedTask
@@ -94,20 +94,29 @@ def write_task(
 
     """
     options = options or WriteOptions()
-    with job.task_attempt(
-        ids.stage,
-        ids.stage_attempt,
-        f"{ids.partition:05d}",
-        ids.attempt,
-        part_bytes=options.part_bytes,
-        buffered_bytes=options.in_flight_bytes,
-        threads=_UPLOAD_THREADS,
-        local_dir=_local_dir(ids.partition),
-    ) as attempt:
-        # As Spark does: an empty table is a file that has the schema, and the first task's.
-        first = ids.partition == 0
-        write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
-        return attempt.commit()
+    try:
+        with job.task_attempt(
+            ids.stage,
+            ids.stage_attempt,
+            f"{ids.partition:05d}",
+            ids.attempt,
+            part_bytes=options.part_bytes,
+            buffered_bytes=options.in_flight_bytes,
+            threads=_UPLOAD_THREADS,
+            local_dir=_local_dir(ids.partition),
+        ) as attempt:
+            # As Spark does: an empty table is a file that has the schema, and the first task's.
+            first = ids.partition == 0
+            write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
+            return attempt.commit()
+    finally:
+        _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """Give the system what allocators keep for later: a worker outlives its tasks, and idles between them."""
+    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
+        pool.release_unused()
 
 
 def _local_dir(partition: int) -> str | None:

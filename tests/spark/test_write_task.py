@@ -6,6 +6,7 @@ import hashlib
 import io
 import uuid
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -251,3 +252,28 @@ def test_a_job_that_was_aborted_takes_no_output(store: MemoryStore, job: Job) ->
     with pytest.raises((JobClosed, NoSuchJob), match="j1"):
         write_task(job, batches([("a", 1)]), plan("dt"), IDS)
     assert list(store.list_uploads("lake", "t/")) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_keeps_no_memory_for_later(job: Job, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """After a task, however it ends, Arrow's allocator and the system's give back what they keep unused."""
+    events: list[str] = []
+
+    class Pool:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def release_unused(self) -> None:
+            events.append(self.name)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches([("a", 1)])
+        events.append("rows")
+        if fails:
+            raise LookupError("no more rows")
+
+    for name in ("default", "system"):
+        monkeypatch.setattr(f"pyarrow.{name}_memory_pool", lambda name=name: Pool(name))
+    with pytest.raises(LookupError) if fails else nullcontext():
+        write_task(job, rows(), plan("dt"), IDS)
+    assert events == ["rows", "default", "system"]
