@@ -50,11 +50,11 @@ _parser: Any = create_parser("rest-xml")
 
 #: A whole result of a completion as S3 and its kin write it: elements without attributes or inner elements,
 #: one of them an ETag of letters, digits and hyphens. Whatever looks otherwise is left to the XML parser.
-#: Nothing in it is tried twice: quantifiers are possessive, which halves what a match takes.
-_LEAF = rb"\s*+<(?!ETag>)(\w++)>[^<]*+</\%d>"
+#: Possessive quantifiers keep it from trying twice what cannot match otherwise.
+_LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<>&]*+</\%d>"
 _WHOLE_RESULT = re.compile(
-    rb"\s*+(?:<\?xml [^<>]*+>\s*+)?+<CompleteMultipartUploadResult(?: xmlns=\"[^\"<]*+\")?+>(?:%b)*+"
-    rb"\s*+<ETag>(&quot;|&#34;|\"|)([\w-]++)\2</ETag>(?:%b)*+"
+    rb"\s*+(?:<\?xml [^<>&]*\?>\s*+)?+<CompleteMultipartUploadResult(?: xmlns=\"[^\"<>&]*+\")?+>(?:%b)*+"
+    rb"\s*+<ETag>(&quot;|&#34;|\"|)([A-Za-z0-9-]++)\2</ETag>(?:%b)*+"
     rb"\s*+</CompleteMultipartUploadResult>\s*+" % (_LEAF % 1, _LEAF % 4)
 ).fullmatch
 
