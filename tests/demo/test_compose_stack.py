@@ -142,7 +142,13 @@ def test_services_start_when_those_before_are_ready(tmp_path: Path) -> None:
     told: list[str] = []
     stays = "echo $$ >{0}.pid; {1} exec sleep 600"
     services = [
-        program("last", stays.format("last", "test -e made || exit 1;"), "once", "absent"),
+        program(
+            "last",
+            stays.format("last", "test -e made || exit 1;"),
+            "once",
+            "absent",
+            health="test -s last.pid",
+        ),
         program("first", stays.format("first", "sleep 0.2; touch up;"), health="test -e up"),
         program("once", "test -e up && touch made", "first", health=""),
     ]
@@ -162,7 +168,7 @@ def test_services_start_when_those_before_are_ready(tmp_path: Path) -> None:
 def test_a_service_that_fails_ends_the_start(tmp_path: Path, health: str) -> None:
     """The start ends with the name of what failed and its last words, and nothing is left running."""
     services = [
-        program("whole", "echo $$ >whole.pid; exec sleep 600"),
+        program("whole", "echo $$ >whole.pid; exec sleep 600", health="test -s whole.pid"),
         program("broken", "echo no room left; exit 3", "whole", health=health),
     ]
     with (

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from contextlib import suppress
+import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
@@ -27,15 +27,17 @@ from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from airflow.sdk.definitions.dag import _run_task
+from airflow.sdk.definitions.dag import DAG, _run_task
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
 
 from tests.integration.airflow_run import no_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
@@ -56,26 +58,31 @@ def main() -> None:
 def _step(bag: DagBag, step: dict[str, Any]) -> Any:
     if "started_by_events" in step:
         return [_executed(bag, run_id) for run_id in _start_runs(step["started_by_events"])]
-    ended = threading.Event()
-    if "answer" in step:
-        threading.Thread(target=_answer, args=(step["dag"], step["answer"], ended), daemon=True).start()
-    finished = bag.dags[step["dag"]].test(
-        run_conf=step["conf"], logical_date=datetime.fromisoformat(step["date"]).replace(tzinfo=UTC)
-    )
-    ended.set()
+    with mock.patch("time.sleep", _answering(step["dag"], step.get("answer"))):
+        finished = bag.dags[step["dag"]].test(
+            run_conf=step["conf"], logical_date=datetime.fromisoformat(step["date"]).replace(tzinfo=UTC)
+        )
     return _outcome(finished)
 
 
-def _answer(dag_id: str, answer: str, ended: threading.Event) -> None:
-    """Answer the next question of a DAG as its page of required actions does."""
-    while not ended.wait(0.2):
-        # SQLite may be locked by the run itself for longer than it waits; then it is asked again.
-        with suppress(OperationalError):
-            if _answered(dag_id, answer):
-                return
+def _answering(dag_id: str, answer: str | None) -> Callable[[float], None]:
+    """Return a ``sleep`` that answers the question of a DAG when the run has nothing left to do but wait.
+
+    ``dag.test()`` sleeps then, and only then. Any sooner it may be about to write that the task waits, over
+    the answer, and would wait for ever.
+    """
+    sleep = time.sleep
+
+    def answer_or_sleep(seconds: float) -> None:
+        run_waits = sys._getframe(1).f_globals["__name__"] == DAG.__module__
+        if not (run_waits and answer and _answered(dag_id, answer)):
+            sleep(seconds)
+
+    return answer_or_sleep
 
 
 def _answered(dag_id: str, answer: str) -> bool:
+    """Answer the next question of a DAG as its page of required actions does; tell whether there was one."""
     with create_session() as session:
         waiting = session.scalars(
             select(TaskInstance)

@@ -22,13 +22,13 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.seaweedfs,
     pytest.mark.xdist_group("dag_steps"),
-    pytest.mark.timeout(1800),  # the first test waits until every step has been taken
+    pytest.mark.timeout(900),  # the first test waits until every step has been taken
 ]
 
 ROOT = Path(__file__).parents[2]
 
 #: Seconds that Airflow may take for all of it; on two idle cores it takes a tenth.
-TIMEOUT = 1500.0
+TIMEOUT = 800.0
 
 DAY = "2013-01-01"
 AIRPORTS = ("EWR", "JFK", "LGA")
