@@ -35,6 +35,12 @@ OF_UPLOADS = (Complete, Abort)
 #: The namespace of S3's documents.
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
+#: A completion of an upload of one part, without the part's ETag.
+_ONE_PART = (
+    f'<CompleteMultipartUpload xmlns="{NAMESPACE}"><Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
+    "</CompleteMultipartUpload>"
+)
+
 #: Path segments that a URL's reader takes for directions instead of names.
 DIRECTIONS = frozenset({".", ".."})
 
@@ -55,9 +61,9 @@ def is_plain(key: str) -> bool:
 def path_of(call: Complete | Abort | Head | Get) -> str:
     """Return a call's key, and its query if it has one, as they stand in a URL."""
     folder, slash, name = call.key.rpartition("/")
-    path = name if _is_unreserved(name) else quote(name, safe="~")
-    if slash:
-        path = f"{_folder(folder)}/{path}"
+    if not _is_unreserved(name):
+        name = quote(name, safe="~")
+    path = f"{_folder(folder)}/{name}" if slash else name
     if isinstance(call, OF_UPLOADS):
         upload = call.upload_id
         return f"{path}?uploadId={upload if _is_unreserved(upload) else quote(upload, safe='-._~')}"
@@ -85,6 +91,9 @@ def _folder(folder: str) -> str:
 
 
 def _part_list(etags: Sequence[str]) -> bytes:
+    if len(etags) == 1 and etags[0].isalnum():
+        # Nearly all: a file of one part, whose ETag is its MD5 in hexadecimal.
+        return (_ONE_PART % etags[0]).encode()
     parts = [
         f"<Part><PartNumber>{number}</PartNumber><ETag>{_etag(etag)}</ETag></Part>"
         for number, etag in enumerate(etags, start=1)

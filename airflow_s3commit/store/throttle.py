@@ -1,10 +1,8 @@
 """How hard a store is pressed: calls under way at once, and requests a second.
 
-While the store takes everything, the window of calls under way is doubled for as long as that brings more
-answers a second, as TCP's congestion control BBR finds the width of a pipe: more calls than that would only
-wait in the store's queue, and cost this process time. Now and then half of it is tried, and kept if it brings
-as many. Once the store has said "slow down" the window is TCP's congestion window (RFC 5681): halved when the
-store says so, at most once a second, because everything that was under way at that moment hears the same, and
+While the store takes everything, as many calls are under way as bring the most answers a second, see
+`window`. Once it has said "slow down" the window is TCP's congestion window (RFC 5681): halved when the store
+says so, at most once a second, because everything that was under way at that moment hears the same, and
 opened by one with every windowful of successes.
 """
 
@@ -13,31 +11,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from airflow_s3commit.store.window import Window
+
 if TYPE_CHECKING:
     from airflow_s3commit.clock import Clock
 
-__all__ = ["FIRST_WINDOW", "Throttle"]
-
-#: Calls under way at once before the store has answered any.
-FIRST_WINDOW = 32
+__all__ = ["Throttle"]
 
 #: Seconds that a round of measuring lasts at least; a windowful of answers belongs to it too.
 ROUND_SECONDS = 0.02
-
-#: A wider window is worth having if it brings this many times the answers a second.
-WORTHWHILE = 1.15
-
-#: A narrower window is kept if it brings at least this many times the answers a second.
-AS_MANY = 0.95
-
-#: Rounds without an improvement after which the window is as wide as it need be.
-ROUNDS_IN_VAIN = 3
-
-#: Seconds after which another window is tried again: a wider one and a narrower one by turns.
-PROBE_SECONDS = 2.0
-
-#: Rounds that a narrower window is tried for. In the first ones the wider window's answers still come.
-NARROW_ROUNDS = 3
 
 #: Seconds in which the window is halved at most once.
 CUT_SECONDS = 1.0
@@ -69,16 +51,14 @@ class Throttle:
     def __init__(self, clock: Clock, *, most: int, per_second: float | None) -> None:
         self._clock = clock
         self._most = most
-        self.window = min(FIRST_WINDOW, most)
+        self._search = Window(most)
+        self.window = self._search.width
         self.is_bounded = bool(per_second)
         self._interval = 1 / per_second if per_second else 0.0
         self._due = clock.monotonic() - BURST_SECONDS
         self._cut = clock.monotonic() - CUT_SECONDS
         self._was_told = False
         self._width = float(self.window)
-        self._is_growing, self._settled = True, 0.0
-        self._proven, self._best, self._in_vain = self.window, 0.0, 0
-        self._narrow_rounds, self._narrows_next = 0, True
         self._answers, self._began = 0, clock.monotonic()
         self._lock = threading.Lock()
 
@@ -125,37 +105,6 @@ class Throttle:
                 self._due = max(self._due, self._clock.monotonic() - BURST_SECONDS) + self._interval
 
     def _end_round(self, now: float) -> None:
-        rate = self._answers / (now - self._began)
+        self._search.round_ended(self._answers / (now - self._began), now)
+        self.window = self._search.width
         self._answers, self._began = 0, now
-        if self._narrow_rounds:
-            self._try_narrow(rate, now)
-            return
-        if not self._is_growing:
-            if now - self._settled < PROBE_SECONDS:
-                return
-            self._narrows_next = not self._narrows_next
-            if not self._narrows_next and self.window > FIRST_WINDOW:
-                self._best, self._narrow_rounds = rate, NARROW_ROUNDS
-                self.window //= 2
-                return
-            self._is_growing, self._best, self._in_vain = True, rate, 0
-        elif rate < self._best * WORTHWHILE:
-            self._in_vain += 1
-            if self._in_vain == ROUNDS_IN_VAIN:
-                self._is_growing, self._settled = False, now
-                self.window = self._proven
-            return
-        else:
-            self._best, self._in_vain = rate, 0
-        self._proven = self.window
-        self.window = min(2 * self.window, self._most)
-
-    def _try_narrow(self, rate: float, now: float) -> None:
-        self._narrow_rounds -= 1
-        if self._narrow_rounds:
-            return
-        self._settled = now
-        if rate < self._best * AS_MANY:
-            self.window = self._proven
-        else:
-            self._proven = self.window

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.store.throttle import FIRST_WINDOW, Throttle
+from airflow_s3commit.store.throttle import Throttle
+from airflow_s3commit.store.window import FIRST_WINDOW
 from tests.fakes import ManualClock
 
 if TYPE_CHECKING:
@@ -25,62 +26,22 @@ def rounds(throttle: Throttle, clock: ManualClock, rate: Callable[[int], float],
         throttle.succeeded(max(throttle.window, round(rate(throttle.window) * 0.03)))
 
 
-def test_the_window_opens_quickly_where_answers_take_time() -> None:
-    """While twice the calls at once bring twice the answers the window is doubled, up to its bound."""
+def test_the_window_is_as_wide_as_brings_answers() -> None:
+    """Rounds of calls are measured by the clock: where answers take time the window opens, else not."""
     clock = ManualClock()
-    throttle = Throttle(clock, most=300, per_second=None)
-    assert throttle.window == FIRST_WINDOW
-    clock.advance(0.06)
-    throttle.succeeded(FIRST_WINDOW)
-    assert throttle.window == 2 * FIRST_WINDOW
-    rounds(throttle, clock, lambda window: window / 0.03, 0.5)
-    assert throttle.window == 300
-
-
-def test_the_window_is_no_wider_than_brings_more_answers() -> None:
-    """Where more calls at once bring no more answers, the window goes back to what sufficed."""
-    clock = ManualClock()
-    throttle = Throttle(clock, most=512, per_second=None)
-    rounds(throttle, clock, lambda window: 20_000.0, 1.0)
-    assert throttle.window == FIRST_WINDOW
-
-
-def test_a_wider_window_is_tried_again() -> None:
-    """A store that can do more than before is asked more within seconds."""
-    clock = ManualClock()
-    throttle = Throttle(clock, most=512, per_second=None)
-    rounds(throttle, clock, lambda window: 20_000.0, 1.0)
-    rounds(throttle, clock, lambda window: 700.0 * window, 5.0)
-    assert throttle.window == 512
-
-
-def test_a_window_that_is_wider_than_need_be_is_narrowed() -> None:
-    """Where half of the window comes to bring as many answers, as when latency falls, half is kept."""
-    clock = ManualClock()
-    throttle = Throttle(clock, most=512, per_second=None)
-    rounds(throttle, clock, lambda window: 700.0 * window, 1.0)
-    assert throttle.window == 512
-    rounds(throttle, clock, lambda window: 20_000.0, 30.0)
-    assert throttle.window == FIRST_WINDOW
-
-
-def test_a_window_that_is_needed_is_kept() -> None:
-    """Where half of the window brings half of the answers it is wide again within a few rounds."""
-    clock = ManualClock()
-    throttle = Throttle(clock, most=512, per_second=None)
-    widths = []
-    for _ in range(300):
-        rounds(throttle, clock, lambda window: 700.0 * window, 0.1)
-        widths.append(throttle.window)
-    assert widths[-1] == 512
-    assert widths.count(512) > 0.9 * len(widths)
+    slow, quick = (Throttle(clock, most=300, per_second=None) for _ in range(2))
+    assert slow.window == FIRST_WINDOW
+    rounds(slow, clock, lambda window: window / 0.03, 0.5)
+    quick.begin()
+    rounds(quick, clock, lambda window: 20_000.0, 1.0)
+    assert (slow.window, quick.window) == (300, FIRST_WINDOW)
 
 
 def test_a_lull_says_nothing_of_the_store() -> None:
     """The time in which nobody asked anything is not counted against a window."""
     clock = ManualClock()
     throttle = Throttle(clock, most=512, per_second=None)
-    for _ in range(5):
+    for _ in range(6):
         clock.advance(600.0)
         throttle.begin()
         clock.advance(0.06)
