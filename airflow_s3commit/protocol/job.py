@@ -41,7 +41,7 @@ from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
 from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
 from airflow_s3commit.protocol.state import find_manifest, gone, read_state, require_state
-from airflow_s3commit.protocol.task_attempt import TaskAttempt
+from airflow_s3commit.protocol.task_attempt import UPLOAD_THREADS, TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 __all__ = ["Job"]
@@ -157,7 +157,7 @@ class Job:
         *,
         part_bytes: int = 32 * _MIB,
         buffered_bytes: int = 128 * _MIB,
-        threads: int = 4,
+        threads: int = UPLOAD_THREADS,
         min_part_bytes: int = MIN_PART_BYTES,
         local_dir: str | None = None,
     ) -> TaskAttempt:
@@ -170,7 +170,7 @@ class Job:
             attempt: Which attempt of it; letters and digits.
             part_bytes: Size of the first parts of a file.
             buffered_bytes: Bytes of parts that may be on their way before a writer waits.
-            threads: Parts uploaded at once; 0 uploads in the writer's own thread.
+            threads: Uploads begun and parts sent at once; 0 does so in the writer's own thread.
             min_part_bytes: The store's least size of a part.
             local_dir: Where the staging committers write; the machine's temporary directory by default.
 

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.tables.write import WrittenTable
 
-__all__ = ["TaskAttempt"]
+__all__ = ["UPLOAD_THREADS", "TaskAttempt"]
+
+#: Requests of a task attempt on their way at once, by default. Most are short: small files begin and end.
+UPLOAD_THREADS = 8
+
+#: Files on local disk that are read and sent at once; each has a part in memory.
+_LOCAL_FILES_AT_ONCE = 4
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +52,7 @@ class TaskAttempt:
         extra: Which stage attempt, task and attempt this is, and a nonce.
         part_bytes: Size of the first parts of a file, in bytes.
         buffered_bytes: Bytes of parts that may be on their way before a writer waits.
-        threads: Parts uploaded at once; 0 uploads in the writer's own thread.
+        threads: Uploads begun and parts sent at once; 0 does so in the writer's own thread.
         min_part_bytes: The store's least size of a part.
         local_dir: Where the staging committers write; the machine's temporary directory by default.
 
@@ -99,8 +105,8 @@ class TaskAttempt:
     ) -> OutputFile | LocalFile:
         """Start a file at a path below the destination; its directory is its partition.
 
-        With the committer ``magic`` its upload starts at once; with the others it is written to local disk
-        and uploaded by `commit`.
+        With the committer ``magic`` its upload starts at once, in the background; with the others it is
+        written to local disk and uploaded by `commit`.
 
         With unique file names the job id is put before the first dot of its last element. The first file
         of an attempt asks whether the job still takes output. With the committer ``magic`` a path in a magic
@@ -252,8 +258,9 @@ class TaskAttempt:
         path = Path(self._directory.name, f"{number:06d}")
         return LocalFile(path, join_uri(self._context.bucket, key), key)
 
-    def _start_upload(self, number: int, key: str, content_type: str) -> OutputFile:
-        self._tracker.intend(number, key)
+    def _start_upload(
+        self, number: int, key: str, content_type: str, *, in_background: bool = True
+    ) -> OutputFile:
         return OutputFile(
             self._context,
             key,
@@ -261,6 +268,8 @@ class TaskAttempt:
             part_bytes=self._part_bytes,
             content_type=content_type,
             min_part_bytes=self._min_part_bytes,
+            in_background=in_background,
+            before_start=lambda: self._tracker.intend(number, key),
             on_change=lambda pending: self._tracker.track(number, pending),
         )
 
@@ -280,13 +289,15 @@ class TaskAttempt:
 
         def send(numbered_file: tuple[int, LocalFile]) -> None:
             number, file = numbered_file
-            file.send(lambda: self._start_upload(number, file.key, self._content_types[file.key]))
+            content_type = self._content_types[file.key]
+            file.send(lambda: self._start_upload(number, file.key, content_type, in_background=False))
 
         if not self._threads:
             for numbered_file in local:
                 send(numbered_file)
         elif local:
-            with ThreadPoolExecutor(self._threads, thread_name_prefix="s3commit-file") as pool:
+            threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
+            with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-file") as pool:
                 list(pool.map(send, local))
 
     def _release(self) -> None:

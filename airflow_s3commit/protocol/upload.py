@@ -1,6 +1,7 @@
 """A file written as a multipart upload that nobody completes.
 
-Parts go up from background threads while the writer goes on; memory is bounded by what may wait unsent.
+Uploads begin and parts go up in background threads while the writer goes on: one that opens forty files does
+not wait forty times for the store. Memory is bounded by what may wait unsent.
 Part sizes grow with the part number, so that 10,000 parts hold almost 2 TiB when the first ones have 32 MiB.
 """
 
@@ -30,6 +31,8 @@ _PARTS_PER_SIZE = 2_000
 class PartSender:
     """Sends parts from a few threads, and makes writers wait while too many bytes are on their way.
 
+    What was given to it first is begun first, so a request may wait for one that was given to it before.
+
     Args:
         threads: How many parts go up at once; 0 sends each part in the writer's own thread.
         buffered_bytes: Bytes that may be on their way before a writer has to wait.
@@ -42,19 +45,19 @@ class PartSender:
         self._limit = buffered_bytes
         self._waiting = 0
 
-    def send(self, upload_part: Callable[[], str], size: int) -> Future[str]:
-        """Send one part as soon as there is room for its ``size`` bytes, and return its ETag to come."""
+    def send(self, request: Callable[[], str], size: int) -> Future[str]:
+        """Send one request as soon as there is room for its ``size`` bytes, and return its answer to come."""
         if self._pool is None:
             future: Future[str] = Future()
             try:
-                future.set_result(upload_part())
+                future.set_result(request())
             except S3CommitError as error:
                 future.set_exception(error)
             return future
         with self._room:
             self._room.wait_for(lambda: self._waiting == 0 or self._waiting + size <= self._limit)
             self._waiting += size
-        future = self._pool.submit(upload_part)
+        future = self._pool.submit(request)
         future.add_done_callback(lambda _: self._release(size))
         return future
 
@@ -82,14 +85,18 @@ class OutputFile:
         part_bytes: Size of the first parts, at least 5 MiB (S3's least).
         content_type: Media type of the object.
         min_part_bytes: The store's least size of a part.
+        in_background: Whether the sender starts the upload too; otherwise it is started when this returns.
+        before_start: Called before the upload is started, in the thread that starts it.
         on_change: Told of the upload when it was started, and again when it is whole.
 
     Attributes:
         key: The final key.
+        upload: Our own id of the upload.
         pending: The finished upload, once settled.
 
     Raises:
-        DidNotHappen: The upload could not be started.
+        DidNotHappen: The upload could not be started. If that is not known yet, `write`, `close` or `settle`
+            will raise it.
 
     """
 
@@ -104,11 +111,15 @@ class OutputFile:
         part_bytes: int,
         content_type: str = "application/octet-stream",
         min_part_bytes: int = MIN_PART_BYTES,
+        in_background: bool = True,
+        before_start: Callable[[], None] = lambda: None,
         on_change: Callable[[PendingUpload], None] = lambda _: None,
     ) -> None:
         self._context = context
         self._sender = sender
         self._part_bytes = max(part_bytes, min_part_bytes)
+        self._content_type = content_type
+        self._before_start = before_start
         self._on_change = on_change
         self._parts: list[Future[str]] = []
         self._buffer = bytearray()
@@ -118,17 +129,22 @@ class OutputFile:
         self.key = key
         self.upload = context.new_id()
         self.pending: PendingUpload | None = None
-        self.upload_id = context.store.create_upload(
-            context.bucket,
-            key,
-            metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
-            content_type=content_type,
-        )
-        try:
-            on_change(self._record([], None, None))
-        except S3CommitError:
-            self.abort()
-            raise
+        self._started: Future[str] = Future()
+        if in_background:
+            self._started = sender.send(self._start, 0)
+            self._raise_known_failures()
+        else:
+            self._started.set_result(self._start())
+
+    @property
+    def upload_id(self) -> str:
+        """The store's id of the upload; waits until it has said it.
+
+        Raises:
+            DidNotHappen: The upload could not be started.
+
+        """
+        return self._started.result()
 
     @property
     def uri(self) -> str:
@@ -238,7 +254,7 @@ class OutputFile:
         except S3CommitError:
             self.abort()
             raise
-        self.pending = self._record(etags, *self._said)
+        self.pending = self._record(self.upload_id, etags, self._length, *self._said)
         self._on_change(self.pending)
 
     def abort(self) -> None:
@@ -247,12 +263,14 @@ class OutputFile:
             return
         self._state = "aborted"
         self._buffer = bytearray()
-        for part in self._parts:
-            part.cancel()
+        # The start first: no part is on its way as long as it has not begun.
+        for request in (self._started, *self._parts):
+            request.cancel()
         for part in self._parts:
             if not part.cancelled():
                 part.exception()
-        self._context.store.abort_upload(self._context.bucket, self.key, self.upload_id)
+        if not self._started.cancelled() and self._started.exception() is None:
+            self._context.store.abort_upload(self._context.bucket, self.key, self.upload_id)
 
     def __enter__(self) -> OutputFile:
         return self
@@ -266,32 +284,59 @@ class OutputFile:
     def _next_part_bytes(self) -> int:
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
 
+    def _start(self) -> str:
+        """Start the upload, have it noted, and return its id."""
+        context = self._context
+        self._before_start()
+        upload_id = context.store.create_upload(
+            context.bucket,
+            self.key,
+            metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
+            content_type=self._content_type,
+        )
+        try:
+            self._on_change(self._record(upload_id, [], 0))
+        except S3CommitError:
+            context.store.abort_upload(context.bucket, self.key, upload_id)
+            raise
+        return upload_id
+
+    def _raise_known_failures(self) -> None:
+        for request in (self._started, *self._parts[-8:]):
+            if request.done():
+                request.result()
+
     def _send(self) -> None:
         """Hand over what is buffered as a part, without copying it."""
         number = len(self._parts) + 1
         if number > MAX_PARTS:
             raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
-        for part in self._parts[-8:]:
-            if part.done():
-                part.result()
+        self._raise_known_failures()
         body, self._buffer = self._buffer, bytearray()
-        store, bucket, key, upload_id = self._context.store, self._context.bucket, self.key, self.upload_id
+        store, bucket, key = self._context.store, self._context.bucket, self.key
         self._parts.append(
-            self._sender.send(lambda: store.upload_part(bucket, key, upload_id, number, body), len(body))
+            self._sender.send(lambda: store.upload_part(bucket, key, self.upload_id, number, body), len(body))
         )
 
-    def _record(self, etags: list[str], rows: int | None, statistics: Columns | None) -> PendingUpload:
+    def _record(
+        self,
+        upload_id: str,
+        etags: list[str],
+        length: int,
+        rows: int | None = None,
+        statistics: Columns | None = None,
+    ) -> PendingUpload:
         now = self._context.now_ms()
         return PendingUpload(
             uri=self.uri,
-            uploadId=self.upload_id,
+            uploadId=upload_id,
             bucket=self._context.bucket,
             destinationKey=self.key,
             created=now,
             saved=now,
             jobId=self._context.job_id,
             etags=etags,
-            length=self._length,
+            length=length,
             partCount=len(etags),
             s3commit=UploadExtra(
                 upload=self.upload, rows=rows, statistics=dict(statistics) if statistics else None

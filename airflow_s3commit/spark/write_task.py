@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskIds", "write_task"]
 
-#: Parts of a task on their way at once.
-_UPLOAD_THREADS = 4
-
 #: So much of a write's UUID tells it from others of the same stage attempt.
 _WRITE_DIGITS = 8
 
@@ -102,7 +99,6 @@ def write_task(
             ids.attempt,
             part_bytes=options.part_bytes,
             buffered_bytes=options.in_flight_bytes,
-            threads=_UPLOAD_THREADS,
             local_dir=_local_dir(ids.partition),
         ) as attempt:
             # As Spark does: an empty table is a file that has the schema, and the first task's.

@@ -409,6 +409,102 @@ def test_the_next_file_is_begun_while_the_last_part_is_on_its_way() -> None:
     assert complete(lake, file.pending) == b"0"
 
 
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("error", [StoreRejected("no"), Unavailable("slow"), OutcomeUnknown("lost")], ids=str)
+def test_an_upload_that_does_not_start_fails_the_file(threads: int, error: Any) -> None:
+    """An upload that could not be started fails its file, at the latest when it is settled."""
+    lake = Lake()
+    lake.store.before = once("create_upload", KEY, error)
+
+    def write_all() -> None:
+        with opened(lake, threads=threads) as file:
+            file.write(b"0123")
+        file.settle()
+
+    with pytest.raises(type(error)):
+        write_all()
+    assert lake.pending() == []
+    assert ("upload_part", KEY) not in lake.store.calls
+    assert ("abort_upload", KEY) not in lake.store.calls
+
+
+class Gate:
+    """Holds back a store's ``create_upload`` until it is opened.
+
+    Attributes:
+        reached: Set when somebody waits.
+        is_open: Lets them through.
+
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.reached, self.is_open = threading.Event(), threading.Event()
+        self._create = lake.store.create_upload
+        lake.store.create_upload = self._wait  # type: ignore[method-assign]
+
+    def _wait(self, *args: Any, **more: Any) -> str:
+        self.reached.set()
+        assert self.is_open.wait(60)
+        return self._create(*args, **more)
+
+
+def test_a_writer_goes_on_while_its_upload_starts() -> None:
+    """A file is opened, written and closed without waiting for the store; its parts wait for the start."""
+    lake = Lake()
+    gate = Gate(lake)
+    file = opened(lake, threads=2, part_bytes=4)
+    file.write(b"0123456")
+    file.close()
+    assert lake.pending() == []
+    gate.is_open.set()
+    file.settle()
+    assert complete(lake, file.pending) == b"0123456"
+
+
+def test_an_upload_that_is_just_starting_is_aborted() -> None:
+    """An abort in the middle of the start waits for it, and leaves nothing pending."""
+    lake = Lake()
+    gate = Gate(lake)
+    file = opened(lake, threads=2)
+    file.write(b"0")
+    assert gate.reached.wait(60)
+    aborting = threading.Thread(target=file.abort)
+    aborting.start()
+    gate.is_open.set()
+    aborting.join(60)
+    assert (file.closed, lake.pending()) == (True, [])
+    assert lake.store.calls.count(("abort_upload", KEY)) == 1
+
+
+def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
+    """An abort before the start's turn has come takes the start back."""
+    lake, busy = Lake(), threading.Event()
+    sender = PartSender(1, 1 << 30)
+    sender.send(lambda: str(busy.wait(60)), 1)
+    file = OutputFile(lake.context(), KEY, sender, part_bytes=1, min_part_bytes=1)
+    file.write(b"0")
+    file.abort()
+    busy.set()
+    sender.close()
+    assert not [call for call in lake.store.calls if call[1] == KEY]
+
+
+def test_one_thread_starts_and_sends_many_files() -> None:
+    """However many files are open at once, no part keeps the thread from what it waits for."""
+    lake, sender = Lake(), PartSender(1, 1 << 30)
+    keys = [f"flights/dt={number}/a.parquet" for number in range(40)]
+    files = [OutputFile(lake.context(), key, sender, part_bytes=1, min_part_bytes=1) for key in keys]
+    for body in (b"01", b"2"):
+        for file in files:
+            file.write(body)
+    for file in files:
+        file.close()
+    for file in files:
+        file.settle()
+    assert [file.pending.partCount for file in files if file.pending] == [3] * 40
+    assert sorted(lake.pending()) == sorted(keys)
+
+
 def test_only_a_closed_file_is_settled() -> None:
     """A file that is written, or was aborted, is not."""
     file = opened(Lake())
