@@ -43,7 +43,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from report import machine, show, write_section
@@ -175,13 +174,6 @@ def to_python(frame: DataFrame, name: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _forgotten(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass rows through, and give the system what allocators keep of earlier tasks."""
-    yield from batches
-    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
-        pool.release_unused()
-
-
 def s3a(server: SeaweedServer) -> Callable[[DataFrame, str], tuple[int, int]]:
     """Return Spark's own writer through the S3A magic committer."""
 
@@ -210,8 +202,7 @@ class Meter:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]  # noqa: SLF001
-        self._in_workers = spark.range(0, 64, 1, 8).mapInArrow(_forgotten, "id long")
-        self._in_workers.count()
+        spark.range(0, 64, 1, 8).mapInArrow(lambda batches: batches, "id long").count()
         self._idle = max(self._workers("VmRSS").values())
 
     def cpu(self) -> float:
@@ -221,8 +212,7 @@ class Meter:
         return own.user + own.system + below
 
     def reset_peaks(self) -> None:
-        """Set every worker's peak back to what it holds now, without what others left to its allocators."""
-        self._in_workers.count()
+        """Set every worker's peak back to what it holds now."""
         for pid in self._workers("VmRSS"):
             with suppress(OSError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")

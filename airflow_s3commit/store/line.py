@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pycurl
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError, SSLError
 
-from airflow_s3commit.store.replies import OK, Reply
+from airflow_s3commit.store.replies import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,14 +99,14 @@ class Line:
     def reply(self) -> Reply:
         """Return the answer, which is complete."""
         head, body = self._head, self._body
-        status = self.handle.getinfo(pycurl.RESPONSE_CODE)
-        content = body[0] if len(body) == 1 else b"".join(body)
+        reply = Reply(
+            self.handle.getinfo(pycurl.RESPONSE_CODE),
+            b"".join(head) if head else self._when_to_come_again(),
+            body[0] if len(body) == 1 else b"".join(body),
+        )
+        head.clear()
         body.clear()
-        if head:
-            reply = Reply(status, b"".join(head), content)
-            head.clear()
-            return reply
-        return Reply(status, b"" if status == OK else self._when_to_come_again(), content)
+        return reply
 
     def _when_to_come_again(self) -> bytes:
         """Return as a head what libcurl read in one that was not handed over."""

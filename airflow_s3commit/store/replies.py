@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import DeleteFailure, Outcome
     from airflow_s3commit.store.errors import Request
 
-__all__ = ["OK", "Reply", "completed_etag", "is_misdirected", "is_too_much", "read_reply"]
+__all__ = ["Reply", "completed_etag", "is_misdirected", "is_too_much", "read_reply"]
 
 #: As a plain number: an enumeration's is compared slowly, for what is done by the thousand.
 OK = int(HTTPStatus.OK)
@@ -49,13 +49,12 @@ _parser: Any = create_parser("rest-xml")
 
 
 #: A whole result of a completion as S3 and its kin write it: elements without attributes or inner elements,
-#: one of them an ETag of letters, digits and hyphens. What the others say is passed over, to their ends.
-#: Whatever looks otherwise is left to the XML parser. Possessive quantifiers keep it from trying twice what
-#: cannot match otherwise; and how nearly all stores begin stands there in full, for literal text is compared
-#: several times as fast as sets of characters.
+#: one of them an ETag of letters, digits and hyphens. Whatever looks otherwise is left to the XML parser.
+#: Possessive quantifiers keep it from trying twice what cannot match otherwise; and how nearly all stores
+#: begin stands there in full, for literal text is compared several times as fast as sets of characters.
 _DECLARATION = rb"(?:<\?xml version=\"1\.0\" encoding=\"UTF-8\"\?>|<\?xml [^<>&]*\?>)"
 _NAMESPACE = rb"(?: xmlns=\"(?:http://s3\.amazonaws\.com/doc/2006-03-01/|[^\"<>&]*+)\")"
-_LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<]*+</\%d>"
+_LEAF = rb"\s*+<(?!ETag>)([A-Za-z0-9]++)>[^<>&]*+</\%d>"
 _WHOLE_RESULT = re.compile(
     rb"\s*+(?:%b\s*+)?+<CompleteMultipartUploadResult%b?+>(?:%b)*+"
     rb"\s*+<ETag>(&quot;|&#34;|\"|)([A-Za-z0-9-]++)\2</ETag>(?:%b)*+"

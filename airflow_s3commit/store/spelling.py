@@ -35,11 +35,10 @@ OF_UPLOADS = (Complete, Abort)
 #: The namespace of S3's documents.
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
-#: A completion of an upload of one part, without the part's ETag.
-_ONE_PART = (
-    f'<CompleteMultipartUpload xmlns="{NAMESPACE}"><Part><PartNumber>1</PartNumber><ETag>"%s"</ETag></Part>'
-    "</CompleteMultipartUpload>"
-)
+#: A completion, without its parts; a part, without its number and ETag; and a completion of one part.
+_COMPLETION = f'<CompleteMultipartUpload xmlns="{NAMESPACE}">%s</CompleteMultipartUpload>'
+_PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>"
+_ONE_PART = _COMPLETION % _PART % (1, '"%s"')
 
 #: Path segments that a URL's reader takes for directions instead of names.
 DIRECTIONS = frozenset({".", ".."})
@@ -94,11 +93,8 @@ def _part_list(etags: Sequence[str]) -> bytes:
     if len(etags) == 1 and etags[0].isalnum():
         # Nearly all: a file of one part, whose ETag is its MD5 in hexadecimal.
         return (_ONE_PART % etags[0]).encode()
-    parts = [
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{_etag(etag)}</ETag></Part>"
-        for number, etag in enumerate(etags, start=1)
-    ]
-    return f'<CompleteMultipartUpload xmlns="{NAMESPACE}">{"".join(parts)}</CompleteMultipartUpload>'.encode()
+    parts = [_PART % (number, _etag(etag)) for number, etag in enumerate(etags, start=1)]
+    return (_COMPLETION % "".join(parts)).encode()
 
 
 def _etag(etag: str) -> str:
