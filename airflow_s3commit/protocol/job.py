@@ -12,6 +12,7 @@ from dataclasses import replace
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.abort import abort_job, abort_late, abort_stage
+from airflow_s3commit.protocol.attempt_files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
 from airflow_s3commit.protocol.context import JobContext, new_uuid
@@ -41,7 +42,7 @@ from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
 from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
 from airflow_s3commit.protocol.state import find_manifest, gone, read_state, require_state
-from airflow_s3commit.protocol.task_attempt import UPLOAD_THREADS, TaskAttempt
+from airflow_s3commit.protocol.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 __all__ = ["Job"]
@@ -186,9 +187,10 @@ class Job:
             attempt=attempt,
             nonce=self._context.new_id(),
         )
-        return TaskAttempt(
-            self._live(),
-            self.record().options,
+        context, options = self._live(), self.record().options
+        files = AttemptFiles(
+            context,
+            options,
             extra,
             part_bytes=part_bytes,
             buffered_bytes=buffered_bytes,
@@ -196,6 +198,7 @@ class Job:
             min_part_bytes=min_part_bytes,
             local_dir=local_dir,
         )
+        return TaskAttempt(context, options, extra, files)
 
     def seal_stage(self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]) -> SealReference:
         """See `airflow_s3commit.protocol.stage.seal_stage`."""

@@ -7,38 +7,27 @@ attempt counts when whoever seals the stage says so.
 from __future__ import annotations
 
 import logging
-import tempfile
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
-from airflow_s3commit.protocol.destination import check_relative_path, join_uri
+from airflow_s3commit.protocol.destination import check_relative_path
 from airflow_s3commit.protocol.layout import unique_name
-from airflow_s3commit.protocol.local_file import LocalFile
 from airflow_s3commit.protocol.magic_paths import final_path, is_magic_path
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions
 from airflow_s3commit.protocol.state import require_state
-from airflow_s3commit.protocol.tracking import Tracker
-from airflow_s3commit.protocol.upload import OutputFile, PartSender
-from airflow_s3commit.store.base import MIN_PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_s3commit.protocol.attempt_files import AttemptFiles
+    from airflow_s3commit.protocol.local_file import LocalFile
+    from airflow_s3commit.protocol.upload import OutputFile
     from airflow_s3commit.tables.write import WrittenTable
 
-__all__ = ["UPLOAD_THREADS", "TaskAttempt"]
-
-#: Requests of a task attempt on their way at once, by default. Most are short: small files begin and end.
-UPLOAD_THREADS = 8
-
-#: Files on local disk that are read and sent at once; each has a part in memory.
-_LOCAL_FILES_AT_ONCE = 4
+__all__ = ["TaskAttempt"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,44 +39,22 @@ class TaskAttempt:
         context: The job.
         options: The job's options.
         extra: Which stage attempt, task and attempt this is, and a nonce.
-        part_bytes: Size of the first parts of a file, in bytes.
-        buffered_bytes: Bytes of parts that may be on their way before a writer waits.
-        threads: Uploads begun and parts sent at once; 0 does so in the writer's own thread.
-        min_part_bytes: The store's least size of a part.
-        local_dir: Where the staging committers write; the machine's temporary directory by default.
+        files: What takes its files; nobody else uses it.
 
     """
 
     def __init__(
-        self,
-        context: JobContext,
-        options: JobOptions,
-        extra: TaskExtra,
-        *,
-        part_bytes: int,
-        buffered_bytes: int,
-        threads: int,
-        min_part_bytes: int = MIN_PART_BYTES,
-        local_dir: str | None = None,
+        self, context: JobContext, options: JobOptions, extra: TaskExtra, files: AttemptFiles
     ) -> None:
         self._context = context
         self._options = options
         self._extra = extra
-        self._part_bytes = part_bytes
-        self._min_part_bytes = min_part_bytes
-        self._sender = PartSender(threads, buffered_bytes)
-        self._tracker = Tracker(context, options, extra)
-        self._files: dict[str, OutputFile | LocalFile] = {}
-        self._content_types: dict[str, str] = {}
+        self._files = files
         self._file_numbers: dict[str, int] = {}
-        self._threads = threads
-        self._local_dir = local_dir
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._checked = False
         self._written = False
         self._ended: str | None = None
         self._committed: CommittedTask | None = None
-        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -127,11 +94,7 @@ class TaskAttempt:
             relative_path = unique_name(relative_path, self._context.job_id)
         key = self._context.layout.destination.key(relative_path)
         self._context.layout.destination.check_data_key(self._context.bucket, key)
-        with self._lock:
-            if key in self._files:
-                raise DuplicateOutput(f"{self.name} opens {key} twice")
-            self._files[key] = file = self._start(key, content_type)
-        return file
+        return self._files.open(key, content_type)
 
     def write_table(
         self,
@@ -185,17 +148,20 @@ class TaskAttempt:
         if self._committed is not None:
             return self._committed
         self._require_running()
-        unfinished = [file.key for file in self._files.values() if not file.whole]
-        if unfinished:
-            raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished[0]}")
+        unfinished = self._files.unfinished()
+        if unfinished is not None:
+            raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished}")
         with naming(self._context, f"commit of {self.name}"):
             self._require_open_job()
-            self._settle_uploads()
-            self._send_local_files()
+            self._files.settle()
+            if self._files.has_local():
+                # The first file asked long ago; nothing is sent for a job that has ended since.
+                require_state(self._context, "open")
+            self._files.send_local()
             committed = self._write_pendingset()
             self._require_job_still_open()
         self._committed, self._ended = committed, "committed"
-        self._release()
+        self._files.release()
         logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
         return committed
 
@@ -209,13 +175,8 @@ class TaskAttempt:
         if self._ended == "aborted":
             return
         self._ended = "aborted"
-        errors = []
-        for file in self._files.values():
-            try:
-                file.abort()
-            except S3CommitError as error:
-                errors.append(error)
-        self._release()
+        errors = self._files.abort()
+        self._files.release()
         self._withdraw()
         logger.info("%s: aborted %d uploads", self.name, len(self._files))
         if errors:
@@ -247,64 +208,6 @@ class TaskAttempt:
             )
         return final_path(path)
 
-    def _start(self, key: str, content_type: str) -> OutputFile | LocalFile:
-        number = len(self._files)
-        if self._options.committer == "magic":
-            return self._start_upload(number, key, content_type)
-        self._content_types[key] = content_type
-        if self._directory is None:
-            prefix = f"s3commit-{self._context.job_id}-"
-            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
-        path = Path(self._directory.name, f"{number:06d}")
-        return LocalFile(path, join_uri(self._context.bucket, key), key)
-
-    def _start_upload(
-        self, number: int, key: str, content_type: str, *, in_background: bool = True
-    ) -> OutputFile:
-        return OutputFile(
-            self._context,
-            key,
-            self._sender,
-            part_bytes=self._part_bytes,
-            content_type=content_type,
-            min_part_bytes=self._min_part_bytes,
-            in_background=in_background,
-            before_start=lambda: self._tracker.intend(number, key),
-            on_change=lambda pending: self._tracker.track(number, pending),
-        )
-
-    def _settle_uploads(self) -> None:
-        """Wait for the parts of files that went up while others were written."""
-        for file in self._files.values():
-            if isinstance(file, OutputFile):
-                file.settle()
-
-    def _send_local_files(self) -> None:
-        """Upload what was written to local disk, several files at once."""
-        numbered = enumerate(self._files.values())
-        local = [(number, file) for number, file in numbered if isinstance(file, LocalFile)]
-        if local:
-            # The first file asked long ago; nothing is sent for a job that has ended since.
-            require_state(self._context, "open")
-
-        def send(numbered_file: tuple[int, LocalFile]) -> None:
-            number, file = numbered_file
-            content_type = self._content_types[file.key]
-            file.send(lambda: self._start_upload(number, file.key, content_type, in_background=False))
-
-        if not self._threads:
-            for numbered_file in local:
-                send(numbered_file)
-        elif local:
-            threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
-            with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-file") as pool:
-                list(pool.map(send, local))
-
-    def _release(self) -> None:
-        self._sender.close()
-        if self._directory is not None:
-            self._directory.cleanup()
-
     def _require_running(self) -> None:
         if self._ended is not None:
             raise JobClosed(f"{self.name} is {self._ended}")
@@ -334,7 +237,7 @@ class TaskAttempt:
             store.delete(bucket, key)
 
     def _write_pendingset(self) -> CommittedTask:
-        pending = [file.pending for file in self._files.values() if file.pending is not None]
+        pending = self._files.pending()
         record = PendingSet(jobId=self._context.job_id, commits=pending, s3commit=self._extra)
         self._written = True
         stored = journal.create(

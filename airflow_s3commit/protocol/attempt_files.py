@@ -1,0 +1,170 @@
+"""The files of one task attempt: begun, sent, waited for, discarded.
+
+With the committer ``magic`` a file is an upload from the start. With the others it lies on local disk until
+its attempt commits.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from airflow_s3commit.exceptions import DuplicateOutput, S3CommitError
+from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.local_file import LocalFile
+from airflow_s3commit.protocol.pendingset import PendingUpload, TaskExtra
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.tracking import Tracker
+from airflow_s3commit.protocol.upload import OutputFile, PartSender
+
+__all__ = ["UPLOAD_THREADS", "AttemptFiles"]
+
+#: Requests of a task attempt on their way at once, by default. Most are short: small files begin and end.
+UPLOAD_THREADS = 8
+
+#: Files on local disk that are read and sent at once; each has a part in memory.
+_LOCAL_FILES_AT_ONCE = 4
+
+
+class AttemptFiles:
+    """The files of one task attempt, in the order in which they were opened.
+
+    Args:
+        context: The job.
+        options: The job's options.
+        extra: Which task attempt.
+        part_bytes: Size of the first parts of a file, in bytes.
+        buffered_bytes: Bytes of parts that may be on their way before a writer waits.
+        threads: Uploads begun and parts sent at once; 0 does so in the writer's own thread.
+        min_part_bytes: The store's least size of a part.
+        local_dir: Where the staging committers write; None for the machine's temporary directory.
+
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        options: JobOptions,
+        extra: TaskExtra,
+        *,
+        part_bytes: int,
+        buffered_bytes: int,
+        threads: int,
+        min_part_bytes: int,
+        local_dir: str | None,
+    ) -> None:
+        self._context = context
+        self._extra = extra
+        self._is_magic = options.committer == "magic"
+        self._tracker = Tracker(context, options, extra)
+        self._part_bytes = part_bytes
+        self._min_part_bytes = min_part_bytes
+        self._threads = threads
+        self._sender = PartSender(threads, buffered_bytes)
+        self._local_dir = local_dir
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._files: dict[str, OutputFile | LocalFile] = {}
+        self._content_types: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
+        """Begin the file of a key.
+
+        Raises:
+            DuplicateOutput: There is one already.
+            DidNotHappen: Its upload could not be started.
+
+        """
+        with self._lock:
+            if key in self._files:
+                task, uri = self._extra.task, join_uri(self._context.bucket, key)
+                raise DuplicateOutput(f"attempt {self._extra.attempt} of task {task} opens {uri} twice")
+            number = len(self._files)
+            self._content_types[key] = content_type
+            start = self._start_upload if self._is_magic else self._start_local
+            self._files[key] = file = start(number, key)
+        return file
+
+    def unfinished(self) -> str | None:
+        """Return the key of a file that was not closed, or failed; None if all are whole."""
+        return next((key for key, file in self._files.items() if not file.whole), None)
+
+    def has_local(self) -> bool:
+        """Tell whether any lie on local disk."""
+        return self._directory is not None
+
+    def settle(self) -> None:
+        """Wait for the parts of files that went up while others were written.
+
+        Raises:
+            DidNotHappen: One could not be uploaded.
+
+        """
+        for file in self._files.values():
+            if isinstance(file, OutputFile):
+                file.settle()
+
+    def send_local(self) -> None:
+        """Upload what was written to local disk, several files at once.
+
+        Raises:
+            DidNotHappen: One could not be uploaded.
+
+        """
+        local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
+        threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
+        if not threads:
+            for numbered_file in local:
+                self._send_local(*numbered_file)
+        elif local:
+            with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-file") as pool:
+                list(pool.map(lambda numbered_file: self._send_local(*numbered_file), local))
+
+    def pending(self) -> list[PendingUpload]:
+        """Return the uploads of the files that are settled, or sent."""
+        return [file.pending for file in self._files.values() if file.pending is not None]
+
+    def abort(self) -> list[S3CommitError]:
+        """Discard every file and its upload; return why some uploads could not be. Repeatable."""
+        errors = []
+        for file in self._files.values():
+            try:
+                file.abort()
+            except S3CommitError as error:
+                errors.append(error)
+        return errors
+
+    def release(self) -> None:
+        """End the threads, and remove the local directory. Repeatable."""
+        self._sender.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def _start_local(self, number: int, key: str) -> LocalFile:
+        if self._directory is None:
+            prefix = f"s3commit-{self._context.job_id}-"
+            self._directory = tempfile.TemporaryDirectory(prefix=prefix, dir=self._local_dir)
+        path = Path(self._directory.name, f"{number:06d}")
+        return LocalFile(path, join_uri(self._context.bucket, key), key)
+
+    def _send_local(self, number: int, file: LocalFile) -> None:
+        file.send(lambda: self._start_upload(number, file.key, in_background=False))
+
+    def _start_upload(self, number: int, key: str, *, in_background: bool = True) -> OutputFile:
+        return OutputFile(
+            self._context,
+            key,
+            self._sender,
+            part_bytes=self._part_bytes,
+            content_type=self._content_types[key],
+            min_part_bytes=self._min_part_bytes,
+            in_background=in_background,
+            before_start=lambda: self._tracker.intend(number, key),
+            on_change=lambda pending: self._tracker.track(number, pending),
+        )
