@@ -39,8 +39,10 @@ def main(argv: list[str]) -> int:
     grace, command = float(argv[0]), argv[1:]
     wakeup = _wake_on_signals()
     _adopt_orphans()
-    # The exit status is collected in _reap, together with the orphans', hence no use of Popen's own wait.
-    program = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0).pid
+    # The exit status is collected in _reap, together with the orphans', hence no use of Popen's own wait. But
+    # a Popen that nothing refers to collects it too, from a program that is over by then, and it is lost.
+    popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+    program = popen.pid
     status = _wait(program, wakeup, deadline=None)
     if status is None:
         _signal(program, signal.SIGTERM)

@@ -34,6 +34,21 @@ time.sleep(600)
 """
 
 
+#: The leash, with a start that comes back only when the program that it started is over.
+LATE_LEASH = """
+import os, subprocess, sys
+from airflow_s3commit.demo import leash
+
+class Late(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+subprocess.Popen = Late
+sys.exit(leash.main(sys.argv[1:]))
+"""
+
+
 def program(log: Path, code: str, *arguments: str, grace: float = 5.0) -> Program:
     """Return a Python program that is not started yet."""
     return Program("the probe", [sys.executable, "-c", code, *arguments], log=log, grace=grace)
@@ -51,6 +66,15 @@ def test_signal_shows_in_the_exit_code(tmp_path: Path) -> None:
     probe = program(tmp_path / "log", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     probe.start()
     assert probe.wait(30) == 128 + signal.SIGKILL
+
+
+@linux_only
+def test_exit_code_of_a_short_program() -> None:
+    """A program that is over before the leash looks at it again still hands its exit code on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LATE_LEASH, "5", "sh", "-c", "exit 7"], stdin=subprocess.PIPE
+    ) as probe:
+        assert probe.wait(30) == 7
 
 
 def test_sigterm_comes_first(tmp_path: Path) -> None:
