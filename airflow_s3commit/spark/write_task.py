@@ -6,14 +6,15 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
+from airflow_s3commit.spark.idle_memory import give_memory_back
 from airflow_s3commit.spark.options import WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import CommittedTask
@@ -106,13 +107,7 @@ def write_task(
             write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
             return attempt.commit()
     finally:
-        _give_memory_back()
-
-
-def _give_memory_back() -> None:
-    """Give the system what allocators keep for later: a worker outlives its tasks, and idles between them."""
-    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
-        pool.release_unused()
+        give_memory_back()
 
 
 def _local_dir(partition: int) -> str | None:

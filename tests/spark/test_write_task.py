@@ -256,15 +256,8 @@ def test_a_job_that_was_aborted_takes_no_output(store: MemoryStore, job: Job) ->
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_worker_keeps_no_memory_for_later(job: Job, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """After a task, however it ends, Arrow's allocator and the system's give back what they keep unused."""
+    """After a task, however it ends, the worker gives back the memory that it does not use."""
     events: list[str] = []
-
-    class Pool:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def release_unused(self) -> None:
-            events.append(self.name)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield from batches([("a", 1)])
@@ -272,8 +265,9 @@ def test_a_worker_keeps_no_memory_for_later(job: Job, monkeypatch: pytest.Monkey
         if fails:
             raise LookupError("no more rows")
 
-    for name in ("default", "system"):
-        monkeypatch.setattr(f"pyarrow.{name}_memory_pool", lambda name=name: Pool(name))
+    monkeypatch.setattr(
+        "airflow_s3commit.spark.write_task.give_memory_back", lambda: events.append("given back")
+    )
     with pytest.raises(LookupError) if fails else nullcontext():
         write_task(job, rows(), plan("dt"), IDS)
-    assert events == ["rows", "default", "system"]
+    assert events == ["rows", "given back"]
