@@ -83,10 +83,15 @@ EXCLUDES = (
 
 @dataclass(slots=True)
 class Writer:
-    """One way to write, and what it cost in each round."""
+    """One way to write, and what it cost in each round.
+
+    ``write`` takes the rows and a name, and is what is measured. ``collect`` looks afterwards what is there
+    under that name, and returns how many files and bytes.
+    """
 
     name: str
-    write: Callable[[DataFrame, str], tuple[int, int]]
+    write: Callable[[DataFrame, str], None]
+    collect: Callable[[str], tuple[int, int]]
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     worker: list[float] = field(default_factory=list)
@@ -143,53 +148,58 @@ def store_of(server: SeaweedServer) -> S3Store:
     return S3Store.connect(server.config)
 
 
-def to_disk(frame: DataFrame, name: str) -> tuple[int, int]:
-    """Write with Spark's own writer to local disk; return files and bytes."""
-    folder = Path(tempfile.gettempdir()) / f"bench-{name}"
-    try:
-        frame.write.partitionBy("dt").parquet(folder.as_uri())
-        sizes = [path.stat().st_size for path in folder.rglob("*.parquet")]
-        return len(sizes), sum(sizes)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def to_disk(frame: DataFrame, name: str) -> None:
+    """Write with Spark's own writer to local disk."""
+    frame.write.partitionBy("dt").parquet(_folder(name).as_uri())
 
 
-def ours(server: SeaweedServer, committer: str) -> Callable[[DataFrame, str], tuple[int, int]]:
+def on_disk(name: str) -> tuple[int, int]:
+    """Remove what was written to local disk."""
+    sizes = [path.stat().st_size for path in _folder(name).rglob("*.parquet")]
+    shutil.rmtree(_folder(name))
+    return len(sizes), sum(sizes)
+
+
+def ours(committer: str) -> Callable[[DataFrame, str], None]:
     """Return our writer with one of its committers."""
 
-    def write(frame: DataFrame, name: str) -> tuple[int, int]:
+    def write(frame: DataFrame, name: str) -> None:
         options = {"partitionBy": "dt", "committer": committer}
         frame.write.format("s3commit").mode("append").options(**options).save(f"s3://{BUCKET}/{name}")
-        return _stored(server, name)
 
     return write
 
 
-def to_python(frame: DataFrame, name: str) -> tuple[int, int]:
+def to_python(frame: DataFrame, name: str) -> None:
     """Hand the rows to Python, and drop them there."""
     del name
     assert (
         frame.mapInArrow(lambda batches: (batch.slice(0, 0) for batch in batches), frame.schema).count() == 0
     )
-    return 0, 0
 
 
-def s3a(server: SeaweedServer) -> Callable[[DataFrame, str], tuple[int, int]]:
-    """Return Spark's own writer through the S3A magic committer."""
-
-    def write(frame: DataFrame, name: str) -> tuple[int, int]:
-        frame.write.partitionBy("dt").parquet(f"s3a://{BUCKET}/{name}")
-        success = json.loads(store_of(server).get(BUCKET, f"{name}/_SUCCESS").body)
-        assert success["committer"] == "magic", success["committer"]
-        return _stored(server, name)
-
-    return write
+def to_s3a(frame: DataFrame, name: str) -> None:
+    """Write with Spark's own writer through the S3A magic committer."""
+    frame.write.partitionBy("dt").parquet(f"s3a://{BUCKET}/{name}")
 
 
-def _stored(server: SeaweedServer, name: str) -> tuple[int, int]:
-    listed = store_of(server).list_objects(BUCKET, f"{name}/")
-    sizes = [info.size for info in listed if info.key.endswith(".parquet")]
-    return len(sizes), sum(sizes)
+def stored(server: SeaweedServer, committer: str | None = None) -> Callable[[str], tuple[int, int]]:
+    """Return what looks at the store, and at who committed if ``_SUCCESS`` is to be S3A's."""
+
+    def collect(name: str) -> tuple[int, int]:
+        store = store_of(server)
+        if committer is not None:
+            success = json.loads(store.get(BUCKET, f"{name}/_SUCCESS").body)
+            assert success["committer"] == committer, success["committer"]
+        listed = store.list_objects(BUCKET, f"{name}/")
+        sizes = [info.size for info in listed if info.key.endswith(".parquet")]
+        return len(sizes), sum(sizes)
+
+    return collect
+
+
+def _folder(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"bench-{name}"
 
 
 class Meter:
@@ -261,17 +271,19 @@ def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: Seawe
 
 def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> None:
     meter.reset_peaks()
+    name = uuid.uuid4().hex
     cpu, began = meter.cpu(), perf_counter()
-    written = writer.write(frame, uuid.uuid4().hex)
+    writer.write(frame, name)
     wall, used = perf_counter() - began, meter.cpu() - cpu
+    peak, found = meter.peak(), writer.collect(name)
     which = f"round {len(writer.wall) + 1} of {writer.rounds}" if counted else "warm-up"
     told = f"  {writer.name}, {which}: {wall:.1f} s, CPU {used:.1f} s"
     print(told, file=sys.stderr, flush=True)
     if counted:
         writer.wall.append(wall)
         writer.cpu.append(used)
-        writer.worker.append(meter.peak())
-        writer.files, writer.bytes = written
+        writer.worker.append(peak)
+        writer.files, writer.bytes = found
 
 
 def _empty(server: SeaweedServer) -> None:
@@ -352,14 +364,15 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
         for case in [Case(rows, n, arranged) for n in options.partitions for arranged in arrangements]:
             print(f"{case.rows:,} rows, {case.name}", file=sys.stderr, flush=True)
             frame = flights(spark, case, tasks=4)
-            writers = [Writer("spark to disk", to_disk, rounds=rounds)]
+            writers = [Writer("spark to disk", to_disk, on_disk, rounds=rounds)]
             writers += [
-                Writer(f"ours {one}", ours(server, one), rounds=rounds) for one in ("magic", "partitioned")
+                Writer(f"ours {one}", ours(one), stored(server), rounds=rounds)
+                for one in ("magic", "partitioned")
             ]
-            writers.append(Writer("to Python", to_python, rounds=rounds))
+            writers.append(Writer("to Python", to_python, lambda _: (0, 0), rounds=rounds))
             if with_s3a:
                 fewer = rounds if case.partitions == 1 else min(rounds, options.s3a_rounds)
-                writers.append(Writer("s3a magic", s3a(server), rounds=fewer))
+                writers.append(Writer("s3a magic", to_s3a, stored(server, "magic"), rounds=fewer))
             in_turn(writers, frame, meter, server)
             frame.unpersist(blocking=True)
             sections.append(report(case, writers, figures, to_stderr=options.json))

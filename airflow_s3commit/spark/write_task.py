@@ -6,15 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.spark.idle_memory import give_memory_back
+import pyarrow as pa
+
 from airflow_s3commit.spark.options import WriteOptions
 from airflow_s3commit.spark.session import DEFAULT_STAGE
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pyarrow as pa
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import CommittedTask
@@ -107,7 +106,8 @@ def write_task(
             write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
             return attempt.commit()
     finally:
-        give_memory_back()
+        # A worker outlives its tasks, and idles between them.
+        pa.default_memory_pool().release_unused()
 
 
 def _local_dir(partition: int) -> str | None:

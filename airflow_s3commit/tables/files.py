@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from airflow_s3commit.tables.spare_memory import give_memory_back
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -127,6 +129,7 @@ class RowBuffers:
         self._held += size
 
     def _make_room(self) -> None:
+        give_memory_back()
         # Many at a time: the directories are put in order only once for them, and few are left to copy.
         for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
             if self._bytes * _KEPT_SHARE <= self._bounds.row_bytes:

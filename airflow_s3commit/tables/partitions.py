@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +42,10 @@ _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 #: A slice smaller than its batch by this factor is copied, so that it doesn't keep the batch in memory.
 _WASTE = 2
 
-Codes = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+
+_ROW_ZERO: Rows = np.zeros(1, dtype=np.int64)
 
 
 class UnsupportedPartition(ValueError):
@@ -75,6 +79,27 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
     return resolved
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Where which value of the partition columns stands in a batch.
+
+    Attributes:
+        codes: One small number for each row, the same for the same values.
+        starts: The rows at which a run of one number begins.
+        first_rows: A row of each number.
+
+    """
+
+    codes: Codes
+    starts: Rows
+    first_rows: Rows
+
+    @property
+    def arranged(self) -> bool:
+        """Whether there is one run for each number."""
+        return len(self.starts) == len(self.first_rows)
+
+
 class PartitionSplitter:
     """Splits batches into directories and the rows that belong there.
 
@@ -95,15 +120,14 @@ class PartitionSplitter:
         self._kept = [name for name in schema.names if name not in set(columns)]
         self._known: dict[tuple[Any, ...], str] = {}
         # What `arranged` found out, `split` is asked for next.
-        self._latest: tuple[pa.RecordBatch, tuple[Codes, Codes]] | None = None
+        self._latest: tuple[pa.RecordBatch, _Runs] | None = None
         self.file_schema = pa.schema([schema.field(name) for name in self._kept])
 
     def arranged(self, batch: pa.RecordBatch) -> bool:
         """Tell whether each partition's rows stand together in the batch."""
         if not self._columns or batch.num_rows == 0:
             return True
-        codes, first_rows = self._codes(batch)
-        return len(_run_starts(codes)) == len(first_rows)
+        return self._runs(batch).arranged
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield each directory that the batch has rows for, once for each distinct value, with its rows.
@@ -116,42 +140,45 @@ class PartitionSplitter:
         if not self._columns:
             yield "", batch
             return
-        codes, first_rows = self._codes(batch)
+        runs = self._runs(batch)
         rows = batch.select(self._kept)
-        starts, arranged = _run_starts(codes), True
-        if len(starts) != len(first_rows):
-            narrow = codes.astype(np.int16) if len(first_rows) <= np.iinfo(np.int16).max else codes
+        codes, starts = runs.codes, runs.starts
+        if not runs.arranged:
+            narrow = codes.astype(np.int16) if len(runs.first_rows) <= np.iinfo(np.int16).max else codes
             order = np.argsort(narrow, kind="stable")
-            codes, arranged = codes[order], False
+            codes = codes[order]
             starts = _run_starts(codes)
             # At once: to pick each partition's rows by themselves takes several times as long.
             rows = pc.take(rows, pa.array(order.astype(np.int32)), boundscheck=False)
         bounds = [*starts.tolist(), len(codes)]
         for start, end in itertools.pairwise(bounds):
-            directory = self._directory(batch, int(first_rows[codes[start]]))
-            yield directory, _piece(rows, start, end) if arranged else rows.slice(start, end - start)
+            directory = self._directory(batch, int(runs.first_rows[codes[start]]))
+            piece = _piece(rows, start, end) if runs.arranged else rows.slice(start, end - start)
+            yield directory, piece
 
-    def _codes(self, batch: pa.RecordBatch) -> tuple[Codes, Codes]:
-        """Return one small number for each row, the same for the same values, and a row of each number."""
+    def _runs(self, batch: pa.RecordBatch) -> _Runs:
         if self._latest is not None and self._latest[0] is batch:
             return self._latest[1]
-        found = self._codes_of_one(batch) if len(self._columns) == 1 else None
+        found = self._runs_of_one(batch) if len(self._columns) == 1 else None
         if found is None:
-            found = self._codes_of_all(batch)
+            found = self._runs_of_all(batch)
         self._latest = (batch, found)
         return found
 
-    def _codes_of_one(self, batch: pa.RecordBatch) -> tuple[Codes, Codes] | None:
+    def _runs_of_one(self, batch: pa.RecordBatch) -> _Runs | None:
         """Number the values of the only partition column by sorting nothing; None if it has nulls."""
         encoded = _comparable(batch.column(self._columns[0])).dictionary_encode()
         if encoded.indices.null_count:
             return None
-        codes: Codes = encoded.indices.to_numpy().astype(np.int64)
+        codes: Codes = encoded.indices.to_numpy()
+        if len(encoded.dictionary) == 1:
+            return _Runs(codes, _ROW_ZERO, _ROW_ZERO)
+        starts = _run_starts(codes)
         # Values are numbered as they come: a new one is where the highest number so far is exceeded.
-        highest = np.maximum.accumulate(codes)
-        return codes, np.flatnonzero(np.diff(highest, prepend=-1)).astype(np.int64)
+        highest = np.maximum.accumulate(codes[starts])
+        return _Runs(codes, starts, starts[np.flatnonzero(np.diff(highest, prepend=-1))])
 
-    def _codes_of_all(self, batch: pa.RecordBatch) -> tuple[Codes, Codes]:
+    def _runs_of_all(self, batch: pa.RecordBatch) -> _Runs:
         combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self._columns:
             encoded = _comparable(batch.column(name)).dictionary_encode()
@@ -161,7 +188,7 @@ class PartitionSplitter:
             # Made dense again after each column, so that no number of columns can overflow.
             combined = np.unique(combined, return_inverse=True)[1].reshape(-1).astype(np.int64)
         _, first_rows = np.unique(combined, return_index=True)
-        return combined, first_rows.astype(np.int64)
+        return _Runs(combined, _run_starts(combined), first_rows.astype(np.int64))
 
     def _directory(self, batch: pa.RecordBatch, row: int) -> str:
         values = tuple(_value(batch, name, row) for name in self._columns)
@@ -203,9 +230,9 @@ def _piece(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     return piece
 
 
-def _run_starts(codes: Codes) -> Codes:
+def _run_starts(codes: Codes) -> Rows:
     changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    return np.concatenate([np.zeros(1, dtype=np.int64), changes]).astype(np.int64)
+    return np.concatenate([_ROW_ZERO, changes])
 
 
 def _directory_value(value: Any, render: Callable[[Any], str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from airflow_s3commit.tables.files import Bounds, RowBuffers
 from airflow_s3commit.tables.options import TableOptions
@@ -25,6 +26,19 @@ def test_rows_of_very_many_partitions_stay_within_their_bound() -> None:
     buffers.flush()
     assert sum(passed) == 12_000
     assert most < 6 * _MIB
+
+
+def test_spare_memory_is_given_back_before_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What allocators keep unused goes before rows are encoded, and only when there are too many to keep."""
+    events: list[str] = []
+    monkeypatch.setattr("airflow_s3commit.tables.files.give_memory_back", lambda: events.append("given back"))
+    schema = pa.schema([("x", pa.int64())])
+    bounds = Bounds(row_bytes=_MIB, row_group_bytes=_MIB)
+    buffers = RowBuffers(schema, bounds, lambda directory, _: events.append(directory))
+    rows = pa.record_batch([pa.array(np.arange(_MIB // 16))], schema=schema)
+    for directory in ("a", "a", "b", "c", "d"):
+        buffers.add(directory, rows)
+    assert events == ["a", "given back", "b", "c"]
 
 
 def test_lots_of_one_partition_are_put_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections import defaultdict
 from decimal import Decimal
 from typing import Any
@@ -146,6 +147,22 @@ def test_splitting_keeps_every_row_in_its_order(
     for _, piece in splitter.split(batch):
         assert piece.column("row").to_pylist() == sorted(piece.column("row").to_pylist())
     assert splitter.arranged(batch) or not arrange
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40), st.booleans())
+def test_splitting_by_one_column_is_told_by_its_runs(values: list[str], arrange: bool) -> None:
+    """Without nulls too, every row is in its directory in its order, and runs that repeat are noticed."""
+    values = sorted(values) if arrange else values
+    batch = pa.record_batch({"s": values, "row": range(len(values))})
+    splitter = PartitionSplitter(batch.schema, ("s",))
+    runs = [value for value, _ in itertools.groupby(values)]
+    assert splitter.arranged(batch) == (len(runs) == len(set(runs)))
+    pieces = list(splitter.split(batch))
+    assert [name for name, _ in pieces] == [f"s={value}" for value in dict.fromkeys(values)]
+    for name, piece in pieces:
+        rows = [row for row, value in enumerate(values) if f"s={value}" == name]
+        assert piece.column("row").to_pylist() == rows
 
 
 def test_a_small_piece_does_not_keep_its_batch_in_memory() -> None:
