@@ -25,7 +25,7 @@ __all__ = ["UPLOAD_THREADS", "AttemptFiles"]
 #: Requests of a task attempt on their way at once, by default. Most are short: small files begin and end.
 UPLOAD_THREADS = 8
 
-#: Files on local disk that are read and sent at once; each has a part in memory.
+#: Files on local disk that are sent at once.
 _LOCAL_FILES_AT_ONCE = 4
 
 

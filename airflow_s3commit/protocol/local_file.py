@@ -6,6 +6,8 @@ before its commit has sent nothing, at the price of disk for all of the task's o
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -16,8 +18,6 @@ from airflow_s3commit.protocol.statistics import Columns
 from airflow_s3commit.protocol.upload import OutputFile
 
 __all__ = ["LocalFile"]
-
-_READ_BYTES = 8 * 1024 * 1024
 
 
 class LocalFile:
@@ -114,14 +114,14 @@ class LocalFile:
 
         Raises:
             DidNotHappen: It could not be uploaded; the upload has been aborted.
+            OSError: The disk lost some of it; the upload has been aborted.
 
         """
         if self.pending is not None:
             return
         self._upload = start_upload()
-        with self._upload as upload, self._path.open("rb") as content:
-            while block := content.read(_READ_BYTES):
-                upload.write(block)
+        with self._upload as upload:
+            upload.send(self._content())
             upload.close(self._rows, self._statistics)
             upload.settle()
         self.pending = self._upload.pending
@@ -136,6 +136,18 @@ class LocalFile:
         self._path.unlink(missing_ok=True)
         if self._upload is not None:
             self._upload.abort()
+
+    def _content(self) -> memoryview:
+        """Return all that was written, as the disk has it: parts are sent from there, and not copied."""
+        with self._path.open("rb") as content:
+            size = os.fstat(content.fileno()).st_size
+            if size != self._length:
+                raise OSError(
+                    f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is"
+                    " the disk full, or was the file changed? Nothing of it is committed; try the task again"
+                )
+            # Nothing cannot be mapped. The mapping ends with the last view of it.
+            return memoryview(mmap.mmap(content.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
 
     def __enter__(self) -> LocalFile:
         return self

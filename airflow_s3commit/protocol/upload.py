@@ -207,6 +207,25 @@ class OutputFile:
         self._length += len(view)
         return len(view)
 
+    def send(self, content: memoryview) -> None:
+        """Append bytes that stay as they are until the file is settled: parts are views, nothing is copied.
+
+        Only for a file that is written so from the start.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+
+        """
+        if self._state != "open":
+            raise JobClosed(f"{self.uri} is {self._state}")
+        taken = 0
+        while taken < len(content):
+            room = self._next_part_bytes()
+            self._send_part(content[taken : taken + room])
+            taken += room
+        self._length += len(content)
+
     def send_buffered(self) -> None:
         """Send what is buffered now as a part, if it is as large as a part must be."""
         if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
@@ -308,11 +327,14 @@ class OutputFile:
 
     def _send(self) -> None:
         """Hand over what is buffered as a part, without copying it."""
+        body, self._buffer = self._buffer, bytearray()
+        self._send_part(body)
+
+    def _send_part(self, body: bytearray | memoryview) -> None:
         number = len(self._parts) + 1
         if number > MAX_PARTS:
             raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
         self._raise_known_failures()
-        body, self._buffer = self._buffer, bytearray()
         store, bucket, key = self._context.store, self._context.bucket, self.key
         self._parts.append(
             self._sender.send(lambda: store.upload_part(bucket, key, self.upload_id, number, body), len(body))
