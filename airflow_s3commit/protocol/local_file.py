@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -120,8 +121,9 @@ class LocalFile:
         if self.pending is not None:
             return
         self._upload = start_upload()
-        with self._upload as upload:
-            upload.send(self._content())
+        with self._upload as upload, self._path.open("rb") as content:
+            self._check_whole(content)
+            upload.send(self._length, partial(_view, content))
             upload.close(self._rows, self._statistics)
             upload.settle()
         self.pending = self._upload.pending
@@ -137,17 +139,13 @@ class LocalFile:
         if self._upload is not None:
             self._upload.abort()
 
-    def _content(self) -> memoryview:
-        """Return all that was written, as the disk has it: parts are sent from there, and not copied."""
-        with self._path.open("rb") as content:
-            size = os.fstat(content.fileno()).st_size
-            if size != self._length:
-                raise OSError(
-                    f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is"
-                    " the disk full, or was the file changed? Nothing of it is committed; try the task again"
-                )
-            # Nothing cannot be mapped. The mapping ends with the last view of it.
-            return memoryview(mmap.mmap(content.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+    def _check_whole(self, content: IO[bytes]) -> None:
+        size = os.fstat(content.fileno()).st_size
+        if size != self._length:
+            raise OSError(
+                f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is the disk"
+                " full, or was the file changed? Nothing of it is committed; try the task again"
+            )
 
     def __enter__(self) -> LocalFile:
         return self
@@ -157,3 +155,11 @@ class LocalFile:
             self.close()
         else:
             self.abort()
+
+
+def _view(content: IO[bytes], start: int, size: int) -> memoryview:
+    """Return some of a file as the disk has it, without reading it into memory."""
+    # A mapping of its own, which ends with its view: pages of one of the whole file would stay the process's.
+    before = start % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(content.fileno(), before + size, access=mmap.ACCESS_READ, offset=start - before)
+    return memoryview(mapped)[before:]

@@ -207,10 +207,15 @@ class OutputFile:
         self._length += len(view)
         return len(view)
 
-    def send(self, content: memoryview) -> None:
-        """Append bytes that stay as they are until the file is settled: parts are views, nothing is copied.
+    def send(self, length: int, view: Callable[[int, int], memoryview]) -> None:
+        """Append bytes that need no copy, a part at a time.
 
         Only for a file that is written so from the start.
+
+        Args:
+            length: How many bytes.
+            view: Returns those from an offset on, so many of them. They must stay as they are until the file
+                is settled.
 
         Raises:
             DidNotHappen: An earlier part could not be uploaded.
@@ -219,12 +224,10 @@ class OutputFile:
         """
         if self._state != "open":
             raise JobClosed(f"{self.uri} is {self._state}")
-        taken = 0
-        while taken < len(content):
-            room = self._next_part_bytes()
-            self._send_part(content[taken : taken + room])
-            taken += room
-        self._length += len(content)
+        while self._length < length:
+            size = min(self._next_part_bytes(), length - self._length)
+            self._send_part(view(self._length, size))
+            self._length += size
 
     def send_buffered(self) -> None:
         """Send what is buffered now as a part, if it is as large as a part must be."""
