@@ -148,16 +148,24 @@ def store_of(server: SeaweedServer) -> S3Store:
     return S3Store.connect(server.config)
 
 
-def to_disk(frame: DataFrame, name: str) -> None:
-    """Write with Spark's own writer to local disk."""
-    frame.write.partitionBy("dt").parquet(_folder(name).as_uri())
+def to_disk(folder: Path) -> Callable[[DataFrame, str], None]:
+    """Return Spark's own writer to local disk."""
+
+    def write(frame: DataFrame, name: str) -> None:
+        frame.write.partitionBy("dt").parquet((folder / name).as_uri())
+
+    return write
 
 
-def on_disk(name: str) -> tuple[int, int]:
-    """Remove what was written to local disk."""
-    sizes = [path.stat().st_size for path in _folder(name).rglob("*.parquet")]
-    shutil.rmtree(_folder(name))
-    return len(sizes), sum(sizes)
+def on_disk(folder: Path) -> Callable[[str], tuple[int, int]]:
+    """Return what looks at local disk, and removes what was written there."""
+
+    def collect(name: str) -> tuple[int, int]:
+        sizes = [path.stat().st_size for path in (folder / name).rglob("*.parquet")]
+        shutil.rmtree(folder / name)
+        return len(sizes), sum(sizes)
+
+    return collect
 
 
 def ours(committer: str) -> Callable[[DataFrame, str], None]:
@@ -196,10 +204,6 @@ def stored(server: SeaweedServer, committer: str | None = None) -> Callable[[str
         return len(sizes), sum(sizes)
 
     return collect
-
-
-def _folder(name: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"bench-{name}"
 
 
 class Meter:
@@ -355,6 +359,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
     arrangements = [arranged for arranged in (False, True) if NAMES[arranged] in options.only]
     sections: list[str] = []
     with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+        disk = Path(folder, "spark")
         spark, with_s3a = session(server, options.jars)
         register(spark)
         meter = Meter(spark)
@@ -364,7 +369,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
         for case in [Case(rows, n, arranged) for n in options.partitions for arranged in arrangements]:
             print(f"{case.rows:,} rows, {case.name}", file=sys.stderr, flush=True)
             frame = flights(spark, case, tasks=4)
-            writers = [Writer("spark to disk", to_disk, on_disk, rounds=rounds)]
+            writers = [Writer("spark to disk", to_disk(disk), on_disk(disk), rounds=rounds)]
             writers += [
                 Writer(f"ours {one}", ours(one), stored(server), rounds=rounds)
                 for one in ("magic", "partitioned")

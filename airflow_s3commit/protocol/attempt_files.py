@@ -15,10 +15,11 @@ from airflow_s3commit.exceptions import DuplicateOutput, S3CommitError
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.local_file import LocalFile
+from airflow_s3commit.protocol.part_sender import PartSender
 from airflow_s3commit.protocol.pendingset import PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.protocol.tracking import Tracker
-from airflow_s3commit.protocol.upload import OutputFile, PartSender
+from airflow_s3commit.protocol.upload import OutputFile
 
 __all__ = ["UPLOAD_THREADS", "AttemptFiles"]
 
@@ -115,6 +116,7 @@ class AttemptFiles:
 
         Raises:
             DidNotHappen: One could not be uploaded.
+            OSError: The disk lost some of one.
 
         """
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]

@@ -139,14 +139,6 @@ class LocalFile:
         if self._upload is not None:
             self._upload.abort()
 
-    def _check_whole(self, content: IO[bytes]) -> None:
-        size = os.fstat(content.fileno()).st_size
-        if size != self._length:
-            raise OSError(
-                f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is the disk"
-                " full, or was the file changed? Nothing of it is committed; try the task again"
-            )
-
     def __enter__(self) -> LocalFile:
         return self
 
@@ -155,6 +147,14 @@ class LocalFile:
             self.close()
         else:
             self.abort()
+
+    def _check_whole(self, content: IO[bytes]) -> None:
+        size = os.fstat(content.fileno()).st_size
+        if size != self._length:
+            raise OSError(
+                f"{self._path} has {size} bytes of the {self._length} written for {self.uri}: is the disk"
+                " full, or was the file changed? Nothing of it is committed; try the task again"
+            )
 
 
 def _view(content: IO[bytes], start: int, size: int) -> memoryview:

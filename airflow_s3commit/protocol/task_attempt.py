@@ -143,6 +143,7 @@ class TaskAttempt:
             JobClosed: A file is still open; or the job ended meanwhile, in which case nothing of this
                 attempt stays pending.
             DidNotHappen: A part could not be uploaded.
+            OSError: The local disk lost some of a staged file; the attempt can only be aborted.
 
         """
         if self._committed is not None:

@@ -7,18 +7,18 @@ Part sizes grow with the part number, so that 10,000 parts hold almost 2 TiB whe
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.part_sender import PartSender
 from airflow_s3commit.protocol.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.statistics import Columns
 from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
 
-__all__ = ["JOB_METADATA", "UPLOAD_METADATA", "OutputFile", "PartSender"]
+__all__ = ["JOB_METADATA", "UPLOAD_METADATA", "OutputFile"]
 
 #: User metadata of every object, by which a HEAD tells whose it is.
 JOB_METADATA = "s3commit-job"
@@ -26,50 +26,6 @@ UPLOAD_METADATA = "s3commit-upload"
 
 #: Part sizes double each time so many parts have been sent.
 _PARTS_PER_SIZE = 2_000
-
-
-class PartSender:
-    """Sends parts from a few threads, and makes writers wait while too many bytes are on their way.
-
-    What was given to it first is begun first, so a request may wait for one that was given to it before.
-
-    Args:
-        threads: How many parts go up at once; 0 sends each part in the writer's own thread.
-        buffered_bytes: Bytes that may be on their way before a writer has to wait.
-
-    """
-
-    def __init__(self, threads: int, buffered_bytes: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-part") if threads else None
-        self._room = threading.Condition()
-        self._limit = buffered_bytes
-        self._waiting = 0
-
-    def send(self, request: Callable[[], str], size: int) -> Future[str]:
-        """Send one request as soon as there is room for its ``size`` bytes, and return its answer to come."""
-        if self._pool is None:
-            future: Future[str] = Future()
-            try:
-                future.set_result(request())
-            except S3CommitError as error:
-                future.set_exception(error)
-            return future
-        with self._room:
-            self._room.wait_for(lambda: self._waiting == 0 or self._waiting + size <= self._limit)
-            self._waiting += size
-        future = self._pool.submit(request)
-        future.add_done_callback(lambda _: self._release(size))
-        return future
-
-    def close(self) -> None:
-        """Wait for what is on its way and end the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _release(self, size: int) -> None:
-        with self._room:
-            self._waiting -= size
-            self._room.notify_all()
 
 
 class OutputFile:
@@ -193,8 +149,7 @@ class OutputFile:
             JobClosed: The file is closed.
 
         """
-        if self._state != "open":
-            raise JobClosed(f"{self.uri} is {self._state}")
+        self._require_open()
         view = memoryview(data).cast("B")
         taken = 0
         while taken < len(view):
@@ -222,8 +177,7 @@ class OutputFile:
             JobClosed: The file is closed.
 
         """
-        if self._state != "open":
-            raise JobClosed(f"{self.uri} is {self._state}")
+        self._require_open()
         while self._length < length:
             size = min(self._next_part_bytes(), length - self._length)
             self._send_part(view(self._length, size))
@@ -302,6 +256,10 @@ class OutputFile:
             self.close()
         else:
             self.abort()
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise JobClosed(f"{self.uri} is {self._state}")
 
     def _next_part_bytes(self) -> int:
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)

@@ -106,7 +106,8 @@ def write_task(
             write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
             return attempt.commit()
     finally:
-        # A worker outlives its tasks, and idles between them.
+        # A worker outlives its tasks, and idles between them. What the C library keeps the next one needs at
+        # once, or gives back itself where it has too many rows.
         pa.default_memory_pool().release_unused()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.local_file import LocalFile
-from airflow_s3commit.protocol.upload import OutputFile, PartSender
+from airflow_s3commit.protocol.part_sender import PartSender
+from airflow_s3commit.protocol.upload import OutputFile
 from tests.protocol.building import BUCKET, Lake
 
 KEY = "flights/dt=1/a.parquet"
