@@ -7,6 +7,7 @@ One Spark session writes the same rows, in turn, round after round, another writ
 
 - spark: `df.write.partitionBy("dt").parquet("file:…")`: Spark's own writer, to local disk, by renaming;
 - ours, magic / partitioned: `df.write.format("s3commit")` to SeaweedFS, sealed, planned and committed;
+- ours, weighed: as ours magic, but with Arrow batches limited as Spark does by itself, in bytes too;
 - s3a magic: Spark's own writer through Hadoop's S3A magic committer to the same SeaweedFS;
 - to Python: nothing is written; Spark hands the rows to Python as Arrow's, and they are dropped there. Every
   data source in Python pays this, and Spark's code alone decides how much it is.
@@ -29,33 +30,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
 import tempfile
 import uuid
-from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from meter import Meter
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from report import machine, show, write_section
+from spark_with_s3a import PACKAGES, session
 from write_startup import startup
 
-from airflow_s3commit.demo.java import java_home
 from airflow_s3commit.demo.seaweed import SeaweedServer
 from airflow_s3commit.spark import register
+from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT
 from airflow_s3commit.store.base import Doomed
 from airflow_s3commit.store.s3 import S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
@@ -64,21 +64,6 @@ NAMES = ("unsorted", "arranged")
 CASES = (*NAMES, "startup")
 COLUMNS = ("writer", "wall s", "from - to", "CPU s", "wall/spark", "CPU/spark", "wall/s3a", "CPU/s3a")
 COLUMNS += ("files", "MB", "MiB", "rounds")
-
-#: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
-PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
-
-#: What PySpark has already, and clouds that are not asked for.
-EXCLUDES = (
-    "org.apache.hadoop:hadoop-azure", "org.apache.hadoop:hadoop-azure-datalake",
-    "org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime",
-    "org.apache.hadoop:hadoop-cloud-storage", "com.google.cloud.bigdataoss:gcs-connector",
-    "software.amazon.encryption.s3:amazon-s3-encryption-client-java", "joda-time:joda-time",
-    "com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson.core:jackson-annotations",
-    "com.fasterxml.jackson.dataformat:jackson-dataformat-cbor", "org.apache.httpcomponents:httpclient",
-    "org.apache.httpcomponents:httpcore", "org.eclipse.jetty:jetty-util", "org.eclipse.jetty:jetty-util-ajax",
-    "org.scala-lang:scala-library", "org.xerial.snappy:snappy-java",
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -178,6 +163,22 @@ def ours(committer: str) -> Callable[[DataFrame, str], None]:
     return write
 
 
+def weighed(write: Callable[[DataFrame, str], None]) -> Callable[[DataFrame, str], None]:
+    """Return a writer that gets the batches that Spark makes where nobody says anything of them."""
+
+    def write_weighed(frame: DataFrame, name: str) -> None:
+        conf = frame.sparkSession.conf
+        for key in BATCHES_BY_COUNT:
+            conf.unset(key)
+        try:
+            write(frame, name)
+        finally:
+            for key, value in BATCHES_BY_COUNT.items():
+                conf.set(key, value)
+
+    return write_weighed
+
+
 def to_python(frame: DataFrame, name: str) -> None:
     """Hand the rows to Python, and drop them there."""
     del name
@@ -204,63 +205,6 @@ def stored(server: SeaweedServer, committer: str | None = None) -> Callable[[str
         return len(sizes), sum(sizes)
 
     return collect
-
-
-class Meter:
-    """Reads what the driver, the JVM and its Python workers use, off Linux's ``/proc``.
-
-    Args:
-        spark: The session, whose JVM is looked at.
-
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]  # noqa: SLF001
-        spark.range(0, 64, 1, 8).mapInArrow(lambda batches: batches, "id long").count()
-        self._idle = max(self._workers("VmRSS").values())
-
-    def cpu(self) -> float:
-        """Return processor seconds so far, of ended workers too; the store's server is not below the JVM."""
-        own = os.times()
-        below = sum(sum(map(int, stat[11:15])) for _, stat in self._below()) / os.sysconf("SC_CLK_TCK")
-        return own.user + own.system + below
-
-    def reset_peaks(self) -> None:
-        """Set every worker's peak back to what it holds now."""
-        for pid in self._workers("VmRSS"):
-            with suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-    def peak(self) -> float:
-        """Return the highest peak of a worker since, in MiB beyond a worker that passed rows through."""
-        peaks = self._workers("VmHWM").values()
-        return max(0, max(peaks, default=0) - self._idle) / 1024
-
-    def _below(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the JVM and all processes below it, with the fields of their ``stat`` from the state on."""
-        fields, children = {}, defaultdict(list)
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                stat = path.read_text().rpartition(")")[2].split()
-                fields[int(path.parent.name)] = stat
-                children[int(stat[1])].append(int(path.parent.name))
-        waiting = [self._jvm]
-        while waiting:
-            pid = waiting.pop()
-            waiting.extend(children[pid])
-            if pid in fields:
-                yield pid, fields[pid]
-
-    def _workers(self, field_name: str) -> dict[int, int]:
-        """Return one figure of each Python worker's ``/proc/PID/status``, in KiB."""
-        found = {}
-        for pid, _ in self._below():
-            with suppress(OSError):
-                if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != self._jvm:
-                    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                        if line.startswith(field_name + ":"):
-                            found[pid] = int(line.split()[1])
-        return found
 
 
 def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: SeaweedServer) -> None:
@@ -298,61 +242,6 @@ def _empty(server: SeaweedServer) -> None:
         assert not store.delete_many(BUCKET, doomed[at : at + 1_000])
 
 
-def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> SparkSession:
-    """Start Spark on two cores, with S3A if wanted; keys are in the environment, not in its conf."""
-    os.environ.update(server.environment)
-    os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    if with_s3a:
-        for key, value in _S3A.items():
-            builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
-        builder = builder.config("spark.hadoop.fs.s3a.endpoint", server.endpoint_url)
-        if jars is not None:
-            builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))))
-        else:
-            builder = builder.config("spark.jars.packages", PACKAGES).config(
-                "spark.jars.excludes", ",".join(EXCLUDES)
-            )
-    return builder.getOrCreate()
-
-
-_S3A = {
-    "aws.credentials.provider": (
-        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
-    ),
-    "endpoint.region": "us-east-1",
-    "path.style.access": "true",
-    "connection.ssl.enabled": "false",
-    "committer.name": "magic",
-    # The store is on this machine: what S3A would do on a server of its own, given as much.
-    "fast.upload.buffer": "bytebuffer",
-}
-
-
-def session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
-    """Start Spark with S3A, or say why it has to do without."""
-    try:
-        spark = new_session(server, jars, with_s3a=True)
-        hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-        hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
-    except Exception as error:
-        print(
-            f"without S3A: its jars cannot be had here ({str(error).splitlines()[0][:200]})", file=sys.stderr
-        )
-        with suppress(Exception):
-            SparkSession.builder.getOrCreate().stop()
-        return new_session(server, None, with_s3a=False), False
-    return spark, True
-
-
 def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[list[str]], None]) -> None:
     """Measure every case, print its table, and have all tables so far kept as Markdown after each."""
     rows, rounds = (400_000, 1) if options.quick else (options.rows, options.rounds)
@@ -374,6 +263,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
                 Writer(f"ours {one}", ours(one), stored(server), rounds=rounds)
                 for one in ("magic", "partitioned")
             ]
+            writers.append(Writer("ours weighed", weighed(ours("magic")), stored(server), rounds=rounds))
             writers.append(Writer("to Python", to_python, lambda _: (0, 0), rounds=rounds))
             if with_s3a:
                 fewer = rounds if case.partitions == 1 else min(rounds, options.s3a_rounds)

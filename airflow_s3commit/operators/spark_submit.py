@@ -48,6 +48,9 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     does. On YARN in cluster mode without ``yarn_track_via_rm_api`` there is no way to find a driver again, so
     ``durable`` is False there unless it was asked for.
 
+    Unless ``conf`` says itself how large an Arrow batch may be, the application's have 2,000 rows and no
+    limit in bytes, which spares it processor time; see `airflow_s3commit.spark.register`.
+
     Arguments of the application and values of ``conf`` may be of any plain type: booleans are written in
     lower case, and entries of ``conf`` that are None are left out.
 
@@ -159,7 +162,8 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         return super().submit_job(context)
 
     def _begin_attempt(self, context: Context, job: Job, stage: str) -> None:
-        from airflow_s3commit.spark.session import committer_conf  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.spark.row_batches import batch_conf  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.spark.session import committer_conf  # noqa: PLC0415
 
         if self._stage_attempt is not None:
             uploads = job.abort_stage(stage, self._stage_attempt)
@@ -169,8 +173,10 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         if self.ship_package:
             self._ship()
         address = self.commit_hook.address
+        given = self.conf or {}
         self.conf = {
-            **(self.conf or {}),
+            **given,
+            **batch_conf(given),
             **committer_conf(
                 job.reference,
                 stage,

@@ -24,6 +24,7 @@ from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.commit_flow import Target, abort_failed_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
+from airflow_s3commit.spark.row_batches import rows_counted
 from airflow_s3commit.spark.session import DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, JobInConf
 from airflow_s3commit.spark.table_plan import months_columns, plan_table
 from airflow_s3commit.spark.write_task import TaskIds, write_task
@@ -202,7 +203,8 @@ def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
         run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
         # PySpark takes a name with a dot for a field of a struct: rows travel under plain names.
         plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-        found = plain.mapInArrow(run, "task string").collect()
+        with rows_counted(frame.sparkSession, frame.schema):
+            found = plain.mapInArrow(run, "task string").collect()
         tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
         if not tasks:
             # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.

@@ -14,6 +14,7 @@ from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference
 from airflow_s3commit.spark import py_files
+from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
@@ -69,6 +70,15 @@ def test_the_application_is_told_its_job(store, spark, context) -> None:
     assert conf["spark.s3commit.stage.attempt"] == "1"
     assert conf["spark.s3commit.endpoint.url"] == "http://127.0.0.1:8333"
     assert conf["spark.sql.shuffle.partitions"] == "4"
+
+
+def test_rows_are_counted_unless_the_user_says_otherwise(store, spark, context) -> None:
+    """The application's batches are limited in rows alone, unless the user's conf has a limit."""
+    stage_task(set_up(store)).execute(context)
+    stage_task(set_up(store), conf={"spark.sql.execution.arrow.maxBytesPerBatch": "16m"}).execute(context)
+    counted, users = ({key: conf.get(key) for key in BATCHES_BY_COUNT} for conf in spark.conf)
+    assert counted == BATCHES_BY_COUNT
+    assert users == {**dict.fromkeys(BATCHES_BY_COUNT), "spark.sql.execution.arrow.maxBytesPerBatch": "16m"}
 
 
 def test_the_package_is_shipped_where_it_is_asked_for(store, spark, context, tmp_path, monkeypatch) -> None:

@@ -24,8 +24,9 @@ SPARK_CLUSTER = "spark_cluster"
 #: The ``dagrun_timeout`` of the run that meets it.
 RUN_TIMEOUT = timedelta(hours=1)
 
-#: Seconds that a task waits to be told how to go on; then it fails, rather than to wait for ever.
-HOLD_SECONDS = 300.0
+#: Seconds that a task waits to be told how to go on; then it fails, rather than to wait for ever. That is
+#: longer than a story waits for one thing: it may wait for others before it tells the task.
+HOLD_SECONDS = 1_200.0
 
 
 @dataclass(frozen=True, slots=True)

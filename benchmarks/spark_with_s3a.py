@@ -1,0 +1,87 @@
+"""A Spark session that has Hadoop's S3A where its jars can be had."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from airflow_s3commit.demo.java import java_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_s3commit.demo.seaweed import SeaweedServer
+
+#: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
+PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
+
+#: What PySpark has already, and clouds that are not asked for.
+EXCLUDES = (
+    "org.apache.hadoop:hadoop-azure", "org.apache.hadoop:hadoop-azure-datalake",
+    "org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.hadoop:hadoop-cloud-storage", "com.google.cloud.bigdataoss:gcs-connector",
+    "software.amazon.encryption.s3:amazon-s3-encryption-client-java", "joda-time:joda-time",
+    "com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson.core:jackson-annotations",
+    "com.fasterxml.jackson.dataformat:jackson-dataformat-cbor", "org.apache.httpcomponents:httpclient",
+    "org.apache.httpcomponents:httpcore", "org.eclipse.jetty:jetty-util", "org.eclipse.jetty:jetty-util-ajax",
+    "org.scala-lang:scala-library", "org.xerial.snappy:snappy-java",
+)  # fmt: skip
+
+
+def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> SparkSession:
+    """Start Spark on two cores, with S3A if wanted; keys are in the environment, not in its conf."""
+    os.environ.update(server.environment)
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "3g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    if with_s3a:
+        for key, value in _S3A.items():
+            builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
+        builder = builder.config("spark.hadoop.fs.s3a.endpoint", server.endpoint_url)
+        if jars is not None:
+            builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))))
+        else:
+            builder = builder.config("spark.jars.packages", PACKAGES).config(
+                "spark.jars.excludes", ",".join(EXCLUDES)
+            )
+    return builder.getOrCreate()
+
+
+_S3A = {
+    "aws.credentials.provider": (
+        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+    ),
+    "endpoint.region": "us-east-1",
+    "path.style.access": "true",
+    "connection.ssl.enabled": "false",
+    "committer.name": "magic",
+    # The store is on this machine: what S3A would do on a server of its own, given as much.
+    "fast.upload.buffer": "bytebuffer",
+}
+
+
+def session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
+    """Start Spark with S3A, or say why it has to do without."""
+    try:
+        spark = new_session(server, jars, with_s3a=True)
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
+    except Exception as error:
+        print(
+            f"without S3A: its jars cannot be had here ({str(error).splitlines()[0][:200]})", file=sys.stderr
+        )
+        with suppress(Exception):
+            SparkSession.builder.getOrCreate().stop()
+        return new_session(server, None, with_s3a=False), False
+    return spark, True
