@@ -58,8 +58,12 @@ def write(
     spark.sparkContext.pythonExec = python or usual
     try:
         frame = numbered(spark, rows, tasks)
+        if fault is not None and fault["kind"] != "linger":
+            # A fault strikes the attempt that has uploads pending; a twin's would be taken for its own.
+            # Each stage's scheduler reads the conf anew.
+            scheduling.set(_MULTIPLIER, "1000000")
         if shuffle:
-            _spread_map_tasks(spark)
+            _await_both_executors(spark)
             frame = frame.repartition(tasks)
         if fault is not None:
             frame = Fault(**fault).of(frame)
@@ -71,13 +75,11 @@ def write(
             spark.conf.unset(key) if earlier is None else spark.conf.set(key, earlier)
 
 
-def _spread_map_tasks(spark: SparkSession) -> None:
-    """See to it that each of two executors has shuffle files to lose: no first come, no twin has them all."""
+def _await_both_executors(spark: SparkSession) -> None:
+    """See to it that each of two executors has shuffle files to lose, not only the first."""
     context = spark.sparkContext._jsc.sc()
     # The driver is among them.
     wait_until("both executors are there", lambda: context.getExecutorMemoryStatus().size() > 2)
-    # Each stage's scheduler reads the conf anew.
-    context.conf().set(_MULTIPLIER, "1000000")
 
 
 def numbered(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
