@@ -71,7 +71,7 @@ _S3A = {
 }
 
 
-def session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
+def start_session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
     """Start Spark with S3A, or say why it has to do without."""
     try:
         spark = new_session(server, jars, with_s3a=True)

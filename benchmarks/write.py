@@ -45,12 +45,12 @@ from meter import Meter
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from report import machine, show, write_section
-from spark_with_s3a import PACKAGES, session
+from spark_with_s3a import PACKAGES, start_session
 from write_startup import startup
 
 from airflow_s3commit.demo.seaweed import SeaweedServer
 from airflow_s3commit.spark import register
-from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT
+from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT, count_rows
 from airflow_s3commit.store.base import Doomed
 from airflow_s3commit.store.s3 import S3Store
 
@@ -167,14 +167,13 @@ def weighed(write: Callable[[DataFrame, str], None]) -> Callable[[DataFrame, str
     """Return a writer that gets the batches that Spark makes where nobody says anything of them."""
 
     def write_weighed(frame: DataFrame, name: str) -> None:
-        conf = frame.sparkSession.conf
+        session = frame.sparkSession
         for key in BATCHES_BY_COUNT:
-            conf.unset(key)
+            session.conf.unset(key)
         try:
             write(frame, name)
         finally:
-            for key, value in BATCHES_BY_COUNT.items():
-                conf.set(key, value)
+            count_rows(session)
 
     return write_weighed
 
@@ -249,7 +248,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
     sections: list[str] = []
     with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
         disk = Path(folder, "spark")
-        spark, with_s3a = session(server, options.jars)
+        spark, with_s3a = start_session(server, options.jars)
         register(spark)
         meter = Meter(spark)
         if "startup" in options.only:

@@ -149,7 +149,7 @@ class OutputFile:
             JobClosed: The file is closed.
 
         """
-        self._require_open()
+        self._require("open")
         view = memoryview(data).cast("B")
         taken = 0
         while taken < len(view):
@@ -177,7 +177,7 @@ class OutputFile:
             JobClosed: The file is closed.
 
         """
-        self._require_open()
+        self._require("open")
         while self._length < length:
             size = min(self._next_part_bytes(), length - self._length)
             self._send_part(view(self._length, size))
@@ -221,8 +221,7 @@ class OutputFile:
             JobClosed: The file is open, or was aborted.
 
         """
-        if self._state != "closed":
-            raise JobClosed(f"{self.uri} is {self._state}")
+        self._require("closed")
         if self.pending is not None:
             return
         try:
@@ -257,8 +256,8 @@ class OutputFile:
         else:
             self.abort()
 
-    def _require_open(self) -> None:
-        if self._state != "open":
+    def _require(self, state: str) -> None:
+        if self._state != state:
             raise JobClosed(f"{self.uri} is {self._state}")
 
     def _next_part_bytes(self) -> int:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
@@ -33,9 +33,14 @@ BATCHES_BY_COUNT = {
 _LARGE = frozenset({"binary", "variant"})
 
 
-def batch_conf(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is to be added to a Spark conf: nothing if it says itself how large a batch may be."""
-    return {} if BATCHES_BY_COUNT.keys() & given.keys() else dict(BATCHES_BY_COUNT)
+def batch_conf(given: Collection[str]) -> dict[str, str]:
+    """Return what is to be added to a Spark conf: nothing if it says itself how large a batch may be.
+
+    Args:
+        given: The conf, or its keys.
+
+    """
+    return {} if any(key in given for key in BATCHES_BY_COUNT) else dict(BATCHES_BY_COUNT)
 
 
 def count_rows(session: SparkSession) -> bool:
@@ -43,7 +48,7 @@ def count_rows(session: SparkSession) -> bool:
 
     After: it does, or it goes by limits of its own, which are left alone.
     """
-    conf = batch_conf({key: "" for key in BATCHES_BY_COUNT if session.conf.get(key, None) is not None})
+    conf = batch_conf([key for key in BATCHES_BY_COUNT if session.conf.get(key, None) is not None])
     for key, value in conf.items():
         session.conf.set(key, value)
     return bool(conf)
@@ -57,14 +62,13 @@ def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     writes in the same session meanwhile takes this for the session's own limits; if this ends first, the
     other goes on under Spark's, which cost it time and nothing else.
     """
-    if _has_large(schema) or not count_rows(session):
-        yield
-        return
+    changed = not _has_large(schema) and count_rows(session)
     try:
         yield
     finally:
-        for key in BATCHES_BY_COUNT:
-            session.conf.unset(key)
+        if changed:
+            for key in BATCHES_BY_COUNT:
+                session.conf.unset(key)
 
 
 def _has_large(schema: StructType) -> bool:

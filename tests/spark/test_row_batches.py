@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.spark.conftest import Lake
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs]
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
 
 RECORDS, BYTES = BATCHES_BY_COUNT
 

@@ -25,15 +25,12 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.s3 import S3Store
 from tests.integration.airflow_live.airflow import LiveAirflow
-from tests.integration.airflow_live.control import Place
+from tests.integration.airflow_live.control import WAIT_SECONDS, Place
 from tests.spark_cluster.cluster import Cluster
 
 #: What a story waits for: something to be true, and words for it.
 Wait: TypeAlias = tuple[str, Callable[[], Any]]
 Story: TypeAlias = Generator[Wait, None, None]
-
-#: Seconds that a story may wait for one thing. On two idle cores nothing takes a tenth of it.
-WAIT_SECONDS = 600.0
 
 #: Seconds between two looks. Each costs the API server a few hundredths of a second.
 LOOK_EVERY = 1.0
