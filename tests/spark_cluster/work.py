@@ -80,6 +80,9 @@ def _await_both_executors(spark: SparkSession) -> None:
     context = spark.sparkContext._jsc.sc()
     # The driver is among them.
     wait_until("both executors are there", lambda: context.getExecutorMemoryStatus().size() > 2)
+    # One that is there may not take tasks yet, and the other do all of a short stage meanwhile. The tasks of
+    # a barrier stage start together or not at all.
+    spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(lambda rows: rows).collect()
 
 
 def numbered(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
