@@ -32,49 +32,48 @@ EXCLUDES = (
 )  # fmt: skip
 
 
-def new_session(server: SeaweedServer, jars: Path | None, *, with_s3a: bool) -> SparkSession:
-    """Start Spark on two cores, with S3A if wanted; keys are in the environment, not in its conf."""
+_SPARK = {
+    "spark.driver.memory": "3g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+_S3A = {
+    "spark.hadoop.fs.s3a.aws.credentials.provider": (
+        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+    ),
+    "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    "spark.hadoop.fs.s3a.committer.name": "magic",
+    # The store is on this machine: what S3A would do on a server of its own, given as much.
+    "spark.hadoop.fs.s3a.fast.upload.buffer": "bytebuffer",
+}
+
+
+def s3a_conf(server: SeaweedServer, jars: Path | None) -> dict[str, str]:
+    """Return what makes S3A write to a server, with jars of a folder or else of Maven's registry."""
+    if jars is not None:
+        found = {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
+    else:
+        found = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": ",".join(EXCLUDES)}
+    return {**_S3A, "spark.hadoop.fs.s3a.endpoint": server.endpoint_url, **found}
+
+
+def new_session(server: SeaweedServer, conf: dict[str, str]) -> SparkSession:
+    """Start Spark on two cores, with more in its conf; keys are in the environment, not there."""
     os.environ.update(server.environment)
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    if with_s3a:
-        for key, value in _S3A.items():
-            builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
-        builder = builder.config("spark.hadoop.fs.s3a.endpoint", server.endpoint_url)
-        if jars is not None:
-            builder = builder.config("spark.jars", ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))))
-        else:
-            builder = builder.config("spark.jars.packages", PACKAGES).config(
-                "spark.jars.excludes", ",".join(EXCLUDES)
-            )
-    return builder.getOrCreate()
-
-
-_S3A = {
-    "aws.credentials.provider": (
-        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
-    ),
-    "endpoint.region": "us-east-1",
-    "path.style.access": "true",
-    "connection.ssl.enabled": "false",
-    "committer.name": "magic",
-    # The store is on this machine: what S3A would do on a server of its own, given as much.
-    "fast.upload.buffer": "bytebuffer",
-}
+    return SparkSession.builder.master("local[2]").config(map={**_SPARK, **conf}).getOrCreate()
 
 
 def start_session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
     """Start Spark with S3A, or say why it has to do without."""
     try:
-        spark = new_session(server, jars, with_s3a=True)
+        spark = new_session(server, s3a_conf(server, jars))
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
         hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
     except Exception as error:
@@ -83,5 +82,5 @@ def start_session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSessio
         )
         with suppress(Exception):
             SparkSession.builder.getOrCreate().stop()
-        return new_session(server, None, with_s3a=False), False
+        return new_session(server, {}), False
     return spark, True

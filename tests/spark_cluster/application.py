@@ -21,10 +21,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     # Spark and its programs print what they like.
     os.dup2(2, 1)
-    builder = SparkSession.builder.appName("spark_cluster")
-    for key, value in json.loads(sys.stdin.readline())["conf"].items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    conf = json.loads(sys.stdin.readline())["conf"]
+    session = SparkSession.builder.appName("spark_cluster").config(map=conf).getOrCreate()
     for line in sys.stdin:
         told = json.loads(line)
         answer: dict[str, Any]

@@ -26,10 +26,7 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    builder = SparkSession.builder.remote("local[1]")
-    for key, value in told["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.remote("local[1]").config(map=told["conf"]).getOrCreate()
     tables, home = told["tables"], told["home"]
 
     def by_format() -> int:

@@ -20,10 +20,7 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    builder = SparkSession.builder.appName("stream").master("local[1]")
-    for key, value in told["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.appName("stream").master("local[1]").config(map=told["conf"]).getOrCreate()
     rows = spark.readStream.schema("id long, p string").option("maxFilesPerTrigger", "1").json(told["source"])
     write = foreach_batch(
         destination=told["destination"], partition_by=["p"], mode=told["mode"], cluster=False
