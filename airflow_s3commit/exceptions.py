@@ -71,7 +71,7 @@ class DidNotHappen(S3CommitError):
 
 
 class OutcomeUnknown(S3CommitError):
-    """The call may or may not have taken effect: its answer was lost.
+    """The call may or may not have taken effect: its answer was lost, or it was only half undone.
 
     Nothing may be deleted or aborted because of it. Run the same step again, or ``recover`` the job.
     """

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 
 #: Floors from the bottom up; a module imports from its own floor and those below it.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"", "clock", "exceptions"}),
+    frozenset({"", "causes", "clock", "exceptions"}),
     frozenset({"store"}),
     frozenset({"protocol", "tables"}),
     frozenset({"reader", "spark"}),

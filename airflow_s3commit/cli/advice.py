@@ -89,9 +89,9 @@ def _known_jobs(session: Session) -> list[NextStep]:
 
 def _recover(session: Session) -> list[NextStep]:
     if session.job_id is None:
-        return [NextStep("nothing was undone; run the same command again")]
+        return [NextStep("run the same command again")]
     return [
-        NextStep("nothing was undone; see how far it came", session.command("show")),
+        NextStep("see how far it came", session.command("show")),
         NextStep("go on with a commit or abort that has begun", session.command("recover")),
     ]
 

@@ -37,7 +37,10 @@ EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
         "4",
         "It did not happen: store not reached, credentials, permissions, or rolled back. Safe to run again.",
     ),
-    ("5", "It may or may not have happened: an answer was lost. Nothing was undone; run recover."),
+    (
+        "5",
+        "It may or may not have happened, or half of it did: look before redoing it, or run recover.",
+    ),
     ("70", "A bug in this program."),
     ("130", "Interrupted. Every command may be run again."),
 )

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.wording import cell, plain
+from airflow_s3commit.protocol.context import STEP_NOTE
 from airflow_s3commit.protocol.progress import Progress as Pace
 from airflow_s3commit.protocol.progress import ProgressLog
 
@@ -178,10 +179,10 @@ class Output:
             self.raw(json.dumps({"error": told}, indent=2))
             return code
         self.err.print(_line("error: ", value["message"], "bold red"), soft_wrap=True)
-        notes = value.get("notes", ())
-        if not self.debug and str(value.get("job_id")) in value["message"]:
-            notes = ()
-        for note in notes:
+        names_job = not self.debug and str(value.get("job_id")) in value["message"]
+        for note in value.get("notes", ()):
+            if names_job and note.startswith(STEP_NOTE):
+                continue
             self.err.print(_line("       ", note, ""), soft_wrap=True)
         self.advise(steps, after_error=True)
         return code

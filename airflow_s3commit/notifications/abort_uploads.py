@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
+from airflow_s3commit.causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
@@ -133,7 +134,7 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.info("Job %s is committed; left alone", job_id)
             return False
         except S3CommitError as error:
-            self.log.error("Job %s could not be aborted: %s", job_id, error)  # noqa: TRY400
+            self.log.error("Job %s could not be aborted: %s", job_id, whole_text(error))  # noqa: TRY400
         except Exception:
             # On a thread of its own nobody else would hear of it, and the other jobs' turn would not come.
             self.log.exception("Job %s could not be aborted", job_id)

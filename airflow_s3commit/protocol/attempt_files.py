@@ -11,7 +11,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from airflow_s3commit.exceptions import DuplicateOutput, S3CommitError
+from airflow_s3commit.causes import run_all
+from airflow_s3commit.exceptions import DuplicateOutput
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.local_file import LocalFile
@@ -132,15 +133,16 @@ class AttemptFiles:
         """Return the uploads of the files that are settled, or sent."""
         return [file.pending for file in self._files.values() if file.pending is not None]
 
-    def abort(self) -> list[S3CommitError]:
-        """Discard every file and its upload; return why some uploads could not be. Repeatable."""
-        errors = []
-        for file in self._files.values():
-            try:
-                file.abort()
-            except S3CommitError as error:
-                errors.append(error)
-        return errors
+    def abort(self) -> None:
+        """Discard every file and its upload; all are tried before an error is raised. Repeatable.
+
+        Raises:
+            S3CommitError: An upload could not be discarded.
+            OSError: The local disk failed.
+
+        """
+        files = list(self._files.values())
+        run_all([file.abort for file in files], "discarding another file", "its upload may stay pending")
 
     def release(self) -> None:
         """End the threads, and remove the local directory. Repeatable."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused
+from airflow_s3commit.causes import add_failure
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Refused, S3CommitError
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make_plan, verify_plan
@@ -59,9 +60,12 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
     except Refused as error:
         # Moving the state, to the same one, fences off a process that began meanwhile with the lock it shares
         # with this one; where that fails, it has begun, and what this one saw was its work.
-        if move(context, current, "sealed") is None:
-            raise Overtaken from error
-        release_lock(context)
+        try:
+            if move(context, current, "sealed") is None:
+                raise Overtaken from error
+            release_lock(context)
+        except S3CommitError as second:
+            add_failure(error, second, "giving the commit lock back", "it may be held until its lease lapses")
         raise Verdict(error) from error
     begun = move(
         context,

@@ -15,7 +15,10 @@ from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.layout import Layout
 from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["JobContext", "new_uuid"]
+__all__ = ["STEP_NOTE", "JobContext", "naming", "new_uuid"]
+
+#: How the note begins that says at which step an error left.
+STEP_NOTE = "while running "
 
 
 def new_uuid() -> str:
@@ -89,5 +92,5 @@ def naming(context: JobContext, step: str) -> Iterator[None]:
     try:
         yield
     except S3CommitError as error:
-        error.add_note(f"while running {step} of {context.name}")
+        error.add_note(f"{STEP_NOTE}{step} of {context.name}")
         raise

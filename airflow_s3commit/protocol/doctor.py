@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from airflow_s3commit.causes import whole_text
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import (
     AccessDenied,
@@ -145,7 +146,7 @@ def _try(probe: Probe, box: Sandbox, findings: dict[str, Finding]) -> Finding:
     try:
         return probe.try_out(box)
     except S3CommitError as error:
-        return Finding("failed", f"{type(error).__name__}: {error}", _remedy(error))
+        return Finding("failed", f"{type(error).__name__}: {whole_text(error)}", _remedy(error))
 
 
 def _clear(box: Sandbox, findings: dict[str, Finding]) -> Finding | None:
@@ -157,7 +158,7 @@ def _clear(box: Sandbox, findings: dict[str, Finding]) -> Finding | None:
     except S3CommitError as error:
         return Finding(
             "failed",
-            f"objects or uploads may be left below {box.home.uri}: {error}",
+            f"objects or uploads may be left below {box.home.uri}: {whole_text(error)}",
             "delete them, or have them swept: s3commit sweep",
         )
     return Finding("ok", "every object and upload made for these checks is removed")

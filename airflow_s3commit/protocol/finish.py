@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.commit_run import CommitRun
@@ -38,10 +39,13 @@ def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
     context = run.context
     try:
         _account_for(run, current)
-    except S3CommitError:
+    except S3CommitError as error:
         # Cleaning up removes the job's record first: where it is gone, another process has done all of this
         # and is removing what this one reads.
-        if find_job(context) is not None:
+        is_ended = False
+        with noting(error, "looking whether another process has finished the job", "it is committed"):
+            is_ended = find_job(context) is None
+        if not is_ended:
             raise
         run.drop_lock()
     clean_staging(context)

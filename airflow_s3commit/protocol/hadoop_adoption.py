@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import msgspec
 
+from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import (
     AuditFailed,
     DestinationNotEmpty,
@@ -171,8 +172,15 @@ def take_over(adoption: Adoption) -> None:
         checked = _check(adoption, files)
         if adoption.set_up(adoption.options, files.uri):
             _import_and_seal(adoption, files, checked)
-    except S3CommitError:
-        if not adoption.is_moved_on():
+    except S3CommitError as error:
+        is_moved_on = False
+        with noting(
+            error,
+            "looking for another process's adoption and undoing this one's",
+            "nothing of the job became visible by this; adopt or abort it again",
+        ):
+            is_moved_on = adoption.is_moved_on()
+        if not is_moved_on:
             raise
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from airflow_s3commit.causes import noting, run_all
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.statistics import Columns
@@ -134,19 +135,25 @@ class LocalFile:
         if self._state == "aborted":
             return
         self._state = "aborted"
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        steps: list[Callable[[], object]] = [self._file.close, partial(self._path.unlink, missing_ok=True)]
         if self._upload is not None:
-            self._upload.abort()
+            steps.append(self._upload.abort)
+        run_all(steps, *self._of_abort)
 
     def __enter__(self) -> LocalFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
             self.close()
-        else:
+            return
+        with noting(error, *self._of_abort):
             self.abort()
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        """What is said of an abort that fails after another error."""
+        return f"discarding {self._path}, written for {self.uri}", "the file may be left on disk"
 
     def _check_whole(self, content: IO[bytes]) -> None:
         size = os.fstat(content.fileno()).st_size

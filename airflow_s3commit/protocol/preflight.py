@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from weakref import WeakKeyDictionary
 
+from airflow_s3commit.causes import ending
 from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchKey,
@@ -13,6 +14,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.base import ObjectStore
 
@@ -78,7 +80,12 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
 
 def honours_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
     """Find out with a probe object whether a bucket refuses writes whose condition is false."""
-    honoured = True
+    where = join_uri(bucket, key)
+    with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
+        return _refuses_false_conditions(store, bucket, key)
+
+
+def _refuses_false_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         first = store.put(bucket, key, b"probe", if_none_match=True)
         for condition in ({"if_none_match": True}, {"if_match": "0" * 32}):
@@ -86,15 +93,12 @@ def honours_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
                 store.put(bucket, key, b"probe again", **condition)
             except (PreconditionFailed, NoSuchKey):
                 continue
-            honoured = False
-        if honoured:
-            store.put(bucket, key, b"probe once more", if_match=first.etag)
+            return False
+        store.put(bucket, key, b"probe once more", if_match=first.etag)
     except StoreRejected as refused:
         logger.warning("bucket %s refuses conditional writes: %s", bucket, refused)
-        honoured = False
-    finally:
-        store.delete(bucket, key)
-    return honoured
+        return False
+    return True
 
 
 def _rehearse_upload(context: JobContext) -> None:
@@ -102,10 +106,12 @@ def _rehearse_upload(context: JobContext) -> None:
     store, bucket = context.store, context.bucket
     key = context.layout.destination.key(f"_s3commit/probe-{context.job_id}")
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
-    try:
+    with ending(
+        lambda: store.abort_upload(bucket, key, upload_id),
+        f"aborting the probe's upload of {join_uri(bucket, key)}",
+        "it may stay pending until a sweep",
+    ):
         next(iter(store.list_uploads(bucket, key)), None)
-    finally:
-        store.abort_upload(bucket, key, upload_id)
 
 
 def _warn_of_lifecycle(context: JobContext) -> None:

@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+from airflow_s3commit.causes import add_failure, noting
 from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobFailed,
     NotReversible,
+    OutcomeUnknown,
     PreconditionFailed,
     S3CommitError,
 )
@@ -43,7 +45,7 @@ from airflow_s3commit.protocol.records import (
     StateRecord,
 )
 from airflow_s3commit.protocol.setup import load_job
-from airflow_s3commit.protocol.state import find_manifest, gone, move, read_state
+from airflow_s3commit.protocol.state import find_manifest, gone, is_spent, move, read_state
 from airflow_s3commit.store.counting import counting
 
 __all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
@@ -80,8 +82,10 @@ def commit_job(
             been rolled back.
         JobFailed: An upload is gone; what was published has been rolled back.
         NotReversible: The same, but the destination cannot be put back.
-        JobClosed: The job is not sealed, or is aborted.
-        OutcomeUnknown: An answer was lost; commit again.
+        JobClosed: The job is not sealed, or is aborted; the message says why, and whether files of it may
+            still be visible.
+        OutcomeUnknown: An answer was lost: commit again. Or the job could neither be finished nor wholly
+            rolled back: the message says why, what may be visible, and what ends it.
 
     """
     store, counted = counting(context.store)
@@ -167,7 +171,10 @@ def settle(context: JobContext) -> None:
         try:
             commit_job(context)
         except (JobFailed, InvalidRecord, JobClosed):
-            logger.warning("%s: could not be finished and was rolled back", context.name, exc_info=True)
+            logger.warning("%s: could not be finished", context.name, exc_info=True)
+            left = read_state(context)
+            if left is not None and left.record.state == "aborting":
+                abort_job(context)
     else:
         abort_job(context)
 
@@ -178,21 +185,30 @@ _Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
 def _drive(run: CommitRun, step: _Step[T]) -> T:
     """Take steps until one returns something, reading the job's state before each."""
     context = run.context
+    current: Stored[StateRecord] | None = None
     while True:
-        current = read_state(context)
+        try:
+            current = read_state(context)
+        except S3CommitError as error:
+            _add_what_is_visible(error, current)
+            raise
         if current is None or current.record.state == "aborted":
             run.drop_lock()
         try:
             result = step(run, current)
         except Verdict as outcome:
-            raise outcome.reason from None
+            raise outcome.reason from outcome.reason.__cause__
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
             # It may have been the lock that was lost: what is left to do takes it anew.
             run.lock, run.lock_in_doubt = None, True
-        except S3CommitError:
+        except S3CommitError as error:
             # Whoever moves a job on also removes what this process may be reading: look again first.
-            if _same_state(current, read_state(context)):
+            is_moved = False
+            with noting(error, "reading the job's state again", "another process may have moved it on"):
+                is_moved = not _same_state(current, read_state(context))
+            if not is_moved:
+                _add_what_is_visible(error, current)
                 raise
         else:
             if result is not None:
@@ -265,7 +281,27 @@ def _manifest_of_ended(context: JobContext) -> ManifestRecord:
 def _not_committing(context: JobContext, state: StateRecord) -> JobClosed:
     if state.state in ("open", "sealed"):
         return JobClosed(f"{context.name} is {state.state}; seal it, and begin its commit, first")
-    return JobClosed(f"{context.name} is {state.state}: nothing of it will become visible")
+    why = f" ({state.reason})" if state.reason else ""
+    if state.state == "aborted" or not state.begun:
+        return JobClosed(f"{context.name} is {state.state}{why}: nothing of it is or will become visible")
+    return JobClosed(
+        f"{context.name} is aborting{why}: its commit had begun, and files of it may be visible until they"
+        " are taken back; finish that with: s3commit recover"
+    )
+
+
+def _add_what_is_visible(error: S3CommitError, current: Stored[StateRecord] | None) -> None:
+    """Note on an error what a reader of the destination sees now, by the state that was read last."""
+    if current is None or isinstance(error, NotReversible):
+        return
+    if current.record.state == "committing":
+        error.add_note(
+            "the job is committing: files of it may be visible; commit it again, or: s3commit recover"
+        )
+    elif current.record.state == "committed":
+        error.add_note(
+            "the job is committed: all files of it are visible; commit it again to finish what is left"
+        )
 
 
 @contextmanager
@@ -273,18 +309,28 @@ def _rolling_back(
     run: CommitRun, current: Stored[StateRecord]
 ) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
     """Hold the lock while the block publishes, and roll the job back if the block finds it cannot be."""
-    context = run.context
+    context, files = run.context, None
     try:
         job = load_job(context)
         if run.lock is None and job.options.needs_lock:
             run.lock = take_lock(context, settle)
         seal, plan = run.pinned(current.record)
+        files = seal.counts.files
         yield job, seal, plan
     except (JobFailed, InvalidRecord) as error:
-        if not _same_state(current, read_state(context)):
+        reason: S3CommitError | None = error
+        try:
+            if _same_state(current, read_state(context)):
+                _roll_back(context, current, error)
+            else:
+                reason = None
+        except NotReversible:
+            raise
+        except S3CommitError as second:
+            reason = _half_undone(context, files, error, second)
+        if reason is None:
             raise Overtaken from error
-        _roll_back(context, current, error)
-        raise Verdict(error) from error
+        raise Verdict(reason) from error
 
 
 def _roll_back(context: JobContext, current: Stored[StateRecord], error: S3CommitError) -> None:
@@ -295,6 +341,41 @@ def _roll_back(context: JobContext, current: Stored[StateRecord], error: S3Commi
         ) from error
     logger.warning("%s: rolling back: %s", context.name, error)
     abort_job(context, reason=str(error))
+
+
+def _half_undone(
+    context: JobContext, files: int | None, error: S3CommitError, second: S3CommitError
+) -> S3CommitError | None:
+    """Return the outcome of a roll-back that failed, by the state it left; None if the job was moved on.
+
+    Args:
+        context: The job.
+        files: How many files it has, if that is known.
+        error: Why it cannot be committed.
+        second: Why the roll-back did not end.
+
+    """
+    state = "not known"
+    with noting(second, "reading the job's state", "it is not known"):
+        standing = read_state(context)
+        if standing is not None:
+            state = standing.record.state
+        else:
+            state = "aborted" if is_spent(context) else "committed"
+    if state == "committed":
+        return None
+    if state == "aborted":
+        left = "nothing of the job is visible or pending; records of it may be left until: s3commit recover"
+        add_failure(error, second, "cleaning up after the roll-back", left)
+        return error
+    unfinished = OutcomeUnknown(
+        f"{context.name} cannot be committed ({error}), and its roll-back did not end: its state is {state},"
+        f" and {'files' if files is None else f'up to {files} files'} of it may be visible; end it with:"
+        " s3commit recover"
+    )
+    unfinished.__cause__ = error
+    add_failure(unfinished, second, "rolling back", f"the job's state is {state}")
+    return unfinished
 
 
 def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, plan: PlanRecord) -> None:

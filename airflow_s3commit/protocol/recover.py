@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.context import JobContext, naming
@@ -73,10 +74,13 @@ def recover_job(
                     reason=reason,
                     progress=progress,
                 )
-            except (AlreadyCommitted, JobClosed, NoSuchJob):
+            except (AlreadyCommitted, JobClosed, NoSuchJob) as error:
                 # Said of a state that another process may have moved on from meanwhile.
-                standing = read_state(context)
-                if etag == (standing.etag if standing is not None else None):
+                is_moved = False
+                with noting(error, "reading the job's state again", "another process may have moved it on"):
+                    standing = read_state(context)
+                    is_moved = etag != (standing.etag if standing is not None else None)
+                if not is_moved:
                     raise
             logger.info("%s: another process moved this job on", context.name)
 

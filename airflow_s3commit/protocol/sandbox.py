@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
+from airflow_s3commit.causes import run_all
 from airflow_s3commit.clock import Clock
-from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.store.base import ObjectStore
 
@@ -82,14 +84,8 @@ class Sandbox:
 
         All are tried before an error is raised.
         """
-        errors = []
-        for key in sorted(self._uploads | self._keys):
-            try:
-                self._remove(key)
-            except S3CommitError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        steps = [partial(self._remove, key) for key in sorted(self._uploads | self._keys)]
+        run_all(steps, f"removing a probe below {self.home.uri}", "it may be left")
 
     def _remove(self, key: str) -> None:
         if key in self._uploads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import (
     AccessDenied,
     DestinationNotEmpty,
@@ -101,8 +102,13 @@ def _has_ended_meanwhile(context: JobContext) -> bool:
     """
     try:
         committed = _has_committed(context)
-    except JobClosed:
-        _withdraw(context)
+    except JobClosed as refusal:
+        with noting(
+            refusal,
+            f"withdrawing the records in {context.layout.staging.uri}",
+            "they are left until a sweep; nothing is visible or pending",
+        ):
+            _withdraw(context)
         raise
     if committed:
         _withdraw(context)

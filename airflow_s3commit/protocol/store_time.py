@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_s3commit.causes import ending
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
@@ -42,11 +43,9 @@ def known_time(store: ObjectStore, destination: Destination) -> float | None:
 
 def asked_time(store: ObjectStore, destination: Destination) -> float:
     """Return the store's time by writing a small hidden object and removing it again."""
-    key = time_key(destination)
-    try:
-        return store.put(destination.bucket, key, b"what time is it?", content_type="text/plain").date
-    finally:
-        store.delete(destination.bucket, key)
+    bucket, key = destination.bucket, time_key(destination)
+    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
+        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
 
 
 def tells_when_uploads_began(store: ObjectStore, destination: Destination) -> bool:
@@ -59,10 +58,12 @@ def tells_when_uploads_began(store: ObjectStore, destination: Destination) -> bo
     bucket, key = destination.bucket, time_key(destination)
     now = asked_time(store, destination)
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
-    try:
+    with ending(
+        lambda: store.abort_upload(bucket, key, upload_id),
+        f"aborting the probe's upload of {join_uri(bucket, key)}",
+        "it may stay pending until the next sweep",
+    ):
         probes = [upload for upload in store.list_uploads(bucket, key) if upload.key == key]
-    finally:
-        store.abort_upload(bucket, key, upload_id)
     for probe in probes:
         if probe.upload_id != upload_id and now - probe.initiated > _TOLERANCE_SECONDS:
             store.abort_upload(bucket, key, probe.upload_id)

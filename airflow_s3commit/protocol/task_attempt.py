@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed, S3CommitError
+from airflow_s3commit.causes import noting, run_all, undoing
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import check_relative_path
@@ -171,30 +172,34 @@ class TaskAttempt:
 
         Raises:
             S3CommitError: Some could not be discarded; the job's own abort will find them.
+            OSError: The local disk failed; the uploads were discarded all the same.
 
         """
         if self._ended == "aborted":
             return
         self._ended = "aborted"
-        errors = self._files.abort()
-        self._files.release()
-        self._withdraw()
+        run_all([self._files.abort, self._files.release, self._withdraw], *self._of_abort)
         logger.info("%s: aborted %d uploads", self.name, len(self._files))
-        if errors:
-            raise errors[0]
 
     def __enter__(self) -> TaskAttempt:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._ended is not None:
             return
-        try:
+        if error is None:
             self.abort()
-        except S3CommitError:
-            if kind is None:
-                raise
-            logger.warning("%s: could not abort all uploads; the job's abort will", self.name, exc_info=True)
+            return
+        with noting(error, *self._of_abort):
+            self.abort()
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        """What is said of an abort that fails after another error."""
+        return (
+            f"aborting {self.name} of {self._context.name}",
+            "nothing of it is visible; what stays pending its job's commit or abort discards",
+        )
 
     @property
     def _pendingset_key(self) -> str:
@@ -221,11 +226,8 @@ class TaskAttempt:
     def _require_job_still_open(self) -> None:
         # An abort moves the state first and lists uploads afterwards; this looks at the state after writing.
         # So of an abort and a task commit at the same time, at least one sees the other.
-        try:
+        with undoing(self.abort, *self._of_abort):
             require_state(self._context, "open")
-        except S3CommitError:
-            self.abort()
-            raise
 
     def _withdraw(self) -> None:
         """Remove the pendingset if it is this process's own: another one may have committed under the ids."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 
-from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
+from airflow_s3commit.causes import noting, undoing
+from airflow_s3commit.exceptions import JobClosed, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.part_sender import PartSender
@@ -203,12 +205,9 @@ class OutputFile:
         """
         if self._state != "open":
             return
-        try:
+        with self._aborted_on_failure():
             if self._buffer or not self._parts:
                 self._send()
-        except S3CommitError:
-            self.abort()
-            raise
         self._state, self._said = "closed", (rows, statistics)
         if all(part.done() for part in self._parts):
             self.settle()
@@ -224,11 +223,8 @@ class OutputFile:
         self._require("closed")
         if self.pending is not None:
             return
-        try:
+        with self._aborted_on_failure():
             etags = [part.result() for part in self._parts]
-        except S3CommitError:
-            self.abort()
-            raise
         self.pending = self._record(self.upload_id, etags, self._length, *self._said)
         self._on_change(self.pending)
 
@@ -250,11 +246,23 @@ class OutputFile:
     def __enter__(self) -> OutputFile:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
             self.close()
-        else:
+            return
+        with noting(error, *self._of_abort):
             self.abort()
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        """What is said of an abort that fails after another error."""
+        return (
+            f"aborting the upload of {self.uri}",
+            "it may stay pending until its job ends, and is not visible",
+        )
+
+    def _aborted_on_failure(self) -> AbstractContextManager[None]:
+        return undoing(self.abort, *self._of_abort)
 
     def _require(self, state: str) -> None:
         if self._state != state:
@@ -273,11 +281,10 @@ class OutputFile:
             metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
             content_type=self._content_type,
         )
-        try:
+        with undoing(
+            lambda: context.store.abort_upload(context.bucket, self.key, upload_id), *self._of_abort
+        ):
             self._on_change(self._record(upload_id, [], 0))
-        except S3CommitError:
-            context.store.abort_upload(context.bucket, self.key, upload_id)
-            raise
         return upload_id
 
     def _raise_known_failures(self) -> None:

@@ -184,15 +184,17 @@ def _delete_batch(context: JobContext, doomed: list[Doomed]) -> list[DeleteFailu
 def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
     """Abort every upload and return how many that were; all are tried before an error is raised."""
     calls = ((upload, Abort(upload.bucket, upload.key, upload.upload_id)) for upload in uploads)
-    done, errors = 0, []
+    done, failed = 0, 0
+    first: S3CommitError | None = None
     for upload, outcome in context.store.perform(calls):
         if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
             logger.warning("%s: could not abort the upload of %s: %s", context.name, upload.key, outcome)
-            errors.append(outcome)
+            first, failed = first or outcome, failed + 1
         else:
             done += 1
-    if errors:
-        raise errors[0]
+    if first is not None:
+        first.add_note(f"{failed} uploads could not be aborted and may stay pending; {done} were aborted")
+        raise first
     return done
 
 

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
+from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
@@ -130,8 +131,11 @@ def _is_committed(job: Job) -> bool:
             if state.state == "sealed":
                 job.plan()
             job.commit()
-        except (AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob):
-            if job.state() == state:
+        except (AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob) as error:
+            is_moved = False
+            with noting(error, "reading the job's state again", "another process may have moved it on"):
+                is_moved = job.state() != state
+            if not is_moved:
                 raise
     return job.manifest() is not None
 

@@ -11,12 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.exceptions import (
-    AccessDenied,
-    InvalidDestination,
-    JobMismatch,
-    S3CommitError,
-)
+from airflow_s3commit.causes import add_failure
+from airflow_s3commit.exceptions import AccessDenied, InvalidDestination, JobMismatch
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import Layout
@@ -224,7 +220,11 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
 
 
 def abort_failed_write(
-    target: Target, *, tasks_ended: bool = False, instead: str = "run `s3commit abort` for it"
+    target: Target,
+    *,
+    tasks_ended: bool = False,
+    instead: str = "run `s3commit abort` for it",
+    cause: BaseException | None = None,
 ) -> None:
     """Abort as `abort_write` does; if that fails too, only say so: what failed the write is the error to see.
 
@@ -232,11 +232,15 @@ def abort_failed_write(
         target: The job, and which stage attempt of it.
         tasks_ended: Whether no task of the write can be running any more.
         instead: What removes the write's uploads if this does not.
+        cause: What failed the write, if it is known here: that the abort failed is added to it.
 
     """
     try:
         abort_write(target, tasks_ended=tasks_ended)
-    except S3CommitError:
+    except Exception as error:
+        if cause is not None:
+            left = f"uploads of it may stay pending; {instead}"
+            add_failure(cause, error, f"aborting job {target.reference.job_id}", left)
         logger.warning(
             "job %s on %s could not be aborted; %s",
             target.reference.job_id, target.reference.destination, instead, exc_info=True,

@@ -212,8 +212,8 @@ def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
         seal, manifest = commit_write(target, tasks)
-    except BaseException:
-        abort_failed_write(target, tasks_ended=tasks_ended)
+    except BaseException as error:
+        abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
         raise
     return PendingWrite(
         destination=target.reference.destination,

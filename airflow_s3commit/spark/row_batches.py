@@ -15,6 +15,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_s3commit.causes import ending
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -63,12 +65,13 @@ def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     other goes on under Spark's, which cost it time and nothing else.
     """
     changed = not _has_large(schema) and count_rows(session)
-    try:
+
+    def restore() -> None:
+        for key in BATCHES_BY_COUNT if changed else ():
+            session.conf.unset(key)
+
+    with ending(restore, "restoring the session's limits of batches", "its batches stay counted by rows"):
         yield
-    finally:
-        if changed:
-            for key in BATCHES_BY_COUNT:
-                session.conf.unset(key)
 
 
 def _has_large(schema: StructType) -> bool:

@@ -132,9 +132,9 @@ class BatchWriter:
         try:
             with renewing_store(settings):
                 manifest = self._write(frame, job, token)
-        except BaseException:
+        except BaseException as error:
             failed = Target(job.reference, STAGE, token, True, settings)
-            abort_failed_write(failed, instead="the batch's next attempt will try")
+            abort_failed_write(failed, instead="the batch's next attempt will try", cause=error)
             raise
         logger.info(
             "batch %d of stream %s: committed %d files as job %s", batch.number, stream,

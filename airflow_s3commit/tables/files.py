@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from airflow_s3commit.causes import noting, run_all
 from airflow_s3commit.tables.spare_memory import give_memory_back
 
 if TYPE_CHECKING:
@@ -204,11 +205,13 @@ class OpenFiles:
     def __enter__(self) -> OpenFiles:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            for entry in self._open.values():
-                entry.encoder.abandon()
-            self._open.clear()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            return
+        doing, left = "letting go of a file that was being encoded", "its attempt discards its upload"
+        with noting(error, doing, left):
+            run_all([entry.encoder.abandon for entry in self._open.values()], doing, left)
+        self._open.clear()
 
     def write(self, directory: str, rows: pa.Table) -> None:
         """Write rows to the directory's file as one row group, or to several files if one has no room."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import OutcomeUnknown
+from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
 from tests.protocol.building import BUCKET, OURS, Crash, Lake, named, once
 
@@ -33,6 +33,31 @@ def test_commit_makes_everything_visible(lake: Lake, run: RunProgram) -> None:
         "dt=3/old.parquet",
     }
     assert run("commit", lake.destination, OURS).exit_code == 0
+
+
+def test_a_roll_back_that_fails_is_told_with_its_cause(lake: Lake, run: RunProgram) -> None:
+    """Exit code 5, the first error as the message, the second one below it, and the command that ends it."""
+    lake.sealed(FILES)
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "complete_upload" and "dt=2" in key:
+            raise StoreRejected("the parts are bad", code="InvalidPart")
+        if verb == "abort_upload":
+            raise Unavailable("the store is gone")
+
+    lake.store.before = fail
+    result = run("commit", lake.destination, OURS)
+    lake.store.rest()
+    assert result.exit_code == 5
+    assert "the parts are bad" in result.stderr
+    assert "rolling back failed too (Unavailable: the store is gone)" in result.stderr
+    assert len(lake.data()) == 1
+    again = run("commit", lake.destination, OURS)
+    assert again.exit_code == 3
+    assert "the parts are bad" in again.stderr
+    assert "may be visible" in again.stderr
+    assert run("recover", lake.destination, OURS).exit_code == 0
+    assert lake.data() == {}
 
 
 def test_commit_as_json_is_the_manifest_in_short(lake: Lake, run: RunProgram) -> None:

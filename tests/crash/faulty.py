@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
-from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.calls import one_by_one
 
 #: ``before`` and ``after``: the process dies there. ``lost``: the call is made and its answer lost.
-#: ``refused``: the call is turned away. After the last two the process lives on.
-Fault: TypeAlias = Literal["before", "after", "lost", "refused"]
+#: ``refused``: the call is turned away. ``rejected``: the store says no for good. After the last three the
+#: process lives on.
+Fault: TypeAlias = Literal["before", "after", "lost", "refused", "rejected"]
 FAULTS: tuple[Fault, ...] = ("before", "after", "lost", "refused")
 
 _PAGED = ("list_objects", "list_uploads", "list_parts")
@@ -40,6 +41,7 @@ class FaultyStore:
         fault: What happens there.
         observe: Called after every call that went through and may have changed something.
         gate: Called before every call, with its name.
+        name: What the fault's error calls it, to tell it from another store's.
 
     Attributes:
         calls: How many calls were made.
@@ -55,8 +57,10 @@ class FaultyStore:
         fault: Fault = "before",
         observe: Callable[[], None] = lambda: None,
         gate: Callable[[str], None] = lambda _: None,
+        name: str = "the fault",
     ) -> None:
         self._inner = inner
+        self._name = name
         self._at = at
         self._fault = fault
         self._observe = observe
@@ -88,7 +92,9 @@ class FaultyStore:
             return self._made(verb, make)
         self.hit = True
         if self._fault == "refused":
-            raise Unavailable(f"{verb} was turned away")
+            raise Unavailable(f"{verb} was turned away by {self._name}")
+        if self._fault == "rejected":
+            raise StoreRejected(f"{verb} was rejected by {self._name}", code="InvalidPart")
         if self._fault == "before":
             self._dead = True
             raise Crash
@@ -96,7 +102,7 @@ class FaultyStore:
         if self._fault == "after":
             self._dead = True
             raise Crash
-        raise OutcomeUnknown(f"the answer of {verb} was lost")
+        raise OutcomeUnknown(f"the answer of {verb} was lost to {self._name}")
 
     def _made(self, verb: str, make: Callable[[], Any]) -> Any:
         made = make()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import DuplicateOutput, StoreRejected
+from airflow_s3commit.exceptions import DuplicateOutput, StoreRejected, Unavailable
 from airflow_s3commit.protocol.attempt_files import AttemptFiles
 from airflow_s3commit.protocol.pendingset import TaskExtra
 from airflow_s3commit.protocol.records import JobOptions
-from tests.protocol.building import Lake, once
+from tests.protocol.building import Lake
 
 EXTRA = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
 KEYS = [f"flights/dt={number}/a.parquet" for number in range(12)]
@@ -101,14 +101,21 @@ def test_a_file_that_was_not_closed_is_named() -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_an_abort_goes_on_after_an_error(committer: str) -> None:
-    """One upload that cannot be discarded keeps none of the others, and is told."""
+    """One upload that cannot be discarded keeps none of the others; a second error is a note of the first."""
     lake = Lake()
     files = files_of(lake, committer=committer)
     for key in KEYS[:3]:
         write(files, key)
     files.send_local()
-    lake.store.before = once("abort_upload", KEYS[1], StoreRejected("no"))
-    (error,) = files.abort()
+    failures = {KEYS[0]: StoreRejected("first"), KEYS[1]: Unavailable("second")}
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "abort_upload" and key in failures:
+            raise failures[key]
+
+    lake.store.before = fail
+    with pytest.raises(StoreRejected, match="first") as caught:
+        files.abort()
     files.release()
-    assert isinstance(error, StoreRejected)
-    assert lake.pending() == [KEYS[1]]
+    assert any("Unavailable: second" in note for note in caught.value.__notes__)
+    assert lake.pending() == KEYS[:2]

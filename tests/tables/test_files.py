@@ -6,8 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit.tables.files import Bounds, RowBuffers
+from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.tables.files import Bounds, OpenFiles, RowBuffers
 from airflow_s3commit.tables.options import TableOptions
+from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
+from tests.protocol.building import Lake
 
 _MIB = 1024 * 1024
 
@@ -76,6 +79,28 @@ def test_rows_of_a_small_partition_do_not_keep_those_of_a_large_one_in_memory() 
     buffers.flush()
     assert passed == {"large": 100 * (_MIB // 8 - 10), "small": 1_000}
     assert most < 7 * _MIB
+
+
+def test_a_file_that_cannot_be_let_go_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stopped the write is raised; that Arrow could not let go of a file is a note of it."""
+    abandon = ParquetEncoder.abandon
+
+    def fail(encoder: ParquetEncoder) -> None:
+        abandon(encoder)
+        raise pa.ArrowInvalid("the footer is gone")
+
+    monkeypatch.setattr(ParquetEncoder, "abandon", fail)
+    schema = pa.schema([("n", pa.int64())])
+
+    def write() -> None:
+        attempt = Lake().set_up().task_attempt("spark", "1", "00000", "1", threads=0)
+        with attempt, OpenFiles(attempt, schema, ParquetForm(), Bounds(), stem="part") as files:
+            files.write("dt=1", pa.table({"n": [1]}, schema=schema))
+            raise AccessDenied("no")
+
+    with pytest.raises(AccessDenied, match="no") as caught:
+        write()
+    assert "ArrowInvalid: the footer is gone" in caught.value.__notes__[0]
 
 
 def test_a_target_size_has_several_row_groups() -> None:

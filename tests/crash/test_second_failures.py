@@ -1,0 +1,127 @@
+"""Every call that fails, and then every call that a step makes because of it: the first error is told."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from airflow_s3commit.causes import whole_text
+from airflow_s3commit.exceptions import JobClosed, JobFailed, NotReversible, OutcomeUnknown, S3CommitError
+from tests.crash.faulty import Fault, FaultyStore, count_calls
+from tests.crash.world import STEPS, Case, World
+
+CASES = [
+    Case("partitioned", "append", repeat_complete="gone"),
+    Case("magic", "replace", repeat_complete="gone"),
+    Case("directory", "replace", "delete-then-publish"),
+]
+
+
+def _calls(case: Case, step: str) -> int:
+    world = World(case)
+    world.advance_to(step)
+    return count_calls(world.store, getattr(world, step))
+
+
+def _failed(
+    case: Case, step: str, at: int, fault: Fault, *, then: int = 0, by: Fault = "refused"
+) -> tuple[World, S3CommitError | None, bool]:
+    """Take a step whose call ``at`` fails, and of the calls that still go through the one ``then``.
+
+    Returns:
+        The world, the step's error, and whether the second fault happened.
+
+    """
+    world = World(case)
+    world.advance_to(step)
+    second = FaultyStore(world.store, at=then, fault=by, name="the second fault")
+    first = FaultyStore(second, at=at, fault=fault, name="the first fault")
+    try:
+        getattr(world, step)(first)
+    except S3CommitError as error:
+        return world, error, second.hit
+    return world, None, second.hit
+
+
+def _check_claims(world: World, error: S3CommitError) -> None:
+    """What an error says of the destination is so."""
+    text = whole_text(error)
+    claims_nothing = isinstance(error, JobFailed) or "nothing of" in text
+    assert not (claims_nothing and "may be visible" in text), text
+    if world.visible() != world.before:
+        assert not claims_nothing, text
+        assert isinstance(error, NotReversible) or "visible" in text, text
+
+
+@pytest.mark.parametrize("by", ["refused", "lost"])
+@pytest.mark.parametrize("fault", ["refused", "rejected"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_first_error_is_raised_and_the_second_is_its_note(
+    case: Case, step: str, fault: Fault, by: Fault
+) -> None:
+    """Of two failures the first is raised, or an unknown outcome that names it; both are in its text."""
+    pairs = 0
+    for at in range(1, _calls(case, step) + 1):
+        world, alone, _ = _failed(case, step, at, fault)
+        if alone is None or "the first fault" not in whole_text(alone):
+            continue  # the step goes on without what that call was for
+        _check_claims(world, alone)
+        for then in count(at):
+            world, error, hit = _failed(case, step, at, fault, then=then, by=by)
+            if not hit:
+                break
+            assert error is not None
+            if _is_by_itself(case, step, then, by, error):
+                continue
+            pairs += 1
+            assert type(error) in (type(alone), OutcomeUnknown), (at, then, error)
+            assert "the first fault" in whole_text(error), (at, then, whole_text(error))
+            _check_claims(world, error)
+            if step == "commit":
+                _check_what_follows(world)
+    assert pairs > 0 or step == "plan"
+
+
+def _is_by_itself(case: Case, step: str, then: int, by: Fault, error: S3CommitError) -> bool:
+    """Whether the second failure comes before the first is known: calls are made some way ahead."""
+    _, second_alone, _ = _failed(case, step, then + 1, by)
+    return str(second_alone).replace("first fault", "second fault") == str(error)
+
+
+def _check_what_follows(world: World) -> None:
+    """Another commit tells the truth, and a recovery ends the job one way or the other."""
+    try:
+        world.commit(world.store)
+    except S3CommitError as error:
+        _check_claims(world, error)
+        if isinstance(error, JobClosed):
+            assert "the first fault" in str(error)  # noqa: PT017 - one of several outcomes
+            world.recover(world.store)
+            world.check_untouched()
+    else:
+        world.check_committed()
+
+
+@pytest.mark.parametrize("by", ["refused", "lost"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_roll_back_that_fails_says_what_is_left(case: Case, by: Fault) -> None:
+    """A rejected completion whose roll-back fails: the cause, the state and the way out are in the error."""
+    seen = set()
+    for at in range(1, _calls(case, "commit") + 1):
+        _, alone, _ = _failed(case, "commit", at, "rejected")
+        if not isinstance(alone, JobFailed):
+            continue
+        for then in count(at):
+            _, error, hit = _failed(case, "commit", at, "rejected", then=then, by=by)
+            if not hit:
+                break
+            assert error is not None
+            assert "the second fault" in whole_text(error) or by == "lost"
+            seen.add(type(error))
+            if isinstance(error, OutcomeUnknown):
+                assert isinstance(error.__cause__, JobFailed)
+                assert "s3commit recover" in str(error)
+                assert "up to 3 files" in str(error)
+    assert seen == ({JobFailed, OutcomeUnknown} if case.order == "publish-then-delete" else set())
