@@ -203,6 +203,8 @@ def _unusual(details: JobDetails) -> Iterator[str]:
         yield "file names as they are"
     if options.track_pending != "task":
         yield f"uploads tracked on {options.track_pending}"
+    if options.pendingset_format != "hadoop-3.4.2":
+        yield f"pendingsets for {options.pendingset_format}"
     if options.fencing != "required":
         yield f"fencing {options.fencing}"
 

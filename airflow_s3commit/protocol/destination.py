@@ -11,13 +11,23 @@ from urllib.parse import quote
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
 
-__all__ = ["MAX_KEY_BYTES", "Destination", "check_relative_path", "is_hidden", "join_uri", "split_uri"]
+__all__ = [
+    "MAX_KEY_BYTES",
+    "Destination",
+    "check_relative_path",
+    "hadoop_uri",
+    "is_hidden",
+    "join_uri",
+    "split_uri",
+]
 
 #: S3's limit on a key, in bytes of UTF-8.
 MAX_KEY_BYTES = 1024
 
 _URI = re.compile(r"(?:s3|s3a|s3n)://([^/]+)(?:/(.*))?", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+#: What ``java.net.URI`` lets stand in a path beside letters, digits and ``-._~``.
+_URI_PATH = "/!$&'()*+,;=:@"
 # Lone surrogates cannot be encoded, so no store can be asked for them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -39,8 +49,13 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def join_uri(bucket: str, key: str) -> str:
-    """Return the ``s3://`` URI of a key."""
+    """Return the ``s3://`` URI of a key, for people and for `split_uri`: the key in it is not encoded."""
     return f"s3://{bucket}/{key}"
+
+
+def hadoop_uri(bucket: str, key: str) -> str:
+    """Return the ``s3a://`` URI of a key as ``java.net.URI`` parses it: percent-encoded UTF-8."""
+    return f"s3a://{bucket}/{quote(key, safe=_URI_PATH)}"
 
 
 def is_hidden(relative_path: str) -> bool:

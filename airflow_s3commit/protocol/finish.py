@@ -67,7 +67,7 @@ def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     if job.options.replace_order == "publish-then-delete":
         run.delete_planned(plan)
     _discard_the_rest(context, seal)
-    write_success(context, manifest, files)
+    write_success(context, manifest, files, tasks=sum(stage.tasks for stage in seal.stages))
     release_lock(context)
 
 

@@ -101,15 +101,22 @@ def write_manifest(
     return stored.record
 
 
-def write_success(context: JobContext, manifest: ManifestRecord, files: FileList) -> None:
+def write_success(context: JobContext, manifest: ManifestRecord, files: FileList, *, tasks: int) -> None:
     """Write ``_SUCCESS`` for a committed job, unless a later job has written its own.
 
     Before: the manifest stands and the job is not cleaned up. After: ``_SUCCESS`` is this job's, or a later
     one's. The write is conditional on what was there before the job was last seen committed, so that a
     process which slept cannot put an old marker over a newer one.
+
+    Args:
+        context: The job.
+        manifest: Its manifest.
+        files: Its files.
+        tasks: How many task attempts count.
+
     """
     filenames = [f"/{key}" for key in files.first_keys(MAX_FILENAMES)]
-    body = encode(_success(manifest, filenames, context))
+    body = encode(_success(manifest, filenames, context, tasks))
     while True:
         standing = _success_etag(context, manifest.job_id)
         if standing == manifest.job_id or _is_cleaned_up(context):
@@ -240,13 +247,14 @@ def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext) -> SuccessData:
+def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext, tasks: int) -> SuccessData:
     written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
     counters = {
         **{name: value for name, value in manifest.metrics.items() if not name.startswith("complete_")},
         "committer_commits_completed": manifest.counts.files,
         "committer_bytes_committed": manifest.counts.bytes,
         "committer_jobs_completed": 1,
+        "committer_tasks_completed": tasks,
     }
     return SuccessData(
         name=SUCCESS_NAME,

@@ -9,18 +9,34 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.statistics import ColumnStatistics
+from airflow_s3commit.store.base import CheckedEtag, PartEtag
 
-__all__ = ["IOStatistics", "PendingSet", "PendingUpload", "TaskExtra", "UploadExtra"]
+__all__ = [
+    "IOStatistics",
+    "PendingSet",
+    "PendingUpload",
+    "PendingsetFormat",
+    "TaskExtra",
+    "UploadEtag",
+    "UploadExtra",
+]
+
+#: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.
+PendingsetFormat: TypeAlias = Literal["hadoop-3.4.2", "hadoop-3.3"]
 
 _Text = Annotated[str, Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=0)]
 _MD5 = re.compile("[0-9a-fA-F]{32}")
+
+#: Checksums that a completion can name. Others are left out of it, as Hadoop does.
+_CHECKSUMS = frozenset({"CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"})
 
 
 class IOStatistics(Struct, frozen=True, kw_only=True):
@@ -48,13 +64,28 @@ class UploadExtra(Struct, frozen=True, kw_only=True):
     statistics: dict[str, ColumnStatistics] | None = None
 
 
+class UploadEtag(Struct, frozen=True):
+    """What completing an upload takes of one part (Hadoop's ``UploadEtag``).
+
+    Attributes:
+        etag: The part's ETag.
+        checksumAlgorithm: S3's name of the checksum's algorithm; None without a checksum.
+        checksum: The checksum that the part was uploaded with, in Base64.
+
+    """
+
+    etag: _Text
+    checksumAlgorithm: str | None = None  # noqa: N815 - Hadoop's name
+    checksum: str | None = None
+
+
 class PendingUpload(Struct, frozen=True, kw_only=True):
     """One multipart upload that is whole and not completed (Hadoop's ``SinglePendingCommit``, version 2).
 
     Attributes:
         version: Always 2.
         filename: The file it was loaded from; not trusted.
-        uri: URI of the final object, or of the path under a magic directory.
+        uri: URI of the final object, or of the path under a magic directory, as ``java.net.URI`` parses it.
         uploadId: The store's id of the upload.
         bucket: Bucket of the final object.
         destinationKey: Key of the final object.
@@ -64,7 +95,7 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
         jobId: The job's id; Hadoop leaves it empty in some committers.
         taskId: The task attempt's id; as above.
         text: Free text.
-        etags: ETag of each part, from part 1 on.
+        etags: Each part, from part 1 on: its ETag and checksum, or for Hadoop up to 3.4.1 its ETag alone.
         extraData: Hadoop's free fields.
         length: Bytes of the final object.
         partCount: Number of parts.
@@ -85,7 +116,7 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
     jobId: str | None = ""  # noqa: N815
     taskId: str | None = ""  # noqa: N815
     text: str | None = ""
-    etags: list[_Text]
+    etags: list[_Text | UploadEtag]
     extraData: dict[str, str] | None = field(default_factory=dict)  # noqa: N815
     length: _Count
     partCount: int = 0  # noqa: N815
@@ -105,12 +136,38 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
         told by its metadata alone.
         """
         digest = hashlib.md5(usedforsecurity=False)
-        for etag in self.etags:
-            bare = etag.strip('"')
-            if not _MD5.fullmatch(bare):
+        for etag in self.bare_etags:
+            if not _MD5.fullmatch(etag):
                 return ""
-            digest.update(bytes.fromhex(bare))
+            digest.update(bytes.fromhex(etag))
         return f"{digest.hexdigest()}-{len(self.etags)}"
+
+    @property
+    def bare_etags(self) -> list[str]:
+        """The parts' ETags without the quotes that HTTP puts around them."""
+        return [(etag if isinstance(etag, str) else etag.etag).strip('"') for etag in self.etags]
+
+    @property
+    def part_etags(self) -> list[PartEtag]:
+        """What completing the upload says of its parts."""
+        return [etag if isinstance(etag, str) else _part_etag(etag) for etag in self.etags]
+
+    def spelled(self, spelling: PendingsetFormat) -> PendingUpload:
+        """Return the same upload with its ETags as some releases of Hadoop read them.
+
+        The old spelling has no room for checksums.
+        """
+        if spelling == "hadoop-3.3":
+            etags: list[str | UploadEtag] = list(self.bare_etags)
+        else:
+            etags = [UploadEtag(etag) if isinstance(etag, str) else etag for etag in self.etags]
+        return msgspec.structs.replace(self, etags=etags)
+
+
+def _part_etag(etag: UploadEtag) -> PartEtag:
+    if etag.checksum is None or etag.checksumAlgorithm not in _CHECKSUMS:
+        return etag.etag
+    return CheckedEtag(etag.etag, etag.checksumAlgorithm, etag.checksum)
 
 
 class TaskExtra(Struct, frozen=True, kw_only=True):

@@ -241,7 +241,8 @@ class TaskAttempt:
 
     def _write_pendingset(self) -> CommittedTask:
         pending = self._files.pending()
-        record = PendingSet(jobId=self._context.job_id, commits=pending, s3commit=self._extra)
+        commits = [upload.spelled(self._options.pendingset_format) for upload in pending]
+        record = PendingSet(jobId=self._context.job_id, commits=commits, s3commit=self._extra)
         self._written = True
         stored = journal.create(
             self._context.store,

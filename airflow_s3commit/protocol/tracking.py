@@ -55,6 +55,7 @@ class Tracker:
     def __init__(self, context: JobContext, options: JobOptions, extra: TaskExtra) -> None:
         self._context = context
         self._extra = extra
+        self._spelling = options.pendingset_format
         self._intends = not options.unique_filenames
         self._tracks = self._intends or options.track_pending == "s3"
 
@@ -69,7 +70,8 @@ class Tracker:
     def track(self, number: int, pending: PendingUpload) -> None:
         """Write down an upload: when it was started, and when it is whole."""
         if self._tracks:
-            self._context.store.put(self._context.staging_bucket, self._key(number), encode(pending))
+            record = encode(pending.spelled(self._spelling))
+            self._context.store.put(self._context.staging_bucket, self._key(number), record)
 
     def _key(self, number: int) -> str:
         extra = self._extra

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from airflow_s3commit.causes import noting, undoing
 from airflow_s3commit.exceptions import JobClosed, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.destination import hadoop_uri, join_uri
 from airflow_s3commit.protocol.part_sender import PartSender
 from airflow_s3commit.protocol.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.statistics import Columns
@@ -317,14 +317,14 @@ class OutputFile:
     ) -> PendingUpload:
         now = self._context.now_ms()
         return PendingUpload(
-            uri=self.uri,
+            uri=hadoop_uri(self._context.bucket, self.key),
             uploadId=upload_id,
             bucket=self._context.bucket,
             destinationKey=self.key,
             created=now,
             saved=now,
             jobId=self._context.job_id,
-            etags=etags,
+            etags=list(etags),
             length=length,
             partCount=len(etags),
             s3commit=UploadExtra(

@@ -83,7 +83,7 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
 
     """
     calls = (
-        (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.etags))
+        (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.part_etags))
         for upload in uploads
     )
     doubtful: list[PendingUpload] = []

@@ -209,8 +209,8 @@ def _difference(upload: PendingUpload, parts: list[Part]) -> str | None:
     numbers = [part.number for part in parts]
     if numbers != list(range(1, len(upload.etags) + 1)):
         return f"it has parts {_short(numbers)}; {len(upload.etags)} are recorded"
-    for part, etag in zip(parts, upload.etags, strict=True):
-        if part.etag.strip('"') != etag.strip('"'):
+    for part, etag in zip(parts, upload.bare_etags, strict=True):
+        if part.etag.strip('"') != etag:
             return f"part {part.number} has ETag {part.etag}; {etag} is recorded"
     size = sum(part.size for part in parts)
     return f"it has {size} bytes; {upload.length} are recorded" if size != upload.length else None

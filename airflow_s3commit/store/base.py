@@ -13,13 +13,24 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.call_values import Abort, Call, Complete, DeleteMany, Doomed, Get, Head
+from airflow_s3commit.store.call_values import (
+    Abort,
+    Call,
+    CheckedEtag,
+    Complete,
+    DeleteMany,
+    Doomed,
+    Get,
+    Head,
+    PartEtag,
+)
 
 __all__ = [
     "MAX_PARTS",
     "MIN_PART_BYTES",
     "Abort",
     "Call",
+    "CheckedEtag",
     "Complete",
     "DeleteFailure",
     "DeleteMany",
@@ -32,6 +43,7 @@ __all__ = [
     "ObjectStore",
     "Outcome",
     "Part",
+    "PartEtag",
     "Upload",
     "Written",
 ]
@@ -246,7 +258,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """Make the object out of parts 1 to ``len(etags)`` and return its ETag.
 
         Raises:

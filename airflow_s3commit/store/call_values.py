@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Abort", "Call", "Complete", "DeleteMany", "Doomed", "Get", "Head"]
+__all__ = ["Abort", "Call", "CheckedEtag", "Complete", "DeleteMany", "Doomed", "Get", "Head", "PartEtag"]
 
 # Structs, not dataclasses: a frozen dataclass takes microseconds to make, and one is made for every file.
 # They hold text and nothing that could hold them, so that the garbage collector need not look at them.
@@ -20,13 +20,34 @@ class Doomed(Struct, frozen=True, gc=False):
     etag: str | None = None
 
 
+class CheckedEtag(Struct, frozen=True, gc=False):
+    """A part's ETag with the checksum it was uploaded with.
+
+    A store asks for the checksums again when it completes an upload that was begun with an algorithm.
+
+    Attributes:
+        etag: The ETag.
+        algorithm: S3's name of the algorithm, such as ``CRC32C``.
+        checksum: The checksum, in Base64.
+
+    """
+
+    etag: str
+    algorithm: str
+    checksum: str
+
+
+#: What a completion says of one part.
+PartEtag: TypeAlias = str | CheckedEtag
+
+
 class Complete(Struct, frozen=True, gc=False):
     """A call to `ObjectStore.complete_upload`, as a value."""
 
     bucket: str
     key: str
     upload_id: str
-    etags: Sequence[str]
+    etags: Sequence[PartEtag]
 
 
 class Abort(Struct, frozen=True, gc=False):

@@ -32,6 +32,7 @@ from airflow_s3commit.store.base import (
     ObjectInfo,
     Outcome,
     Part,
+    PartEtag,
     Upload,
     Written,
 )
@@ -212,7 +213,7 @@ class MemoryStore:
             pending.parts[number] = (etag, content)
             return etag
 
-    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """See `ObjectStore.complete_upload`."""
         with self._lock:
             home = self._bucket(bucket)
@@ -272,14 +273,15 @@ class MemoryStore:
             raise NoSuchUpload(f"upload {upload_id} of s3://{bucket}/{key} is not known")
         return pending
 
-    def _assemble(self, bucket: str, pending: _Pending, etags: Sequence[str]) -> tuple[bytes, str]:
+    def _assemble(self, bucket: str, pending: _Pending, etags: Sequence[PartEtag]) -> tuple[bytes, str]:
         where = f"s3://{bucket}/{pending.key}"
         if not etags:
             raise StoreRejected(f"no parts named for {where}", code="MalformedXML")
         chosen = [pending.parts.get(number) for number in range(1, len(etags) + 1)]
         content: list[bytes] = []
         for number, (part, etag) in enumerate(zip(chosen, etags, strict=True), start=1):
-            if part is None or part[0] != etag.strip('"'):
+            named = etag if isinstance(etag, str) else etag.etag
+            if part is None or part[0] != named.strip('"'):
                 raise StoreRejected(f"part {number} of {where} is not the one named", code="InvalidPart")
             content.append(part[1])
         if any(len(part) < self._min_part_bytes for part in content[:-1]):

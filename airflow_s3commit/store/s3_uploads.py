@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mypy_boto3_s3.client import S3Client
 
+    from airflow_s3commit.store.base import PartEtag
     from airflow_s3commit.store.checksums import PartChecksum
     from airflow_s3commit.store.retry import RetryPolicy
 
@@ -102,10 +103,10 @@ class UploadVerbs(ClientCalls):
 
         return self._send(request, attempt)
 
-    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[str]) -> str:
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
         """See `ObjectStore.complete_upload`."""
         request = Request("CompleteMultipartUpload", bucket, key, upload_id)
-        parts: list[Any] = [{"PartNumber": n, "ETag": quoted(etag)} for n, etag in enumerate(etags, start=1)]
+        parts: list[Any] = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
 
         def attempt() -> str:
             answer = self._client.complete_multipart_upload(
@@ -179,3 +180,14 @@ class UploadVerbs(ClientCalls):
             self.abort_upload(bucket, key, upload_id)
         except S3CommitError as error:
             log.warning("An empty upload of %s stays pending: %s", key, error)
+
+
+def _completed(number: int, etag: PartEtag) -> dict[str, Any]:
+    """Return what a completion says of one part, as boto3 takes it."""
+    if isinstance(etag, str):
+        return {"PartNumber": number, "ETag": quoted(etag)}
+    return {
+        "PartNumber": number,
+        "ETag": quoted(etag.etag),
+        f"Checksum{etag.algorithm}": etag.checksum,
+    }

@@ -16,7 +16,7 @@ from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_s3commit.store.base import Doomed
+    from airflow_s3commit.store.base import Doomed, PartEtag
 
 __all__ = ["OPERATIONS", "body_of", "content_md5", "is_plain", "path_of"]
 
@@ -37,8 +37,8 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 #: A completion, without its parts; a part, without its number and ETag; and a completion of one part.
 _COMPLETION = f'<CompleteMultipartUpload xmlns="{NAMESPACE}">%s</CompleteMultipartUpload>'
-_PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag></Part>"
-_ONE_PART = _COMPLETION % _PART % (1, '"%s"')
+_PART = "<Part><PartNumber>%d</PartNumber><ETag>%s</ETag>%s</Part>"
+_ONE_PART = _COMPLETION % _PART % (1, '"%s"', "")
 
 #: Path segments that a URL's reader takes for directions instead of names.
 DIRECTIONS = frozenset({".", ".."})
@@ -89,12 +89,19 @@ def _folder(folder: str) -> str:
     return quote(folder, safe="/~")
 
 
-def _part_list(etags: Sequence[str]) -> bytes:
-    if len(etags) == 1 and etags[0].isalnum():
+def _part_list(etags: Sequence[PartEtag]) -> bytes:
+    if len(etags) == 1 and isinstance(etags[0], str) and etags[0].isalnum():
         # Nearly all: a file of one part, whose ETag is its MD5 in hexadecimal.
         return (_ONE_PART % etags[0]).encode()
-    parts = [_PART % (number, _etag(etag)) for number, etag in enumerate(etags, start=1)]
+    parts = [_part(number, etag) for number, etag in enumerate(etags, start=1)]
     return (_COMPLETION % "".join(parts)).encode()
+
+
+def _part(number: int, etag: PartEtag) -> str:
+    if isinstance(etag, str):
+        return _PART % (number, _etag(etag), "")
+    name = f"Checksum{etag.algorithm}"
+    return _PART % (number, _etag(etag.etag), f"<{name}>{escape(etag.checksum)}</{name}>")
 
 
 def _etag(etag: str) -> str:

@@ -54,7 +54,7 @@ OURS = (
     "CommittedTask", "AbortReport",
 )  # fmt: skip
 
-HADOOPS = ("PendingSet", "PendingUpload", "UploadExtra", "TaskExtra", "IOStatistics")
+HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtra", "IOStatistics")
 
 
 def _own() -> Iterator[type[msgspec.Struct]]:

@@ -6,13 +6,26 @@ under test takes part.
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_s3commit.store.memory import MemoryStore
 
-__all__ = ["BUCKET", "MAGIC", "ROOT", "TASKS", "UPLOADS_DIR", "UUID", "DeadJob", "attempt_id", "task_id"]
+__all__ = [
+    "BUCKET",
+    "MAGIC",
+    "ROOT",
+    "TASKS",
+    "UPLOADS_DIR",
+    "UUID",
+    "DeadJob",
+    "attempt_id",
+    "crc32",
+    "task_id",
+]
 
 BUCKET = "lake"
 ROOT = "sales/"
@@ -37,6 +50,11 @@ TASKS: dict[int, dict[str, tuple[bytes, ...]]] = {
 }
 
 
+def crc32(part: bytes) -> str:
+    """Return the checksum of a part as S3 writes it."""
+    return base64.b64encode(zlib.crc32(part).to_bytes(4, "big")).decode()
+
+
 def task_id(number: int) -> str:
     """Return a task's id as MapReduce spells it."""
     return f"task_202502170001_0003_m_{number:06d}"
@@ -53,8 +71,7 @@ class DeadJob:
 
     Attributes:
         store: The store; a part may have any size.
-        checksums: Whether ETags are objects with room for a checksum, as of Hadoop 3.4.2 on;
-            seen in files of hadoop-aws 3.5.0.
+        checksums: Whether ETags are objects with checksums, as of Hadoop 3.4.2 on.
         uploads: Upload ids by destination key, in the order they were started.
         contents: What each of those uploads would become, by destination key.
 
@@ -90,7 +107,10 @@ class DeadJob:
         self.contents[key] = b"".join(parts)
         quoted = [f'"{etag}"' for etag in etags]
         if self.checksums:
-            return upload_id, [{"etag": e, "checksumAlgorithm": None, "checksum": None} for e in quoted]
+            return upload_id, [
+                {"etag": etag, "checksumAlgorithm": "CRC32", "checksum": crc32(part)}
+                for etag, part in zip(quoted, parts, strict=True)
+            ]
         return upload_id, quoted
 
     def pending(

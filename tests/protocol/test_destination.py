@@ -9,6 +9,7 @@ from airflow_s3commit.protocol.destination import (
     MAX_KEY_BYTES,
     Destination,
     check_relative_path,
+    hadoop_uri,
     is_hidden,
     join_uri,
     split_uri,
@@ -167,3 +168,10 @@ def test_a_key_ends_at_the_store_s_limit() -> None:
     for path in ("x" * (room + 1), "ü" * (room // 2 + 1)):
         with pytest.raises(InvalidRecord, match="longer than 1024 bytes"):
             OUT.check_data_key("lake", OUT.prefix + path)
+
+
+def test_a_uri_for_hadoop_is_encoded() -> None:
+    """What ``java.net.URI`` would not parse, or take for something else than a path, is percent-encoded."""
+    assert hadoop_uri("lake", "out put/dt=1/a%20ü?#[|].csv") == (
+        "s3a://lake/out%20put/dt=1/a%2520%C3%BC%3F%23%5B%7C%5D.csv"
+    )

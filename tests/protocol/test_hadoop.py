@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -32,9 +32,10 @@ from airflow_s3commit.protocol.records import (
     JobReference,
     ManifestRecord,
 )
+from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3 import S3Store
-from tests.protocol.dead_hadoop import BUCKET, MAGIC, ROOT, TASKS, UPLOADS_DIR, UUID, DeadJob, task_id
+from tests.protocol.dead_hadoop import BUCKET, MAGIC, ROOT, TASKS, UPLOADS_DIR, UUID, DeadJob, crc32, task_id
 
 LAYOUTS = pytest.mark.parametrize("layout", ["magic", "staging"])
 
@@ -76,6 +77,25 @@ def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bo
     assert (manifest.job_id, manifest.counts.files, manifest.counts.bytes) == (UUID, 3, 23)
     assert manifest.counts.rows is None
     assert {name: counts.files for name, counts in manifest.partitions.items()} == {"day=17": 2, "day=18": 1}
+
+
+@LAYOUTS
+def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -> None:
+    """A store that was told checksums when an upload began insists on them when it is completed."""
+    dead = dead_job(layout, checksums=True)
+    complete, named = dead.store.complete_upload, {}
+
+    def watch(bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
+        named[key] = etags
+        return complete(bucket, key, upload_id, etags)
+
+    dead.store.complete_upload = watch
+    finish(dead, layout)
+    parts = {ROOT + path: parts for files in TASKS.values() for path, parts in files.items()}
+    assert {key: [etag.checksum for etag in etags] for key, etags in named.items()} == {
+        key: [crc32(part) for part in its] for key, its in parts.items()
+    }
+    assert {etag.algorithm for etags in named.values() for etag in etags} == {"CRC32"}
 
 
 @LAYOUTS
@@ -274,7 +294,7 @@ def test_a_file_that_is_no_pendingset_in_a_staging_directory_is_refused() -> Non
     """Every file there that is not hidden is taken for a pendingset, as Hadoop takes it."""
     dead = DeadJob.staging()
     dead.put(f"{UPLOADS_DIR}notes.txt", b"remember the milk")
-    with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid HadoopPendingSet"):
+    with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid PendingSet"):
         finish(dead, "staging")
 
 

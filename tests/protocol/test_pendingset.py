@@ -15,10 +15,12 @@ from airflow_s3commit.protocol.pendingset import (
     PendingSet,
     PendingUpload,
     TaskExtra,
+    UploadEtag,
     UploadExtra,
 )
 from airflow_s3commit.protocol.records import decode, encode
 from airflow_s3commit.protocol.statistics import ColumnStatistics
+from airflow_s3commit.store.base import CheckedEtag
 from tests.protocol.test_records import ETAG, JOB, changed, golden, without
 
 #: What Hadoop's own loader asks of the fields, in the order in which its writer puts them.
@@ -68,6 +70,30 @@ def test_ours_are_written_byte_for_byte() -> None:
     assert decode(PendingUpload, golden("pending-2"), "x") == UPLOAD
     assert encode(SET) == golden("pendingset-3")
     assert decode(PendingSet, golden("pendingset-3"), "x") == SET
+
+
+def test_both_spellings_of_etags_are_written_and_read() -> None:
+    """As of Hadoop 3.4.2 an ETag is an object with a checksum; up to 3.4.1 it is a string, and has none."""
+    upload = decode(PendingUpload, golden("pending-2-hadoop-3.4.2"), "x")
+    assert encode(upload) == golden("pending-2-hadoop-3.4.2")
+    assert upload.etags == [UploadEtag(ETAG), UploadEtag(UPLOAD.bare_etags[1], "CRC32C", "yZRlqg==")]
+    assert decode(PendingSet, golden("pendingset-3-hadoop-3.4.2"), "x").commits == [upload]
+    old = upload.spelled("hadoop-3.3")
+    assert old == msgspec.structs.replace(UPLOAD, uri=UPLOAD.uri.replace("s3:", "s3a:"))
+    new = msgspec.structs.replace(upload, etags=[UploadEtag(etag) for etag in UPLOAD.bare_etags])
+    assert old.spelled("hadoop-3.4.2") == new
+    assert upload.spelled("hadoop-3.4.2") == upload
+    assert upload.expected_etag == old.expected_etag != ""
+
+
+def test_a_completion_names_the_checksums_that_stores_know() -> None:
+    """Checksums go along; what is half said, or of an algorithm that S3 has not, is left out."""
+    etags = [
+        UploadEtag("a", "CRC32C", "yZRlqg=="), UploadEtag("b", None, "x"), UploadEtag("c", "SHA1"),
+        UploadEtag("d", "MD17", "x"), "e",
+    ]  # fmt: skip
+    upload = msgspec.structs.replace(UPLOAD, etags=etags)
+    assert upload.part_etags == [CheckedEtag("a", "CRC32C", "yZRlqg=="), "b", "c", "d", "e"]
 
 
 def test_ours_have_hadoop_s_fields() -> None:

@@ -71,6 +71,14 @@ RECORDS: dict[str, msgspec.Struct] = {
     "job-1-defaults": JobRecord(
         job_id=JOB, destination=HERE, staging=STAGING, options=JobOptions(), created=0, nonce="n-1"
     ),
+    "job-1-pendingset-format": JobRecord(
+        job_id=JOB,
+        destination=HERE,
+        staging=STAGING,
+        options=JobOptions(pendingset_format="hadoop-3.3"),
+        created=1739800000123,
+        nonce="n-1",
+    ),
     "state-1": StateRecord(
         job_id=JOB, state="open", owner="worker-0:17", attempt=0, since=1739800000123, nonce="n-2"
     ),
@@ -180,7 +188,7 @@ RECORDS: dict[str, msgspec.Struct] = {
 }
 
 #: As they were written before a field was added that says nothing if it is not there.
-OLDER = {"aborted-1"}
+OLDER = {"aborted-1", "job-1", "job-1-defaults"}
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.

@@ -50,7 +50,7 @@ def test_a_file_becomes_a_pending_upload() -> None:
     assert parts(lake, file) == [4, 4, 2]
     assert lake.visible() == {}
     pending = file.pending
-    assert (pending.bucket, pending.destinationKey, pending.uri) == (BUCKET, KEY, f"s3://{BUCKET}/{KEY}")
+    assert (pending.bucket, pending.destinationKey, pending.uri) == (BUCKET, KEY, f"s3a://{BUCKET}/{KEY}")
     assert (pending.length, pending.partCount, pending.jobId) == (10, 3, OURS)
     assert (pending.s3commit.rows, pending.s3commit.statistics) == (7, {"a": ColumnStatistics(least=1)})
     assert complete(lake, pending) == b"0123456789"

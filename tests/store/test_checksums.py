@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown
+from airflow_s3commit.store.base import CheckedEtag, Complete
 from airflow_s3commit.store.checksums import best_checksum
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store
 from tests.fakes import ManualClock
+from tests.store.fault_server import COMPLETED, FaultServer
 from tests.store.wire import Answer, Wire, error_body
 
 CREATED = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
@@ -161,3 +164,20 @@ def test_uploads_of_one_store_keep_what_each_was_begun_with() -> None:
     store.upload_part("lake", "k", first, 2, b"content")
     sent = [bool(checksums(request)) for request in wire.requests]
     assert sent == [True, True, False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("transport", ["boto3", "curl"])
+def test_a_completion_says_the_checksums_of_its_parts(transport: str) -> None:
+    """A part's checksum stands beside its ETag; a part without one has its ETag alone."""
+    pytest.importorskip("pycurl")
+    etags = ["a-1", CheckedEtag('"b"', "CRC32C", "yZRlqg=="), CheckedEtag("c", "SHA256", "x+/=")]
+    with FaultServer(COMPLETED) as server:
+        store = S3Store.connect(server.config, transport=transport)
+        assert list(store.perform([(0, Complete("lake", "k", "u", etags))])) == [(0, "e-1")]
+        [seen] = server.seen
+    said = [{part.tag.partition("}")[2]: part.text for part in parts} for parts in ET.fromstring(seen.body)]
+    assert said == [
+        {"PartNumber": "1", "ETag": '"a-1"'},
+        {"PartNumber": "2", "ETag": '"b"', "ChecksumCRC32C": "yZRlqg=="},
+        {"PartNumber": "3", "ETag": '"c"', "ChecksumSHA256": "x+/="},
+    ]

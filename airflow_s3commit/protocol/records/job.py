@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit.protocol.pendingset import PendingsetFormat
 from airflow_s3commit.protocol.records.codec import Count, Text, Versioned, from_plain
 
 __all__ = [
@@ -46,6 +47,8 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             file by file, on ``s3``.
         fencing: ``required`` refuses stores without conditional writes; ``best-effort`` goes on without.
         staging: URI of another prefix for the job's records, if not below the destination.
+        pendingset_format: Which Hadoop can read the job's pending uploads: ``hadoop-3.4.2`` or later, or
+            ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums beside them. This package reads both.
 
     """
 
@@ -56,6 +59,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     track_pending: Literal["task", "s3"] = "task"
     fencing: Literal["required", "best-effort"] = "required"
     staging: str | None = None
+    pendingset_format: PendingsetFormat = "hadoop-3.4.2"
 
     @property
     def needs_lock(self) -> bool:

@@ -1,0 +1,68 @@
+"""Real releases of Hadoop, of which Maven gets the jars: small programs of ours run on them."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+__all__ = ["RELEASES", "Hadoop"]
+
+HERE = Path(__file__).parent
+POM = HERE / "pom.xml"
+
+#: The releases: the last that reads ETags as strings, and the newest.
+RELEASES = ("3.4.1", "3.5.0")
+
+
+@dataclass(frozen=True)
+class Hadoop:
+    """One release of Hadoop.
+
+    Attributes:
+        release: Its version.
+        class_path: Its jars, hadoop-aws and the AWS SDK among them.
+
+    """
+
+    release: str
+    class_path: str
+
+    @classmethod
+    def get(cls, release: str, directory: Path) -> Hadoop:
+        """Return a release, or skip the test where Maven or a Java compiler is missing, or its jars are.
+
+        Args:
+            release: The version.
+            directory: Where it is remembered which jars those are.
+
+        """
+        for program in ("mvn", "javac"):
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is not installed: Debian has it in maven and default-jdk-headless")
+        remembered = directory / f"{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}-{release}"
+        if not remembered.exists() or not all(map(Path.exists, map(Path, remembered.read_text().split(":")))):
+            asked = ["mvn", "-B", "-q", f"-P{release}", "-f", str(POM), "dependency:build-classpath"]
+            made = remembered.with_name(f"{remembered.name}.new")
+            answer = subprocess.run(
+                [*asked, f"-Dmdep.outputFile={made}"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            if answer.returncode:
+                pytest.skip(f"Maven cannot get the jars of Hadoop {release}: {answer.stdout.strip()[:500]}")
+            made.replace(remembered)
+        return cls(release, remembered.read_text())
+
+    def run(self, program: str, *arguments: str, timeout: float = 120.0) -> list[list[str]]:
+        """Run a program of this folder, and return the lines that it printed, each as its values."""
+        command = ["java", "-cp", self.class_path, str(HERE / f"{program}.java"), *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-4000:]
+        return [line.split("\t") for line in done.stdout.decode().splitlines()]
