@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import JobOptions, JobReference
 
-__all__ = ["S3CommitSetupOperator", "job_context"]
+__all__ = ["REMEMBERED_JOBS", "S3CommitSetupOperator", "job_context"]
 
 #: Where this task remembers its jobs, in its ``task_state_store``.
-_REMEMBERED = "s3commit.jobs"
+REMEMBERED_JOBS = "s3commit.jobs"
 
 
 class S3CommitSetupOperator(S3CommitBaseOperator):
@@ -144,7 +144,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         remembered = context.get("task_state_store")
         if remembered is None:
             return
-        for reference in cast("list[dict[str, str]]", remembered.get(_REMEMBERED) or []):
+        for reference in cast("list[dict[str, str]]", remembered.get(REMEMBERED_JOBS) or []):
             try:
                 uploads = self._abort(self.hook.job(reference))
             except AlreadyCommitted as settled:
@@ -165,7 +165,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
         remembered = context.get("task_state_store")
         if remembered is not None:
-            remembered.set(_REMEMBERED, cast("Any", references))
+            remembered.set(REMEMBERED_JOBS, cast("Any", references))
 
 
 def job_context(context: Context) -> dict[str, str]:

@@ -12,6 +12,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException as AnyHTTPException
 
@@ -24,14 +25,18 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.plugin.access import Access
-from airflow_s3commit.plugin.board import MOST_UPLOADS, Board
+from airflow_s3commit.plugin.board import MOST_UPLOADS, Board, Unreadable
 from airflow_s3commit.plugin.dossier import Dossier
 from airflow_s3commit.plugin.ending import Offer, offers
 from airflow_s3commit.plugin.forms import FormTokens, comes_from_here
+from airflow_s3commit.plugin.glance import Glance
+from airflow_s3commit.plugin.metadata import Metadata
+from airflow_s3commit.plugin.origin import Origin
 from airflow_s3commit.plugin.pages import Pages
 from airflow_s3commit.plugin.places import Place
 from airflow_s3commit.plugin.reading import StillRunning
-from airflow_s3commit.plugin.run_jobs import jobs_of_run, write_down
+from airflow_s3commit.plugin.watched import WatchedRoute
+from airflow_s3commit.protocol.survey import UploadSummary
 
 __all__ = ["create_app"]
 
@@ -44,8 +49,8 @@ _PAGE = 25
 _FEW = 8
 
 
-def _access(user: GetUserDep) -> Access:
-    return Access(get_auth_manager(), user)
+def _access(request: Request, user: GetUserDep) -> Access:
+    return Access(get_auth_manager(), user, request.app.state.metadata)
 
 
 AccessDep = Annotated[Access, Depends(_access)]
@@ -54,15 +59,18 @@ At = Annotated[str, Query(max_length=2000)]
 JobId = Annotated[str, Query(max_length=200)]
 
 
-def create_app(board: Board | None = None) -> FastAPI:
+def create_app(board: Board | None = None, metadata: Metadata | None = None) -> FastAPI:
     """Return the application; every address takes a signed-in user.
 
     Args:
         board: What reads the stores; by default one that waits eight seconds.
+        metadata: What Airflow knows of DAGs and runs; by default its database.
 
     """
     app = FastAPI(title="S3 commits", docs_url=None, redoc_url=None, openapi_url=None)
-    routes = _Routes(board or Board())
+    app.router.route_class = WatchedRoute
+    app.state.metadata = metadata or Metadata()
+    routes = _Routes(board or Board(), app.state.metadata)
     app.add_api_route("/", routes.overview, response_class=HTMLResponse)
     app.add_api_route("/destination", routes.destination, response_class=HTMLResponse)
     app.add_api_route("/uploads", routes.uploads, response_class=HTMLResponse)
@@ -75,78 +83,80 @@ def create_app(board: Board | None = None) -> FastAPI:
 
 
 class _Routes:
-    """One method an address. They are plain methods, which FastAPI runs in threads: they wait for stores."""
+    """One method an address. They wait for stores without a thread, and do all else on one."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, metadata: Metadata) -> None:
         self._board = board
+        self._metadata = metadata
         self._pages = Pages()
         self._tokens = FormTokens(conf.get("api", "secret_key"))
 
-    def overview(self, request: Request, access: AccessDep, every: int = 0) -> Response:
+    async def overview(self, request: Request, access: AccessDep, every: int = 0) -> Response:
         """Show all destinations, with the jobs under way and the last ones that ended."""
         try:
             places = self._board.places()
         except InvalidDestination as error:
-            return self._page(request, "trouble", title="The configuration cannot be read", words=str(error))
-        glances = [glance.seen_by(access.may_read) for glance in self._board.glances(places)]
-        return self._page(
-            request, "overview", glances=glances, few=_FEW, every=every if every in {5, 10, 30} else 0
-        )
+            return self._misconfigured(request, error)
+        glances = await self._seen(await self._board.glances(places), access)
+        every = every if every in {5, 10, 30} else 0
+        return await self._page(request, "overview", glances=glances, few=_FEW, every=every)
 
-    def destination(
+    async def destination(
         self, request: Request, access: AccessDep, at: At, page: PageNumber = 1, ended: PageNumber = 1
     ) -> Response:
         """Show the jobs of one destination, page by page."""
-        place = self._place(at)
-        glance = self._board.glances([place])[0].seen_by(access.may_read)
-        return self._page(request, "destination", glance=glance, page=page, ended=ended, per_page=_PAGE)
+        (glance,) = await self._seen(await self._board.glances([self._place(at)]), access)
+        return await self._page(request, "destination", glance=glance, page=page, ended=ended, per_page=_PAGE)
 
-    def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
+    async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
         """Show the pending uploads of one destination, as far as the user may see the jobs they belong to."""
         place = self._place(at)
         try:
-            uploads = self._board.uploads(place)
-            glance = self._board.glances([place])[0]
+            uploads = await self._board.uploads(place)
         except S3CommitError as error:
             return self._trouble(request, place, error)
+        (glance,) = await self._board.glances([place])
         contexts = {job.job_id: job.context for job in glance.jobs}
-        seen = [upload for upload in uploads if access.may_read(contexts.get(upload.job_id or "", {}))]
-        return self._page(
+
+        def seen() -> list[UploadSummary]:
+            access.expect(contexts.values())
+            return [upload for upload in uploads if access.may_read(contexts.get(upload.job_id or "", {}))]
+
+        shown = await run_in_threadpool(seen)
+        return await self._page(
             request,
             "uploads",
             place=place,
-            uploads=seen[:MOST_UPLOADS],
+            uploads=shown[:MOST_UPLOADS],
             cut=len(uploads) > MOST_UPLOADS,
-            unclaimed=sum(upload.job_id is None for upload in seen),
+            unclaimed=sum(upload.job_id is None for upload in shown),
         )
 
-    def job(self, request: Request, access: AccessDep, at: At, job_id: JobId) -> Response:
+    async def job(self, request: Request, access: AccessDep, at: At, job_id: JobId) -> Response:
         """Show one job."""
         place = self._place(at)
         try:
-            dossier = self._dossier(place, job_id, access)
-            values = self._pages.job_values(dossier, self._endpoint_url(place))
+            dossier = await self._dossier(place, job_id, access)
+            values = await self._job_values(dossier)
         except S3CommitError as error:
             return self._trouble(request, place, error)
-        may_end = access.may_end(dossier.summary.context)
-        return self._page(
-            request,
-            "job",
-            offers=offers(dossier.summary) if may_end else [],
-            **values,
+        possible = offers(dossier.summary)
+        refused = (
+            await run_in_threadpool(access.why_not_end, dossier.summary, place.uri) if possible else None
         )
+        return await self._page(request, "job", offers=[] if refused else possible, refused=refused, **values)
 
-    def ask(  # noqa: PLR0917 - FastAPI's arguments
+    async def ask(  # noqa: PLR0917 - FastAPI's arguments
         self, request: Request, user: GetUserDep, access: AccessDep, at: At, job_id: JobId, step: str
     ) -> Response:
         """Ask whether a job is to be ended; changes nothing."""
         place = self._place(at)
         try:
-            dossier, offer = self._endable(place, job_id, step, access)
+            dossier, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
             return self._trouble(request, place, error)
         token = self._tokens.sign(user.get_id(), step, place.uri, job_id)
-        return self._page(
+        return await self._page(
             request,
             "ask",
             place=place,
@@ -157,7 +167,7 @@ class _Routes:
             failed=False,
         )
 
-    def end(  # noqa: PLR0917 - FastAPI's arguments
+    async def end(  # noqa: PLR0917 - FastAPI's arguments
         self,
         request: Request,
         user: GetUserDep,
@@ -177,25 +187,30 @@ class _Routes:
         place = self._place(at)
         failed = False
         try:
-            dossier, offer = self._endable(place, job_id, step, access)
+            dossier, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
             return self._trouble(request, place, error)
         job = dossier.summary
         logger.info("%s asks for %s of job %s on %s", user.get_name(), step, job_id, place.uri)
-        facts = {"job_id": job_id, "destination": place.uri}
-        write_down(f"s3commit.{step}", user.get_name(), job.context, facts)
+        await run_in_threadpool(
+            self._metadata.write_down,
+            f"s3commit.{step}",
+            user.get_name(),
+            await run_in_threadpool(access.origin, job.context),
+            {"job_id": job_id, "destination": place.uri},
+        )
         try:
             reason = f"{step} by {user.get_name()} on the page in Airflow"
-            words = self._board.end(place, job, offer.step, reason)
+            words = await self._board.end(place, job, offer.step, reason)
         except StillRunning:
             words = "This takes a while, and goes on. The job's page shows how far it is."
         except S3CommitError as error:
             failed, words = True, f"{type(error).__name__}: {error}"
-        return self._page(
+        return await self._page(
             request, "ask", place=place, job=job, offer=offer, token=None, words=words, failed=failed
         )
 
-    def run(
+    async def run(
         self,
         request: Request,
         access: AccessDep,
@@ -204,26 +219,26 @@ class _Routes:
     ) -> Response:
         """Show the jobs of one DAG run, on a tab of its page: nothing there can be clicked."""
         context = {"dag_id": dag_id, "run_id": run_id}
-        if not access.may_read(context):
+        origin = Origin.of(context)
+        if origin is None or not await run_in_threadpool(access.may_read, context):
             raise HTTPException(HTTPStatus.FORBIDDEN, "You may not read the runs of this DAG.")
         try:
             places = self._board.places()
         except InvalidDestination as error:
-            return self._page(request, "trouble", title="The configuration cannot be read", words=str(error))
+            return self._misconfigured(request, error)
         shown, troubles = [], []
-        for job_id, uri in self._jobs_of(places, dag_id, run_id).items():
+        for job_id, uri in (await self._jobs_of(places, origin)).items():
             place = next((place for place in places if place.uri == uri), None)
             if place is None:
                 troubles.append(f"Job {job_id} is on {uri}, which is not in [s3commit] destinations.")
                 continue
             try:
-                dossier = self._dossier(place, job_id, access)
-                shown.append(self._pages.job_values(dossier, self._endpoint_url(place)))
+                shown.append(await self._job_values(await self._dossier(place, job_id, access)))
             except NoSuchJob:
                 troubles.append(f"Job {job_id} on {uri}: nothing of it is left.")
             except S3CommitError as error:
                 troubles.append(f"Job {job_id} on {uri}: {type(error).__name__}: {error}")
-        return self._page(request, "run", jobs=shown, troubles=troubles, dag_id=dag_id, run_id=run_id)
+        return await self._page(request, "run", jobs=shown, troubles=troubles, dag_id=dag_id, run_id=run_id)
 
     def refusal(self, request: Request, error: Exception) -> Response:
         """Show why a request is refused, with its status."""
@@ -233,16 +248,25 @@ class _Routes:
             HTTPStatus.FORBIDDEN: "You may not do this",
             HTTPStatus.NOT_FOUND: "There is nothing here",
         }.get(HTTPStatus(error.status_code), "This cannot be shown")
-        page = self._page(request, "trouble", title=title, words=str(error.detail))
-        page.status_code = error.status_code
-        return page
+        return self._told(request, title, str(error.detail), error.status_code)
 
-    def _jobs_of(self, places: Sequence[Place], dag_id: str, run_id: str) -> dict[str, str]:
+    async def _seen(self, glances: Sequence[Glance], access: Access) -> list[Glance]:
+        """Return what the user may see of several destinations."""
+
+        def seen() -> list[Glance]:
+            access.expect(job.context for glance in glances for job in (*glance.jobs, *glance.ended))
+            return [glance.seen_by(access.may_read) for glance in glances]
+
+        return await run_in_threadpool(seen)
+
+    async def _jobs_of(self, places: Sequence[Place], origin: Origin) -> dict[str, str]:
         """Return the destinations of a run's jobs: as its tasks said, and as jobs say of themselves."""
-        found = {job.job_id: job.destination for job in jobs_of_run(dag_id, run_id)}
-        for glance in self._board.glances(places):
+        told = await run_in_threadpool(self._metadata.jobs_of, origin)
+        found = {job.job_id: job.destination for job in told}
+        for glance in await self._board.glances(places):
             for job in (*glance.jobs, *glance.ended):
-                if (job.context.get("dag_id"), job.context.get("run_id")) == (dag_id, run_id):
+                claimed = Origin.of(job.context)
+                if claimed and (claimed.dag_id, claimed.run_id) == (origin.dag_id, origin.run_id):
                     found.setdefault(job.job_id, glance.place.uri)
         return dict(islice(found.items(), _FEW))
 
@@ -252,27 +276,35 @@ class _Routes:
         except InvalidDestination as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
 
-    def _dossier(self, place: Place, job_id: str, access: Access) -> Dossier:
+    async def _dossier(self, place: Place, job_id: str, access: Access) -> Dossier:
         """Return a job; one that the user may not see is as if it were not there."""
         try:
-            dossier = self._board.dossier(place, job_id)
-            if access.may_read(dossier.summary.context):
+            dossier = await self._board.dossier(place, job_id)
+            if await run_in_threadpool(access.may_read, dossier.summary.context):
                 return dossier
-        except (NoSuchJob, InvalidRecord):
+        except NoSuchJob:
             logger.debug("no job %s at %s", job_id, place.uri, exc_info=True)
+        except (InvalidRecord, Unreadable):
+            # Nothing tells whose it is.
+            if await run_in_threadpool(access.may_read, {}):
+                raise
         raise NoSuchJob(f"no job {job_id} is known at {place.uri}, or it belongs to a DAG you may not read")
 
-    def _endable(self, place: Place, job_id: str, step: str, access: Access) -> tuple[Dossier, Offer]:
-        dossier = self._dossier(place, job_id, access)
-        if not access.may_end(dossier.summary.context):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "Ending a job takes the right to edit its DAG's runs.")
+    async def _job_values(self, dossier: Dossier) -> dict[str, Any]:
+        def values() -> dict[str, Any]:
+            return self._pages.job_values(dossier, self._board.endpoint_url(dossier.place.aws_conn_id))
+
+        return await run_in_threadpool(values)
+
+    async def _endable(self, place: Place, job_id: str, step: str, access: Access) -> tuple[Dossier, Offer]:
+        dossier = await self._dossier(place, job_id, access)
+        refused = await run_in_threadpool(access.why_not_end, dossier.summary, place.uri)
+        if refused is not None:
+            raise HTTPException(HTTPStatus.FORBIDDEN, refused)
         for offer in offers(dossier.summary):
             if offer.step == step:
                 return dossier, offer
         raise JobClosed(f"job {job_id} is {dossier.summary.state or 'gone'} by now; there is no {step} of it")
-
-    def _endpoint_url(self, place: Place) -> str | None:
-        return self._board.endpoint_url(place.aws_conn_id)
 
     def _trouble(self, request: Request, place: Place, error: S3CommitError) -> Response:
         title, status = "The store could not be asked", HTTPStatus.SERVICE_UNAVAILABLE
@@ -280,12 +312,23 @@ class _Routes:
             title, status = "There is nothing here", HTTPStatus.NOT_FOUND
         elif isinstance(error, JobClosed):
             title, status = "The job has moved on", HTTPStatus.CONFLICT
+        elif isinstance(error, InvalidRecord | Unreadable):
+            title, status = "The records cannot be read", HTTPStatus.UNPROCESSABLE_ENTITY
         words = str(error) if isinstance(error, Refused) else f"{place.uri}: {type(error).__name__}: {error}"
-        page = self._page(request, "trouble", title=title, words=words)
-        page.status_code = status
-        return page
+        return self._told(request, title, words, status)
 
-    def _page(self, request: Request, template: str, **values: Any) -> Response:
+    def _misconfigured(self, request: Request, error: InvalidDestination) -> Response:
+        return self._told(request, "The configuration cannot be read", str(error), HTTPStatus.OK)
+
+    def _told(self, request: Request, title: str, words: str, status: int) -> Response:
+        return self._rendered(request, "trouble", status, title=title, words=words)
+
+    async def _page(self, request: Request, template: str, **values: Any) -> Response:
+        return await run_in_threadpool(self._rendered, request, template, HTTPStatus.OK, **values)
+
+    def _rendered(self, request: Request, template: str, status: int, **values: Any) -> Response:
         root = str(request.scope.get("root_path", ""))
         html = self._pages.render(template, root, **values)
-        return HTMLResponse(html, headers=self._pages.headers)
+        # A name from a store may hold what no encoding has.
+        body = html.encode("utf-8", "backslashreplace")
+        return HTMLResponse(body, status, headers=self._pages.headers)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from airflow_s3commit.cli import wording
 from airflow_s3commit.cli.advice import for_job
@@ -19,12 +21,21 @@ from airflow_s3commit.cli.output import NextStep, Output
 from airflow_s3commit.cli.session import Session
 from airflow_s3commit.plugin.dossier import Dossier
 from airflow_s3commit.plugin.glance import dollars_a_day, rate_of, requests_of
-from airflow_s3commit.plugin.picture import draw
+from airflow_s3commit.plugin.origin import Origin
+from airflow_s3commit.plugin.picture import Picture, draw
+from airflow_s3commit.protocol.survey import JobSummary
 from airflow_s3commit.store.s3 import S3Config
 
 __all__ = ["Pages"]
 
+logger = logging.getLogger(__name__)
+
 _TEMPLATES = Path(__file__).parent / "templates"
+
+#: What a job's page shows where its times are no times.
+_NO_PICTURE = Picture([], [], "")
+
+T = TypeVar("T")
 
 
 class Pages:
@@ -40,18 +51,19 @@ class Pages:
         )
         self._style = (_TEMPLATES / "page.css").read_text()
         self._script = (_TEMPLATES / "page.js").read_text()
-        self._environment.globals.update(style=self._style, script=self._script, run_url=_run_url)
+        self._environment.globals.update(
+            style=self._style, script=self._script, run_url=_run_url, guarded=_guarded
+        )
         self._environment.filters.update(
-            age=wording.age,
-            amount=wording.amount,
-            daily=_daily,
-            moment=wording.moment,
-            number=wording.number,
+            age=_in_doubt(wording.age),
+            amount=_in_doubt(wording.amount),
+            daily=_in_doubt(_daily),
+            number=_in_doubt(wording.number),
             plain=wording.plain,
-            rate=_rate,
+            rate=_in_doubt(_rate),
             rate_of=rate_of,
             requests_of=requests_of,
-            size=wording.size,
+            size=_in_doubt(wording.size),
         )
 
     @property
@@ -80,20 +92,36 @@ class Pages:
 
         def link(page: str, /, **query: object) -> str:
             asked = {name: value for name, value in query.items() if value is not None}
-            return f"{root}/{page}" + (f"?{urlencode(asked)}" if asked else "")
+            return f"{root}/{page}" + (f"?{urlencode(asked, errors='replace')}" if asked else "")
 
         return self._environment.get_template(f"{template}.html").render(link=link, **values)
 
     def job_values(self, dossier: Dossier, endpoint_url: str | None) -> dict[str, Any]:
         """Return what the part of a page about one job asks for."""
+        job, preview = dossier.summary, dossier.details.preview
         return {
             "dossier": dossier,
-            "job": dossier.summary,
-            "facts": _facts(dossier),
-            "picture": draw(dossier.milestones, dossier.summary.state, dossier.now),
-            "replaces": preview_words(dossier.details.preview) if dossier.details.preview else None,
-            "steps": _steps(dossier, endpoint_url),
+            "job": job,
+            "facts": _shown(job, lambda: _facts(dossier), []),
+            "picture": _shown(job, lambda: draw(dossier.milestones, job.state, dossier.now), _NO_PICTURE),
+            "replaces": _shown(job, lambda: preview_words(preview), "?") if preview else None,
+            "steps": _shown(job, lambda: _steps(dossier, endpoint_url), []),
         }
+
+
+def _shown(job: JobSummary, make: Callable[[], T], instead: T) -> T:
+    """Return a part of a page about a job, or what replaces it if the job's records make it impossible."""
+    try:
+        return make()
+    except Exception:
+        logger.exception("a part of the page of job %r cannot be shown", job.job_id)
+        return instead
+
+
+def _guarded(macro: Callable[..., Markup], job: JobSummary, columns: int, *arguments: object) -> Markup:
+    """Return a job's row, or one that says that the job cannot be shown."""
+    row = Markup('<tr><th scope="row" class="id">{}</th><td colspan="{}">cannot be shown</td></tr>')
+    return _shown(job, lambda: macro(*arguments, job), row.format(wording.plain(job.job_id)[:8], columns - 1))
 
 
 def _facts(dossier: Dossier) -> Sequence[tuple[str, str]]:
@@ -123,10 +151,20 @@ def _steps(dossier: Dossier, endpoint_url: str | None) -> Sequence[NextStep]:
 
 def _run_url(context: Mapping[str, str]) -> str | None:
     """Return the address of a DAG run in Airflow's UI, below Airflow's root."""
-    dag_id, run_id = context.get("dag_id"), context.get("run_id")
-    if not dag_id or not run_id:
-        return None
-    return f"dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    origin = Origin.of(context)
+    return origin.url if origin is not None else None
+
+
+def _in_doubt(words_of: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return what words a number, with a question mark for one that is too large for that."""
+
+    def words(value: Any) -> str:
+        try:
+            return words_of(value)
+        except (ArithmeticError, ValueError):
+            return "?"
+
+    return words
 
 
 def _daily(stored: int) -> str:

@@ -25,19 +25,42 @@ START_SECONDS = 240.0
 #: Users and their roles; each one's password is their name.
 USERS = {"ann": "admin", "vic": "viewer"}
 
+FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+
+
+def _of_one_dag(dag_id: str) -> list[tuple[str, str]]:
+    resources = (f"DAG:{dag_id}", "DAG Runs")
+    return [(action, resource) for action in ("can_read", "can_edit") for resource in resources]
+
+
+#: Users of an Airflow with FAB's auth manager, and what their roles permit; None is an admin.
+FAB_RIGHTS = {
+    "ann": None,
+    "one": _of_one_dag("left_open"),
+    "two": _of_one_dag("left_open_too"),
+}
+
 #: A destination whose store answers nobody.
 UNREACHABLE = "s3://lake/unreachable/"
 
 
 class LiveAirflow:
-    """An API server whose page watches three destinations on a SeaweedFS; one cannot be reached."""
+    """An API server whose page watches three destinations on a SeaweedFS; one cannot be reached.
 
-    def __init__(self, home: Path, seaweed: SeaweedServer) -> None:
+    Before it starts, the DAGs named run once.
+    """
+
+    def __init__(
+        self, home: Path, seaweed: SeaweedServer, *dag_ids: str, auth_manager: str | None = None
+    ) -> None:
         (port, nobody) = free_ports(2)
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
-        self.run_id = ""
+        self.runs: dict[str, str] = {}
+        self._dag_ids = dag_ids
         self._environment = _settings(home, self.url, port, seaweed, nobody)
+        if auth_manager is not None:
+            self._environment["AIRFLOW__CORE__AUTH_MANAGER"] = auth_manager
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -45,14 +68,15 @@ class LiveAirflow:
             self.home.mkdir(parents=True, exist_ok=True)
             (self.home / "passwords.json").write_text(json.dumps({name: name for name in USERS}))
             outcome = self.home / "outcome.json"
+            dags = str(ROOT / "tests/plugin/dags")
             with self._program(
-                "prepare", "-m", "tests.plugin.prepare", str(ROOT / "tests/plugin/dags"), str(outcome)
+                "prepare", "-m", "tests.plugin.prepare", dags, str(outcome), *self._dag_ids
             ) as preparing:
                 if preparing.wait(START_SECONDS):
                     raise ProgramFailed(f"the run failed{preparing.last_words()}")
             told = json.loads(outcome.read_text())
-            assert told["state"] == "success", told
-            self.run_id = told["run_id"]
+            assert {run["state"] for run in told.values()} == {"success"}, told
+            self.runs = {dag_id: run["run_id"] for dag_id, run in told.items()}
             server = stack.enter_context(self._program("api-server", "-m", "airflow", "api-server"))
             self._wait_for(server)
             self._stack = stack.pop_all()

@@ -1,7 +1,7 @@
-"""Makes an Airflow's database and runs the DAG of this folder once in it, in a process of its own.
+"""Makes an Airflow's database and runs DAGs of this folder once in it, in a process of its own.
 
-Started as ``python -m tests.plugin.prepare DAGS OUTCOME`` with that Airflow's environment; writes the run's
-id and state into the file OUTCOME.
+Started as ``python -m tests.plugin.prepare DAGS OUTCOME DAG_ID…`` with that Airflow's environment; writes
+each run's id and state into the file OUTCOME. Where Airflow has FAB's auth manager, it makes its users too.
 """
 
 from __future__ import annotations
@@ -10,16 +10,39 @@ import json
 import sys
 from pathlib import Path
 
+from airflow.configuration import conf
 from airflow.dag_processing.dagbag import DagBag
 from airflow.utils.db import initdb
+
+from tests.plugin.live import FAB, FAB_RIGHTS
 
 
 def main() -> None:
     """Do it."""
-    dags, outcome = sys.argv[1:]
+    dags, outcome, *dag_ids = sys.argv[1:]
     initdb()
-    run = DagBag(dags).dags["nightly_flights"].test()
-    Path(outcome).write_text(json.dumps({"run_id": run.run_id, "state": str(run.state)}))
+    bag = DagBag(dags)
+    runs = {dag_id: bag.dags[dag_id].test() for dag_id in dag_ids}
+    if conf.get("core", "auth_manager") == FAB:
+        make_users()
+    told = {dag_id: {"run_id": run.run_id, "state": str(run.state)} for dag_id, run in runs.items()}
+    Path(outcome).write_text(json.dumps(told))
+
+
+def make_users() -> None:
+    """Make FAB's users, each with a role of their own; each one's password is their name."""
+    from airflow.providers.fab.auth_manager.cli_commands.utils import (  # noqa: PLC0415 - makes a Flask app
+        get_application_builder,
+    )
+
+    with get_application_builder() as builder:
+        security = builder.sm
+        security.sync_roles()
+        for name, rights in FAB_RIGHTS.items():
+            role = security.find_role("Admin") if rights is None else security.add_role(f"role of {name}")
+            for action, resource in rights or ():
+                security.add_permission_to_role(role, security.create_permission(action, resource))
+            assert security.add_user(name, name, name, f"{name}@example.org", role, password=name)
 
 
 if __name__ == "__main__":

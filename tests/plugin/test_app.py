@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import re
@@ -21,16 +22,20 @@ from sqlalchemy import select
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
-from airflow_s3commit.plugin import run_jobs
+from airflow_s3commit.plugin import glance as page_glance
+from airflow_s3commit.plugin import metadata as page_metadata
 from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.board import Board
+from airflow_s3commit.plugin.glance import Glance
+from airflow_s3commit.plugin.pages import Pages
 from airflow_s3commit.plugin.places import Place, read_places
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.protocol.records import Counts, JobReference
+from airflow_s3commit.protocol.survey import JobSummary
 from airflow_s3commit.store.memory import MemoryStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, Scene, begin, set_scene
-from tests.plugin.users import PerDagAuthManager, user
+from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 
 if TYPE_CHECKING:
     from airflow_s3commit.store.base import ObjectStore
@@ -57,23 +62,39 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def scene(store: MemoryStore) -> Scene:
-    """The lake with jobs in every state."""
-    return set_scene(store)
+def runs() -> KnownRuns:
+    """What Airflow knows of runs."""
+    return KnownRuns()
 
 
 @pytest.fixture
-def client(store: MemoryStore) -> TestClient:
+def scene(store: MemoryStore, runs: KnownRuns) -> Scene:
+    """The lake with jobs in every state; Airflow knows those of the flights."""
+    scene = set_scene(store)
+    for job_id in (scene.committed, scene.sealed, scene.committing, scene.open, scene.aborted):
+        runs.tell(**NIGHTLY, reference=reference_of(job_id))
+    return scene
+
+
+@pytest.fixture
+def client(store: MemoryStore, runs: KnownRuns) -> TestClient:
     """A browser without a session."""
-    return browser(lambda _: store)
+    return browser(lambda _: store, runs=runs)
 
 
-def browser(open_store: Any, text: str = f"{FLIGHTS} {ORDERS}", wait: float = 30.0) -> TestClient:
+def browser(
+    open_store: Any, text: str = f"{FLIGHTS} {ORDERS}", wait: float = 30.0, runs: KnownRuns | None = None
+) -> TestClient:
     """Return a browser for an Airflow whose page watches some destinations."""
     board = Board(lambda: read_places(text), open_store, lambda _: "http://store:8333", wait)
     airflow = FastAPI()
-    airflow.mount("/s3commit", create_app(board))
+    airflow.mount("/s3commit", create_app(board, runs or KnownRuns()))
     return TestClient(airflow, base_url="http://airflow")
+
+
+def reference_of(job_id: str, at: str = FLIGHTS) -> JobReference:
+    """Return the reference of a job that has its records below its destination."""
+    return JobReference(job_id=job_id, destination=at, staging=f"{at}__magic_job-{job_id}/")
 
 
 def signed_in(client: TestClient, name: str) -> TestClient:
@@ -100,8 +121,7 @@ def fields(page: str) -> dict[str, str]:
 
 def state_of(store: ObjectStore, job_id: str, at: str = FLIGHTS) -> str | None:
     """Return a job's state; None if it ended."""
-    reference = JobReference(job_id=job_id, destination=at, staging=f"{at}__magic_job-{job_id}/")
-    state = Job.at(store, reference).state()
+    state = Job.at(store, reference_of(job_id, at)).state()
     return state.state if state is not None else None
 
 
@@ -353,8 +373,9 @@ def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
     def endpoint_url(_: str | None) -> str:
         raise AccessDenied("the connection 'lake' is not defined")
 
+    board = Board(lambda: read_places(FLIGHTS), lambda _: store, endpoint_url)
     airflow = FastAPI()
-    airflow.mount("/s3commit", create_app(Board(lambda: read_places(FLIGHTS), lambda _: store, endpoint_url)))
+    airflow.mount("/s3commit", create_app(board, KnownRuns()))
     page = signed_in(TestClient(airflow, base_url="http://airflow"), "root").get(job_url(scene.open))
     assert page.status_code == 503
     assert "is not defined" in page.text
@@ -373,7 +394,7 @@ def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
     finally:
         release.set()
     assert page.status_code == 200
-    assert page.text.count("did not answer within 0.2 s") == 2
+    assert page.text.count("did not answer in 0.2 s") == 2
 
 
 def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
@@ -401,10 +422,10 @@ def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene:
 def test_a_run_finds_its_job_by_what_its_setup_task_returned(client: TestClient, scene: Scene) -> None:
     """A task's XCom leads to it, even where the job itself names no run; other XComs are no references."""
     reference = {"job_id": scene.aborted, "destination": FLIGHTS, "staging": FLIGHTS + "x/"}
-    assert list(run_jobs._reference(reference)) == [JobReference(**reference)]
-    assert list(run_jobs._reference(json.dumps(reference))) == [JobReference(**reference)]
-    for other in (None, 3, "text", [1], {"job_id": "x"}, {**reference, "job_id": 7}):
-        assert list(run_jobs._reference(other)) == []
+    assert list(page_metadata._references(reference)) == [JobReference(**reference)]
+    assert list(page_metadata._references(json.dumps(reference))) == [JobReference(**reference)]
+    for other in (None, 3, "text", "[" * 100_000, [1], {"job_id": "x"}, {**reference, "job_id": 7}):
+        assert list(page_metadata._references(other)) == []
 
 
 def test_a_staging_of_its_own_is_found(store: MemoryStore) -> None:
@@ -421,3 +442,178 @@ def test_a_staging_of_its_own_is_found(store: MemoryStore) -> None:
 
 def _secret() -> str:
     return str(conf.get("api", "secret_key"))
+
+
+def test_a_record_alone_lets_nobody_end_a_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """Airflow's run does not know this job: its DAG's editor sees it, with the reason, and may not end it."""
+    forged = begin(store, context=NIGHTLY, day=1).reference.job_id
+    page = signed_in(client, "owner").get(job_url(forged))
+    assert page.status_code == 200
+    assert "/end?" not in page.text
+    assert "Airflow does not know that this run set up this job" in page.text
+    assert client.get(ask_url(forged, "abort")).status_code == 403
+    token = page_app.FormTokens(_secret()).sign("owner", "abort", FLIGHTS, forged)
+    sent = {"at": FLIGHTS, "job_id": forged, "step": "abort", "token": token}
+    assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 403
+    assert state_of(store, forged) == "open"
+    assert signed_in(client, "root").get(ask_url(forged, "abort")).status_code == 200
+
+
+def test_a_slow_destination_is_one_line_and_the_others_are_whole(scene: Scene, store: MemoryStore) -> None:
+    """Also while several browsers ask for it, and more than once."""
+    release = threading.Event()
+
+    class Slow(MemoryStore):
+        def list_objects(self, *args: Any, **kwargs: Any) -> Any:
+            release.wait(30)
+            return iter(())
+
+    text = json.dumps([FLIGHTS, {"destination": ORDERS, "aws_conn_id": "slow"}])
+    slow = Slow(buckets=("lake",))
+    client = signed_in(browser(lambda name: slow if name == "slow" else store, text, wait=1.0), "root")
+    try:
+        for _ in range(3):
+            page = client.get("/s3commit/")
+            assert page.text.count("did not answer in 1 s") == 1
+            assert all(shown in page.text for shown in (scene.open, scene.sealed, scene.committed))
+            assert client.get(job_url(scene.open, ORDERS)).status_code == 503
+        assert client.get(job_url(scene.open)).status_code == 200
+    finally:
+        release.set()
+
+
+def test_a_reading_ends_when_the_browser_is_gone(
+    store: MemoryStore, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is not asked any further, and nothing is answered."""
+    asked, release, ended = threading.Event(), threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    class Watched(MemoryStore):
+        def list_objects(self, bucket: str, prefix: str, **kwargs: Any) -> Any:
+            calls.append(prefix)
+            asked.set()
+            release.wait(30)
+            yield from store.list_objects(bucket, prefix, **kwargs)
+
+    def look(*of: Any) -> Any:
+        try:
+            return page_glance.look(*of)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("airflow_s3commit.plugin.board.look", look)
+    client = browser(lambda _: Watched(buckets=("lake",)), FLIGHTS)
+    token = airflow_app.get_auth_manager().generate_jwt(user("root"))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/s3commit/",
+        "raw_path": b"/s3commit/",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"airflow"), (b"authorization", f"Bearer {token}".encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("airflow", 80),
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def browse() -> None:
+        messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            for message in messages:
+                return message
+            await asyncio.to_thread(asked.wait, 30)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await asyncio.wait_for(client.app(scope, receive, send), 20)
+
+    asyncio.run(browse())
+    release.set()
+    assert ended.wait(30)
+    assert len(calls) == 1
+    assert [message["status"] for message in sent if "status" in message] == [499]
+
+
+@pytest.mark.parametrize("verb", ["list_objects", "get", "perform"])
+@pytest.mark.parametrize(
+    "error", [RecursionError("x"), OverflowError("x"), AssertionError("<b>"), KeyError(1)]
+)
+def test_whatever_reading_a_destination_raises_is_one_row(
+    scene: Scene, store: MemoryStore, verb: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other destinations are whole, no page answers 500, and the log has the cause."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    bad = MemoryStore(buckets=("lake",))
+    set_scene(bad)
+    setattr(bad, verb, fail)
+    text = json.dumps([FLIGHTS, {"destination": ORDERS, "aws_conn_id": "bad"}])
+    client = signed_in(browser(lambda name: bad if name == "bad" else store, text), "root")
+    page = client.get("/s3commit/")
+    assert page.status_code == 200
+    assert page.text.count("This destination could not be read") == 1
+    assert f"{type(error).__name__} while it was read" in page.text
+    assert "<b>" not in page.text
+    assert all(shown in page.text for shown in (scene.open, scene.sealed, scene.committed))
+    assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+    for path in (
+        f"uploads?at={ORDERS}",
+        f"destination?at={ORDERS}",
+        f"job?at={ORDERS}&job_id={scene.secret}",
+    ):
+        assert client.get(f"/s3commit/{path}").status_code in {200, 404, 422}
+
+
+def test_a_job_that_cannot_be_shown_is_one_row() -> None:
+    """Its neighbours are whole, and absurd numbers are question marks."""
+    absurd = Counts(files=10**5000, bytes=10**400, rows=10**5000)
+    jobs = [
+        JobSummary(job_id="whole", destination=FLIGHTS, staging=None, state="open"),
+        JobSummary(job_id="damaged", destination=FLIGHTS, staging=None, state="open", output=None),  # type: ignore[arg-type]
+        JobSummary(
+            job_id="absurd",
+            destination=FLIGHTS,
+            staging=None,
+            state="open",
+            output=absurd,
+            silent=float("inf"),
+        ),
+    ]
+    (place,) = read_places(FLIGHTS)
+    page = Pages().render(
+        "destination", "", glance=Glance(place, jobs=jobs, ended=jobs), page=1, ended=1, per_page=9
+    )
+    assert page.count("cannot be shown") == 1
+    for shown in ("whole", "absurd"):
+        assert page.count(f'title="{shown}"') == 2
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"dag_id": "..", "run_id": ".."},
+        {"dag_id": "../../auth/logout", "run_id": "x"},
+        {"dag_id": "javascript:alert(1)", "run_id": "x"},
+        {"dag_id": "nightly_flights", "run_id": ".."},
+    ],
+)
+def test_a_link_made_of_a_record_leads_to_a_run_or_is_none(
+    client: TestClient, store: MemoryStore, context: dict[str, str]
+) -> None:
+    """What cannot be a run of a DAG is text."""
+    job = begin(store, context=context, day=1)
+    signed_in(client, "root")
+    for path in ("/s3commit/", job_url(job.reference.job_id)):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert "data-airflow" not in page.text

@@ -65,7 +65,7 @@ def airflow(
     seaweed: SeaweedServer, scene: Scene, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveAirflow]:
     """An API server with the page."""
-    with LiveAirflow(tmp_path_factory.mktemp("live"), seaweed) as running:
+    with LiveAirflow(tmp_path_factory.mktemp("live"), seaweed, "nightly_flights") as running:
         yield running
 
 
@@ -158,9 +158,8 @@ def test_a_link_to_a_run_leads_airflow_there(browser: Browser, airflow: LiveAirf
 def test_a_run_has_a_tab_with_its_job(browser: Browser, airflow: LiveAirflow) -> None:
     """It works in a frame without scripts, and is found by what the setup task returned."""
     page, complaints = opened(browser, airflow, "vic", scheme="dark")
-    frame = go(
-        page, airflow, f"/dags/nightly_flights/runs/{quote(airflow.run_id, safe='')}/plugin/s3commit-run"
-    )
+    run_id = quote(airflow.runs["nightly_flights"], safe="")
+    frame = go(page, airflow, f"/dags/nightly_flights/runs/{run_id}/plugin/s3commit-run")
     expect(frame.get_by_text("committed", exact=True).first).to_be_visible()
     expect(frame.get_by_text("dt=2013-01-31")).to_be_visible()
     expect(frame.locator("svg.life")).to_be_visible()

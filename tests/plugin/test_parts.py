@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 import pytest
 
-from airflow_s3commit.exceptions import InvalidDestination, Unavailable
+from airflow_s3commit.exceptions import InvalidDestination
 from airflow_s3commit.plugin.board import Board
 from airflow_s3commit.plugin.forms import FORM_SECONDS, FormTokens
 from airflow_s3commit.plugin.glance import dollars_a_day
 from airflow_s3commit.plugin.picture import draw
 from airflow_s3commit.plugin.places import Place, read_places
-from airflow_s3commit.plugin.reading import Reader, StillRunning, within
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.milestones import Milestone
 from airflow_s3commit.protocol.survey import JobSummary
@@ -26,22 +25,6 @@ from airflow_s3commit.store.counting import total_requests
 from airflow_s3commit.store.memory import MemoryStore
 
 pytestmark = pytest.mark.airflow
-
-
-@dataclass
-class StillClock:
-    """A clock that stands until it is set."""
-
-    now: float = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.mark.parametrize(
@@ -99,41 +82,6 @@ def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tokens.holds(token, "ann", "abort", "s3://lake/a/", "job")
 
 
-def test_a_store_answers_no_longer_than_it_may() -> None:
-    """Neither single calls, nor the rest of a listing, nor of many calls at once."""
-    clock, store = StillClock(), MemoryStore(buckets=("lake",))
-    for number in range(3):
-        store.put("lake", f"key{number}", b"")
-    bounded = within(store, 5.0, clock)
-    listing = bounded.list_objects("lake", "")
-    assert next(listing).key == "key0"
-    assert bounded.head("lake", "key0").size == 0
-    clock.sleep(5.1)
-    with pytest.raises(Unavailable, match="5 s"):
-        next(listing)
-    with pytest.raises(Unavailable):
-        bounded.head("lake", "key0")
-
-
-def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
-    """A slow store is asked once, however many look at the page; a new reading follows when it has ended."""
-    reader, release, calls = Reader(seconds=0.05), threading.Event(), []
-
-    def reading() -> int:
-        calls.append(1)
-        release.wait(20)
-        return len(calls)
-
-    first = reader.begin("key", reading)
-    with pytest.raises(StillRunning):
-        reader.read("key", reading)
-    release.set()
-    assert first.result(20) == 1
-    patient = Reader(seconds=20)
-    assert patient.read("key", reading) == 2
-    assert patient.read("key", reading) == 3
-
-
 def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for another step than the one that is under way does not get that one's answer."""
     begun, release = threading.Event(), threading.Event()
@@ -148,14 +96,16 @@ def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.M
     monkeypatch.setattr("airflow_s3commit.plugin.board.end_job", end_job)
     (place,) = read_places("s3://lake/flights/")
     job = JobSummary(job_id="j", destination=place.uri, staging=None, state="committing")
-    board, store, answers = Board(lambda: [place], lambda _: store, wait=20), MemoryStore(), []
-    first = threading.Thread(target=lambda: answers.append(board.end(place, job, "recover", "by one")))
-    first.start()
-    assert begun.wait(20)
-    assert board.end(place, job, "rollback", "by another") == "rollback by another"
-    release.set()
-    first.join(20)
-    assert answers == ["recover by one"]
+    board = Board(lambda: [place], lambda _: MemoryStore(buckets=("lake",)), wait=20)
+
+    async def both() -> tuple[str, str]:
+        first = asyncio.create_task(board.end(place, job, "recover", "by one"))
+        assert await asyncio.to_thread(begun.wait, 20)
+        second = await board.end(place, job, "rollback", "by another")
+        release.set()
+        return await first, second
+
+    assert asyncio.run(both()) == ("recover by one", "rollback by another")
 
 
 def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:

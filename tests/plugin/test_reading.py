@@ -1,0 +1,197 @@
+"""Readings for a page: bounded in time, shared, cancelled when nobody waits, and none in another's way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
+from airflow_s3commit.store.memory import MemoryStore
+
+pytestmark = pytest.mark.airflow
+
+LONG = 20.0
+
+
+@dataclass
+class StillClock:
+    """A clock that stands until it is set."""
+
+    now: float = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Gate:
+    """Work that says when it has begun and goes on when it is let."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.open = threading.Event()
+        self.begins = 0
+        self.budgets: list[Budget] = []
+        self.ended = threading.Semaphore(0)
+
+    def __call__(self, budget: Budget) -> int:
+        self.begins += 1
+        self.budgets.append(budget)
+        self.begun.release()
+        try:
+            assert self.open.wait(LONG)
+            budget.check()
+            return self.begins
+        finally:
+            self.ended.release()
+
+    async def reached(self) -> None:
+        """Wait until the work has begun once more."""
+        assert await asyncio.to_thread(self.begun.acquire, True, LONG)
+
+
+def run(scenario: Callable[[], object]) -> None:
+    """Run a scenario."""
+    asyncio.run(scenario())  # type: ignore[arg-type]
+
+
+def test_a_store_answers_no_longer_than_it_may() -> None:
+    """Neither single calls, nor the rest of a listing, nor of many calls at once."""
+    clock, store = StillClock(), MemoryStore(buckets=("lake",))
+    for number in range(3):
+        store.put("lake", f"key{number}", b"")
+    bounded = within(store, Budget(5.0, clock))
+    listing = bounded.list_objects("lake", "")
+    assert next(listing).key == "key0"
+    assert bounded.head("lake", "key0").size == 0
+    clock.sleep(5.1)
+    for call in (
+        lambda: next(listing),
+        lambda: bounded.head("lake", "key0"),
+        lambda: list(bounded.list_objects("lake", "")),
+        lambda: list(bounded.perform([])),
+    ):
+        with pytest.raises(StillRunning, match="did not answer in 5 s"):
+            call()
+
+
+def test_a_store_answers_no_further_call_of_a_cancelled_reading() -> None:
+    """However much time there was left."""
+    store, budget = MemoryStore(buckets=("lake",)), Budget(LONG)
+    bounded = within(store, budget)
+    bounded.check_bucket("lake")
+    budget.cancel()
+    with pytest.raises(Unavailable, match="nobody waits"):
+        bounded.check_bucket("lake")
+
+
+def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
+    """A store is asked once, however many look at the page; a new reading follows when it has ended."""
+    reader, gate = Reader(seconds=LONG), Gate()
+
+    async def scenario() -> None:
+        askers = [asyncio.create_task(reader.read("lake", "key", gate)) for _ in range(3)]
+        await gate.reached()
+        gate.open.set()
+        assert await asyncio.gather(*askers) == [1, 1, 1]
+        assert await reader.read("lake", "key", gate) == 2
+
+    run(scenario)
+
+
+def test_a_reading_that_takes_too_long_is_given_up() -> None:
+    """Whoever waits is told so, and the reading ends at its next call of the store."""
+    reader, gate = Reader(seconds=0.05), Gate()
+
+    async def scenario() -> None:
+        with pytest.raises(StillRunning, match=r"did not answer in 0\.05 s"):
+            await reader.read("lake", "key", gate)
+        gate.open.set()
+        assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
+        with pytest.raises(Unavailable, match="nobody waits"):
+            gate.budgets[0].check()
+
+    run(scenario)
+
+
+def test_a_reading_is_cancelled_when_the_last_one_who_waits_is_gone() -> None:
+    """Not before; and who comes after that has a reading of their own."""
+    reader, gate = Reader(seconds=LONG), Gate()
+
+    async def scenario() -> None:
+        first = asyncio.create_task(reader.read("lake", "key", gate))
+        second = asyncio.create_task(reader.read("lake", "key", gate))
+        await gate.reached()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        gate.budgets[0].check()
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        with pytest.raises(Unavailable, match="nobody waits"):
+            gate.budgets[0].check()
+        third = asyncio.create_task(reader.read("lake", "key", gate))
+        await gate.reached()
+        gate.open.set()
+        assert await third == 2
+
+    run(scenario)
+
+
+def test_a_slow_destination_takes_no_thread_from_another() -> None:
+    """However many readings of it are asked for; those that wait for their turn are forgotten unbegun."""
+    reader, slow, quick = Reader(seconds=LONG, lane=2, threads=3), Gate(), Gate()
+    quick.open.set()
+
+    async def scenario() -> None:
+        crowd = [asyncio.create_task(reader.read("slow", number, slow)) for number in range(10)]
+        await slow.reached()
+        await slow.reached()
+        assert [await reader.read("quick", number, quick) for number in range(3)] == [1, 2, 3]
+        for one in crowd:
+            one.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        slow.open.set()
+        assert await reader.read("slow", "later", slow) == 3
+
+    run(scenario)
+
+
+def test_what_is_not_to_be_forsaken_goes_on_when_nobody_waits() -> None:
+    """The ending of a job is not cancelled with the page that asked for it, nor while it is queued."""
+    reader, gate = Reader(seconds=0.05, lane=1, forsakes=False), Gate()
+
+    async def scenario() -> None:
+        for key in ("begun", "queued"):
+            with pytest.raises(StillRunning):
+                await reader.read("lake", key, gate)
+        gate.budgets[0].cancel = lambda: pytest.fail("cancelled")  # type: ignore[method-assign]
+        gate.open.set()
+        for _ in range(2):
+            assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
+
+    run(scenario)
+
+
+def test_what_a_reading_raises_reaches_all_who_wait() -> None:
+    """And the next one is not told of it."""
+    reader = Reader(seconds=LONG)
+
+    def fails(_: Budget) -> None:
+        raise RecursionError
+
+    async def scenario() -> None:
+        with pytest.raises(RecursionError):
+            await reader.read("lake", "key", fails)
+        assert await reader.read("lake", "key", lambda _: 1) == 1
+
+    run(scenario)
