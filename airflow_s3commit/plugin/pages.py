@@ -99,13 +99,14 @@ class Pages:
     def job_values(self, dossier: Dossier, endpoint_url: str | None) -> dict[str, Any]:
         """Return what the part of a page about one job asks for."""
         job, preview = dossier.summary, dossier.details.preview
+        nothing: Sequence[Any] = ()
         return {
             "dossier": dossier,
             "job": job,
-            "facts": _shown(job, lambda: _facts(dossier), []),
+            "facts": _shown(job, lambda: _facts(dossier), nothing),
             "picture": _shown(job, lambda: draw(dossier.milestones, job.state, dossier.now), _NO_PICTURE),
             "replaces": _shown(job, lambda: preview_words(preview), "?") if preview else None,
-            "steps": _shown(job, lambda: _steps(dossier, endpoint_url), []),
+            "steps": _shown(job, lambda: _steps(dossier, endpoint_url), nothing),
         }
 
 

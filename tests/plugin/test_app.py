@@ -616,4 +616,4 @@ def test_a_link_made_of_a_record_leads_to_a_run_or_is_none(
     for path in ("/s3commit/", job_url(job.reference.job_id)):
         page = client.get(path)
         assert page.status_code == 200
-        assert "data-airflow" not in page.text
+        assert 'data-airflow="' not in page.text
