@@ -16,6 +16,7 @@
         ├── PreconditionFailed  a conditional write met another writer
         ├── InvalidDestination
         ├── InvalidRecord       a record is damaged, foreign or was changed after it was written
+        │   └── TooLarge        it is longer than any record of its kind, and was not read
         ├── NoSuchJob
         ├── JobMismatch         the job id is taken by a job with other parameters
         ├── JobClosed           the job no longer takes what was offered
@@ -58,6 +59,7 @@ __all__ = [
     "S3CommitError",
     "StoreRejected",
     "StoreUnsuitable",
+    "TooLarge",
     "Unavailable",
 ]
 
@@ -143,6 +145,15 @@ class InvalidDestination(Refused):
 
 class InvalidRecord(Refused):
     """A record on the store is damaged, is not ours, or is not what was written."""
+
+
+class TooLarge(InvalidRecord):
+    """An object is longer than the caller reads: it was not read."""
+
+    @classmethod
+    def of(cls, uri: str, size: int, limit: int) -> TooLarge:
+        """Return the error for an object of ``size`` bytes, of which ``limit`` would be read at most."""
+        return cls(f"{uri} has {size} bytes; no more than {limit} are read of such an object")
 
 
 class NoSuchJob(Refused):

@@ -68,6 +68,26 @@ def _floor(room: str) -> int:
     raise AssertionError(f"{room} has no floor in the house: give it one")
 
 
+#: Where JSON becomes structs. Elsewhere what is wrong with it would be msgspec's error, not a record's.
+DECODERS = {"protocol/records/codec.py", "protocol/file_list.py"}
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_records_are_read_with_a_limit(path: Path) -> None:
+    """Whoever reads an object says how long it may be, and whoever decodes one lets the codec do it."""
+    where = str(path.relative_to(ROOT))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        assert where in DECODERS or not called.startswith(("msgspec.json.decode", "msgspec.json.Decoder")), (
+            f"{where}:{node.lineno} decodes by itself"
+        )
+        reads = called == "Get" or (called.endswith("store.get") and len(node.args) > 1)
+        limited = len(node.args) > 2 or any(keyword.arg == "limit" for keyword in node.keywords)
+        assert limited or not reads, f"{where}:{node.lineno} reads without a limit"
+
+
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     """A module imports only from its own floor and from the floors below it."""

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from airflow_s3commit.exceptions import AuditFailed
+from airflow_s3commit.protocol.limits import Count
 from airflow_s3commit.protocol.records import Counts, ManifestRecord, SealReference
-from airflow_s3commit.protocol.records.codec import Count
 from airflow_s3commit.protocol.statistics import ColumnStatistics
 
 __all__ = ["AuditCheck", "AuditReport", "AuditRules", "audit"]

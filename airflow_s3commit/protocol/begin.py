@@ -13,10 +13,11 @@ from airflow_s3commit.protocol.conflicts import check_unchanged, find_plan, make
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.lock import release_lock, take_lock
-from airflow_s3commit.protocol.records import JobRecord, PlanRecord, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.records import JobRecord, PlanRecord, SavedSuccess, StateRecord, largest
 from airflow_s3commit.protocol.sealed import load_seal, load_stage_seals, verify_pendingsets
 from airflow_s3commit.protocol.setup import load_job
 from airflow_s3commit.protocol.state import move, read_state
+from airflow_s3commit.protocol.success import SuccessData
 
 __all__ = ["begin"]
 
@@ -90,7 +91,7 @@ def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
 
 def _standing_success(context: JobContext) -> SavedSuccess | None:
     try:
-        fetched = context.store.get(context.bucket, context.layout.success)
+        fetched = context.store.get(context.bucket, context.layout.success, limit=largest(SuccessData))
     except NoSuchKey:
         return None
     return SavedSuccess(etag=fetched.info.etag, body=fetched.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from airflow_s3commit.exceptions import JobClosed, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol.conflicts import find_plan, planned_objects
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.file_list import FileList
@@ -13,6 +13,7 @@ from airflow_s3commit.protocol.lock import CommitLock, release_lock
 from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import PlanRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.state import pinned_etags
 from airflow_s3commit.protocol.uploads import delete_objects
 from airflow_s3commit.store.base import Doomed
 
@@ -83,17 +84,21 @@ class CommitRun:
 
     def pinned(self, state: StateRecord) -> tuple[SealRecord, PlanRecord]:
         """Read the seal and plan that the state names; a caller's own expectation must agree."""
+        seal_etag, plan_etag = pinned_etags(self.context, state)
         for told, pinned, what in (
-            (self.seal_etag, state.seal_etag, "seal"),
-            (self.plan_etag, state.plan_etag, "plan"),
+            (self.seal_etag, seal_etag, "seal"),
+            (self.plan_etag, plan_etag, "plan"),
         ):
             if told is not None and told.strip('"') != pinned:
                 raise JobClosed(
                     f"{self.context.name} is being committed with another {what} than the one handed over"
                 )
-        plan = find_plan(self.context, state.plan_etag)
-        assert plan is not None
-        return load_seal(self.context, state.seal_etag).record, plan.record
+        plan = find_plan(self.context, plan_etag)
+        if plan is None:
+            raise InvalidRecord(
+                f"{self.context.staging_uri(self.context.layout.plan)} is missing; plan again"
+            )
+        return load_seal(self.context, seal_etag).record, plan.record
 
     def delete_planned(self, plan: PlanRecord) -> None:
         """Delete what the plan replaces, each object only as it was planned; not what the job overwrote."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.commit_run import CommitRun
@@ -11,8 +12,17 @@ from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.progress import Progress
-from airflow_s3commit.protocol.records import Counts, SealRecord, ShardRecord, StateRecord, encode
+from airflow_s3commit.protocol.records import (
+    Counts,
+    SealRecord,
+    ShardRecord,
+    StateRecord,
+    decode,
+    encode,
+    largest,
+)
 from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.state import pinned_etags
 from airflow_s3commit.protocol.uploads import complete_uploads
 
 __all__ = ["complete_all", "complete_one_shard", "complete_shards"]
@@ -43,24 +53,25 @@ def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, sha
 
     """
     counts = _complete(run, seal, lambda number: number % state.shards == shard, None)
-    assert state.seal_etag is not None
     context = run.context
-    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=state.seal_etag, counts=counts)
+    seal_etag, _ = pinned_etags(context, state)
+    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=seal_etag, counts=counts)
     context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
     clean_if_ended(context)
 
 
 def complete_shards(context: JobContext, state: StateRecord) -> set[int]:
     """Return the numbers of the shards that are known to be complete."""
+    store, bucket = context.store, context.staging_bucket
+    keys = {context.layout.shard(shard): shard for shard in range(state.shards)}
+    listed = [info for info in store.list_objects(bucket, context.layout.shards) if info.key in keys]
     shards: set[int] = set()
-    for shard in range(state.shards):
-        key = context.layout.shard(shard)
-        stored = journal.find(context.store, context.staging_bucket, key, ShardRecord)
-        if stored is not None and (stored.record.job_id, stored.record.seal_etag) == (
-            context.job_id,
-            state.seal_etag,
-        ):
-            shards.add(shard)
+    for info, outcome in journal.fetch_listed(store, bucket, listed, lambda _: largest(ShardRecord)):
+        if isinstance(outcome, InvalidRecord):
+            raise outcome
+        record = decode(ShardRecord, outcome.body, context.staging_uri(info.key))
+        if (record.job_id, record.seal_etag) == (context.job_id, state.seal_etag):
+            shards.add(keys[info.key])
     return shards
 
 

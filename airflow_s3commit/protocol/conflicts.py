@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import islice
 
 import msgspec
@@ -35,6 +36,7 @@ from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import partition_of
+from airflow_s3commit.protocol.limits import PLAN_PART_BYTES
 from airflow_s3commit.protocol.listing_choice import choose_listing
 from airflow_s3commit.protocol.records import (
     JobOptions,
@@ -44,6 +46,7 @@ from airflow_s3commit.protocol.records import (
     PlanRecord,
     PlanReference,
     SealRecord,
+    decode_lines,
     encode,
 )
 from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
@@ -163,20 +166,18 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
         InvalidRecord: A part is missing or was changed.
 
     """
-    decoder = msgspec.json.Decoder(PlannedObject)
     for part in plan.parts:
         key = context.layout.plan_part(plan.plan_id, part.number)
         try:
-            fetched = context.store.get(context.staging_bucket, key)
+            fetched = context.store.get(context.staging_bucket, key, limit=PLAN_PART_BYTES)
         except NoSuchKey:
             raise InvalidRecord(f"{context.staging_uri(key)} is missing; plan again") from None
         if fetched.info.etag != part.etag:
             raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
-        for planned in decoder.decode_lines(fetched.body):
+        where = context.staging_uri(key)
+        for planned in decode_lines(PlannedObject, BytesIO(fetched.body), where):
             if context.layout.destination.relative(planned.key) is None:
-                raise InvalidRecord(
-                    f"{context.staging_uri(key)} names {planned.key}, outside the destination"
-                )
+                raise InvalidRecord(f"{where} names {planned.key}, outside the destination")
             yield planned
 
 

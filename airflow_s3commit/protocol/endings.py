@@ -7,13 +7,13 @@ from itertools import islice
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.destination import Destination, join_uri
-from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.journal import Stored, fetch_listed
 from airflow_s3commit.protocol.layout import aborted_prefix, manifests_prefix
-from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, decode
+from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, decode, largest
 from airflow_s3commit.protocol.survey import JobSummary, committed_summary
-from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
+from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore
 
 __all__ = ["Endings", "aborted_summary", "latest_endings"]
 
@@ -54,35 +54,36 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> E
         complete = complete and len(listed) <= _LISTED
         found += (info for info in listed[:_LISTED] if info.key.endswith(".json"))
     latest = heapq.nlargest(most, found, key=lambda info: info.modified)
-    calls = [(info.key, Get(destination.bucket, info.key)) for info in latest]
     jobs: dict[str, JobSummary] = {}
-    for key, outcome in store.perform(calls):
-        if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
-            raise outcome
-        if isinstance(outcome, Fetched):
-            jobs[key] = _summary(destination, key, outcome)
+    for info, outcome in fetch_listed(
+        store, destination.bucket, latest, lambda key: largest(_kind(destination, key))
+    ):
+        jobs[info.key] = _summary(destination, info.key, outcome)
     return Endings(jobs=[jobs[info.key] for info in latest if info.key in jobs], complete=complete)
 
 
-def _summary(destination: Destination, key: str, fetched: Fetched) -> JobSummary:
-    where = join_uri(destination.bucket, key)
-    age = max(fetched.date - fetched.info.modified, 0.0)
-    is_abort = key.startswith(aborted_prefix(destination))
+def _kind(destination: Destination, key: str) -> type[ManifestRecord | AbortedRecord]:
+    return AbortedRecord if key.startswith(aborted_prefix(destination)) else ManifestRecord
+
+
+def _summary(destination: Destination, key: str, fetched: Fetched | InvalidRecord) -> JobSummary:
+    age = max(fetched.date - fetched.info.modified, 0.0) if isinstance(fetched, Fetched) else None
     try:
-        if not is_abort:
-            record = decode(ManifestRecord, fetched.body, where)
-            return committed_summary(Stored(record, fetched.info.etag, fetched.info.modified, fetched.date))
-        aborted = decode(AbortedRecord, fetched.body, where)
+        if isinstance(fetched, InvalidRecord):
+            raise fetched
+        record = decode(_kind(destination, key), fetched.body, join_uri(destination.bucket, key))
     except InvalidRecord as error:
         return JobSummary(
             job_id=key.rpartition("/")[2].removesuffix(".json"),
             destination=None,
             staging=None,
-            state="aborted" if is_abort else "committed",
+            state="aborted" if _kind(destination, key) is AbortedRecord else "committed",
             age=age,
             problem=str(error),
         )
-    return aborted_summary(aborted, destination, age)
+    if isinstance(record, AbortedRecord):
+        return aborted_summary(record, destination, age)
+    return committed_summary(Stored(record, fetched.info.etag, fetched.info.modified, fetched.date))
 
 
 def aborted_summary(aborted: AbortedRecord, destination: Destination, age: float | None) -> JobSummary:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
-from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX
+from airflow_s3commit.protocol.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, UploadEtag
-from airflow_s3commit.protocol.records import decode
+from airflow_s3commit.protocol.records import decode, largest
 
-__all__ = ["decode_pending", "decode_pendingset", "decode_uploads"]
+__all__ = ["decode_pending", "decode_pendingset", "decode_uploads", "pending_bytes"]
 
 
 def decode_pendingset(body: bytes, where: str) -> PendingSet:
@@ -35,6 +35,11 @@ def decode_pending(body: bytes, where: str) -> PendingUpload:
 
     """
     return _unquoted(decode(PendingUpload, body, where))
+
+
+def pending_bytes(key: str) -> int:
+    """Return how many bytes are read of a ``.pending`` or, under every other name, a pendingset at most."""
+    return largest(PendingUpload if key.endswith(PENDING_SUFFIX) else PendingSet)
 
 
 def decode_uploads(body: bytes, where: str) -> list[PendingUpload]:

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.destination import Destination, join_uri
-from airflow_s3commit.protocol.foreign_pendingset import decode_pending, decode_pendingset
+from airflow_s3commit.protocol.foreign_pendingset import decode_pending, decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, check_id
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
@@ -171,10 +171,15 @@ def read_files(
 
     """
     for batch in in_batches(files, _AHEAD):
-        calls = [(number, Get(file.bucket, file.key)) for number, file in enumerate(batch)]
+        calls = [
+            (number, Get(file.bucket, file.key, pending_bytes(file.key))) for number, file in enumerate(batch)
+        ]
         outcomes = dict(store.perform(calls))
         for number, file in enumerate(batch):
             outcome = outcomes.pop(number)
+            if isinstance(outcome, InvalidRecord):
+                yield file, outcome
+                continue
             if isinstance(outcome, S3CommitError):
                 raise outcome
             assert isinstance(outcome, Fetched)

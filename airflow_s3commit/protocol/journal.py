@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import NoSuchKey, OutcomeUnknown, PreconditionFailed
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+    OutcomeUnknown,
+    PreconditionFailed,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.destination import join_uri
-from airflow_s3commit.protocol.records import decode, encode
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.limits import MIB
+from airflow_s3commit.protocol.records import decode, encode, largest
+from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 
-__all__ = ["Stored", "create", "find", "load", "swap"]
+__all__ = ["Stored", "create", "fetch_listed", "find", "load", "swap"]
+
+#: Records that are fetched at once, and their bytes together unless one alone has more.
+_AHEAD = 64
+_AHEAD_BYTES = 64 * MIB
 
 R = TypeVar("R", bound=Struct)
 
@@ -43,7 +55,7 @@ def load(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
         InvalidRecord: What is there is not such a record.
 
     """
-    fetched = store.get(bucket, key)
+    fetched = store.get(bucket, key, limit=largest(kind))
     record = decode(kind, fetched.body, join_uri(bucket, key))
     return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date)
 
@@ -59,6 +71,46 @@ def find(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] 
         return load(store, bucket, key, kind)
     except NoSuchKey:
         return None
+
+
+def fetch_listed(
+    store: ObjectStore, bucket: str, listed: Iterable[ObjectInfo], limit: Callable[[str], int]
+) -> Iterator[tuple[ObjectInfo, Fetched | InvalidRecord]]:
+    """Read objects that a listing showed, several at once; yield each, or that it is too large, in any order.
+
+    What is gone by now is left out. As many are held as are small together, or one that is not.
+
+    Args:
+        store: The store.
+        bucket: The bucket.
+        listed: The objects.
+        limit: How many bytes are read at most of the object with a key.
+
+    Raises:
+        S3CommitError: One could not be read.
+
+    """
+    for group in _small_groups(listed):
+        for info, outcome in store.perform(
+            [(info, Get(bucket, info.key, limit(info.key))) for info in group]
+        ):
+            if isinstance(outcome, Fetched | InvalidRecord):
+                yield info, outcome
+            elif isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
+                raise outcome
+
+
+def _small_groups(listed: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    group: list[ObjectInfo] = []
+    size = 0
+    for info in listed:
+        if group and (len(group) == _AHEAD or size + info.size > _AHEAD_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(info)
+        size += info.size
+    if group:
+        yield group
 
 
 def create(store: ObjectStore, bucket: str, key: str, record: R, *, conditional: bool = True) -> Stored[R]:

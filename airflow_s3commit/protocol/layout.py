@@ -192,9 +192,14 @@ class Layout:
         """Return the key of one part of a plan's list of objects, in the staging bucket."""
         return self.staging.key(f"plan/{plan_id}/{number}.jsonl")
 
+    @property
+    def shards(self) -> str:
+        """Prefix of the records of complete shards, in the staging bucket."""
+        return self.staging.key("shards/")
+
     def shard(self, number: int) -> str:
         """Return the key of the record of a complete shard, in the staging bucket."""
-        return self.staging.key(f"shards/{number}.json")
+        return f"{self.shards}{number}.json"
 
     @property
     def success(self) -> str:

@@ -13,15 +13,21 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from tempfile import SpooledTemporaryFile
+from typing import IO
 
-import msgspec
-
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, NoSuchUpload, PreconditionFailed
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+    NoSuchUpload,
+    PreconditionFailed,
+    TooLarge,
+)
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.file_list import FileList
-from airflow_s3commit.protocol.layout import SUCCESS, Layout
+from airflow_s3commit.protocol.layout import SUCCESS, Layout, check_id
+from airflow_s3commit.protocol.limits import LINE_BYTES, LIST_BYTES
 from airflow_s3commit.protocol.pendingset import IOStatistics
 from airflow_s3commit.protocol.records import (
     Counts,
@@ -31,7 +37,9 @@ from airflow_s3commit.protocol.records import (
     PlanRecord,
     SealRecord,
     decode,
+    decode_lines,
     encode,
+    largest,
 )
 from airflow_s3commit.protocol.state import find_manifest, read_state
 from airflow_s3commit.protocol.success import (
@@ -45,6 +53,7 @@ from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 __all__ = [
     "latest_manifest",
     "manifest_files",
+    "named_job",
     "read_manifest",
     "read_success",
     "write_manifest",
@@ -147,7 +156,7 @@ def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
 
     """
     key = destination.key(SUCCESS)
-    body = store.get(destination.bucket, key).body
+    body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
     where = join_uri(destination.bucket, key)
     if not body:
         raise InvalidRecord(f"{where} is empty: the classic committer's marker, not a manifest")
@@ -174,13 +183,26 @@ def latest_manifest(store: ObjectStore, destination: Destination) -> ManifestRec
         InvalidRecord: ``_SUCCESS`` was not written by this package.
 
     """
-    success = read_success(store, destination)
-    if success.manifest_uri is None or success.jobId is None:
-        where = join_uri(destination.bucket, destination.key(SUCCESS))
+    return read_manifest(store, destination, named_job(read_success(store, destination), destination))
+
+
+def named_job(success: SuccessData, destination: Destination) -> str:
+    """Return the job whose manifest ``_SUCCESS`` points to.
+
+    Raises:
+        InvalidRecord: It points to none: it was not written by this package, or is damaged.
+
+    """
+    where = join_uri(destination.bucket, destination.key(SUCCESS))
+    if success.manifest_uri is None or not success.jobId:
         raise InvalidRecord(
-            f"{where} names no manifest: it was written by {success.committer or 'another committer'}"
+            f"{where} names no manifest: it was written by {success.committer or 'another committer'}; name"
+            " the job that is meant, or go by a listing of the destination"
         )
-    return read_manifest(store, destination, success.jobId)
+    try:
+        return check_id(success.jobId)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{where}: {error}") from error
 
 
 def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[FileEntry]:
@@ -201,17 +223,24 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
         if digest.hexdigest() != manifest.files_sha256:
             raise _changed(manifest)
         spool.seek(0)
-        decoder = msgspec.json.Decoder(FileEntry)
-        for line in spool:
-            yield decoder.decode(line)
+        yield from decode_lines(FileEntry, _lines(spool, manifest), manifest.files)
+
+
+def _lines(spool: IO[bytes], manifest: ManifestRecord) -> Iterator[bytes]:
+    while line := spool.readline(LINE_BYTES + 1):
+        if len(line) > LINE_BYTES:
+            raise InvalidRecord(f"{manifest.files} has a line of more than {LINE_BYTES} bytes")
+        yield line
 
 
 def _pieces(store: ObjectStore, manifest: ManifestRecord) -> Iterator[bytes]:
     bucket, key = split_uri(manifest.files)
     info = store.head(bucket, key)
     if info.size <= _READ_BYTES:
-        yield store.get(bucket, key).body
+        yield store.get(bucket, key, limit=_READ_BYTES).body
         return
+    if info.size > LIST_BYTES:
+        raise TooLarge.of(manifest.files, info.size, LIST_BYTES)
     try:
         for first in range(0, info.size, _READ_BYTES):
             yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
@@ -280,12 +309,16 @@ def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext
 
 def _success_etag(context: JobContext, job_id: str) -> str | None:
     """Return the standing marker's ETag, None if there is none, or the job id itself if it is this job's."""
+    store, bucket, key = context.store, context.bucket, context.layout.success
     try:
-        fetched = context.store.get(context.bucket, context.layout.success)
+        fetched = store.get(bucket, key, limit=largest(SuccessData))
     except NoSuchKey:
         return None
+    except TooLarge:
+        # No marker of any committer's, and written over like all that is not this job's.
+        return store.head(bucket, key).etag
     try:
-        standing = decode(SuccessData, fetched.body, join_uri(context.bucket, context.layout.success))
+        standing = decode(SuccessData, fetched.body, join_uri(bucket, key))
     except InvalidRecord:
         return fetched.info.etag
     return job_id if standing.jobId == job_id else fetched.info.etag

@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.statistics import ColumnStatistics
-from airflow_s3commit.store.base import CheckedEtag, PartEtag
+from airflow_s3commit.protocol.limits import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.statistics import KnownColumns
+from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
 __all__ = [
     "IOStatistics",
@@ -31,8 +32,6 @@ __all__ = [
 #: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.
 PendingsetFormat: TypeAlias = Literal["hadoop-3.4.2", "hadoop-3.3"]
 
-_Text = Annotated[str, Meta(min_length=1)]
-_Count = Annotated[int, Meta(ge=0)]
 _MD5 = re.compile("[0-9a-fA-F]{32}")
 
 #: Checksums that a completion can name. Others are left out of it, as Hadoop does.
@@ -42,11 +41,17 @@ _CHECKSUMS = frozenset({"CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"})
 class IOStatistics(Struct, frozen=True, kw_only=True):
     """Hadoop's ``IOStatisticsSnapshot``."""
 
-    counters: dict[str, int] = field(default_factory=dict)
-    gauges: dict[str, int] = field(default_factory=dict)
-    minimums: dict[str, int] = field(default_factory=dict)
-    maximums: dict[str, int] = field(default_factory=dict)
-    meanstatistics: dict[str, Any] = field(default_factory=dict)
+    counters: dict[Line, Integer] = field(default_factory=dict)
+    gauges: dict[Line, Integer] = field(default_factory=dict)
+    minimums: dict[Line, Integer] = field(default_factory=dict)
+    maximums: dict[Line, Integer] = field(default_factory=dict)
+    meanstatistics: dict[Line, dict[Line, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse means that are no sums and counts: what is nested without end cannot be written again."""
+        for name, mean in self.meanstatistics.items():
+            if any(isinstance(value, list | dict) for value in mean.values()):
+                raise ValueError(f"the mean statistic {name} is nested too deep")
 
 
 class UploadExtra(Struct, frozen=True, kw_only=True):
@@ -59,9 +64,9 @@ class UploadExtra(Struct, frozen=True, kw_only=True):
 
     """
 
-    upload: _Text
-    rows: _Count | None = None
-    statistics: dict[str, ColumnStatistics] | None = None
+    upload: Text
+    rows: Count | None = None
+    statistics: KnownColumns | None = None
 
 
 class UploadEtag(Struct, frozen=True):
@@ -74,9 +79,9 @@ class UploadEtag(Struct, frozen=True):
 
     """
 
-    etag: _Text
-    checksumAlgorithm: str | None = None  # noqa: N815 - Hadoop's name
-    checksum: str | None = None
+    etag: Text
+    checksumAlgorithm: Line | None = None  # noqa: N815 - Hadoop's name
+    checksum: Line | None = None
 
 
 class PendingUpload(Struct, frozen=True, kw_only=True):
@@ -105,21 +110,21 @@ class PendingUpload(Struct, frozen=True, kw_only=True):
     """
 
     version: int = 2
-    filename: str | None = None
-    uri: _Text
-    uploadId: _Text  # noqa: N815 - Hadoop's name, as are the next ones in this case
-    bucket: _Text
-    destinationKey: _Text  # noqa: N815
-    created: _Count = 0
-    saved: _Count = 0
-    date: str | None = ""
-    jobId: str | None = ""  # noqa: N815
-    taskId: str | None = ""  # noqa: N815
-    text: str | None = ""
-    etags: list[_Text | UploadEtag]
-    extraData: dict[str, str] | None = field(default_factory=dict)  # noqa: N815
-    length: _Count
-    partCount: int = 0  # noqa: N815
+    filename: Line | None = None
+    uri: Text
+    uploadId: Text  # noqa: N815 - Hadoop's name, as are the next ones in this case
+    bucket: Text
+    destinationKey: Text  # noqa: N815
+    created: Milliseconds = 0
+    saved: Milliseconds = 0
+    date: Line | None = ""
+    jobId: Line | None = ""  # noqa: N815
+    taskId: Line | None = ""  # noqa: N815
+    text: Prose | None = ""
+    etags: Annotated[list[Text | UploadEtag], Meta(max_length=MAX_PARTS)]
+    extraData: dict[Line, Prose] | None = field(default_factory=dict)  # noqa: N815
+    length: Count
+    partCount: Integer = 0  # noqa: N815
     iostatistics: IOStatistics | None = None
     s3commit: UploadExtra | None = None
 
@@ -173,11 +178,11 @@ def _part_etag(etag: UploadEtag) -> PartEtag:
 class TaskExtra(Struct, frozen=True, kw_only=True):
     """Which task attempt a pendingset is of, and the nonce of its writer."""
 
-    stage: _Text
-    stage_attempt: _Text
-    task: _Text
-    attempt: _Text
-    nonce: _Text
+    stage: Text
+    stage_attempt: Text
+    task: Text
+    attempt: Text
+    nonce: Text
 
 
 class PendingSet(Struct, frozen=True, kw_only=True):
@@ -193,7 +198,7 @@ class PendingSet(Struct, frozen=True, kw_only=True):
     """
 
     version: int = 3
-    jobId: str | None = ""  # noqa: N815 - Hadoop's name
+    jobId: Line | None = ""  # noqa: N815 - Hadoop's name
     commits: list[PendingUpload]
     iostatistics: IOStatistics | None = None
     s3commit: TaskExtra | None = None

@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
 )
 from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.limits import KIB
 from airflow_s3commit.protocol.preflight import check_bucket
 from airflow_s3commit.protocol.sandbox import BODY, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
@@ -63,7 +64,7 @@ def _directory(box: Sandbox) -> Finding:
 def _objects(box: Sandbox) -> Finding:
     box.put("object")
     key = box.key("object")
-    if box.store.get(box.bucket, key).body != BODY:
+    if box.store.get(box.bucket, key, limit=KIB).body != BODY:
         return Finding("failed", "an object came back other than it was written", "use another store")
     listed = [info.key for info in box.store.list_objects(box.bucket, box.home.prefix)]
     box.store.delete(box.bucket, key)

@@ -34,6 +34,7 @@ from airflow_s3commit.protocol.completion import complete_all, complete_one_shar
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.finish import finish
 from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.limits import MAX_SHARDS
 from airflow_s3commit.protocol.lock import take_lock
 from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import (
@@ -45,7 +46,7 @@ from airflow_s3commit.protocol.records import (
     StateRecord,
 )
 from airflow_s3commit.protocol.setup import load_job
-from airflow_s3commit.protocol.state import find_manifest, gone, is_spent, move, read_state
+from airflow_s3commit.protocol.state import find_manifest, gone, is_spent, move, pinned_etags, read_state
 from airflow_s3commit.store.counting import counting
 
 __all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
@@ -109,14 +110,17 @@ def begin_shards(
 
     Args:
         context: The job.
-        shards: How many; the tasks are dealt out to them in turn.
+        shards: How many, from 1 to 4,096; the tasks are dealt out to them in turn.
         seal_etag: See `commit_job`.
         plan_etag: See `commit_job`.
 
     Raises:
+        ValueError: More shards than a commit can be cut into.
         S3CommitError: As `commit_job`.
 
     """
+    if shards > MAX_SHARDS:
+        raise ValueError(f"a commit is cut into at most {MAX_SHARDS} shards, not {shards}")
     run = CommitRun(context, seal_etag, plan_etag, shards=max(shards, 1))
     with naming(context, "begin"):
         return _drive(run, _begin_step)
@@ -310,6 +314,8 @@ def _rolling_back(
 ) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
     """Hold the lock while the block publishes, and roll the job back if the block finds it cannot be."""
     context, files = run.context, None
+    # A state that is damaged says nothing about the records that the commit goes by: nothing is rolled back.
+    pinned_etags(context, current.record)
     try:
         job = load_job(context)
         if run.lock is None and job.options.needs_lock:

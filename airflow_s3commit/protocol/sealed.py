@@ -9,7 +9,7 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.pendingset import PendingSet, TaskExtra
-from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealRecord, decode
+from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealRecord, decode, largest
 from airflow_s3commit.store.base import Fetched, Get
 
 __all__ = [
@@ -81,7 +81,7 @@ def each_pendingset(
     numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
     for tasks in _in_groups(pair for number, pair in numbered if wanted(number)):
         calls = [
-            (number, Get(context.staging_bucket, pendingset_key(context, stage, task)))
+            (number, Get(context.staging_bucket, pendingset_key(context, stage, task), largest(PendingSet)))
             for number, (stage, task) in enumerate(tasks)
         ]
         outcomes = dict(context.store.perform(calls))

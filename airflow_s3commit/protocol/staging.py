@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
-from airflow_s3commit.protocol.foreign_pendingset import decode_uploads
-from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.foreign_pendingset import decode_uploads, pending_bytes
+from airflow_s3commit.protocol.journal import Stored, fetch_listed
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
@@ -28,8 +28,7 @@ from airflow_s3commit.protocol.records import JobRecord, StateRecord
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.protocol.tracking import INTENT_SUFFIX, key_digest
-from airflow_s3commit.store.base import Fetched, Get, ObjectStore, Upload
-from airflow_s3commit.store.calls import in_batches
+from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
 
 __all__ = [
     "Claims",
@@ -44,9 +43,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-#: Records that are fetched at once.
-_AHEAD = 64
 
 #: For each upload's id, the folders that claim it.
 Claims = dict[str, list["StagingFolder"]]
@@ -213,24 +209,20 @@ def _is_id(job_id: str) -> bool:
 
 def _recorded_ids(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
     bucket = folder.staging.bucket
-    keys = (
-        info.key
+    records = (
+        info
         for info in store.list_objects(bucket, folder.staging.prefix)
         if info.key.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX))
     )
-    for batch in in_batches(keys, _AHEAD):
-        for key, outcome in store.perform([(key, Get(bucket, key)) for key in batch]):
-            if isinstance(outcome, NoSuchKey):
-                continue
-            if isinstance(outcome, S3CommitError):
-                raise outcome
-            assert isinstance(outcome, Fetched)
-            yield from _ids_in(outcome.body, join_uri(bucket, key))
+    for info, outcome in fetch_listed(store, bucket, records, pending_bytes):
+        yield from _ids_in(outcome, join_uri(bucket, info.key))
 
 
-def _ids_in(body: bytes, where: str) -> list[str]:
+def _ids_in(fetched: Fetched | InvalidRecord, where: str) -> list[str]:
     try:
-        return [upload.uploadId for upload in decode_uploads(body, where)]
+        if isinstance(fetched, InvalidRecord):
+            raise fetched
+        return [upload.uploadId for upload in decode_uploads(fetched.body, where)]
     except InvalidRecord:
         logger.warning(
             "%s cannot be read; what it names is judged by key and age alone", where, exc_info=True

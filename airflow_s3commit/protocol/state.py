@@ -28,6 +28,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.limits import PROSE
 from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, State, StateRecord, encode
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "gone",
     "is_spent",
     "move",
+    "pinned_etags",
     "read_state",
     "require_state",
     "spend",
@@ -83,6 +85,8 @@ def move(
         OutcomeUnknown: The answer was lost; read the state again.
 
     """
+    if changes.get("reason") is not None:
+        changes["reason"] = changes["reason"][:PROSE]
     record = msgspec.structs.replace(
         current.record,
         state=to,
@@ -121,6 +125,19 @@ def require_state(context: JobContext, *allowed: State) -> Stored[StateRecord]:
     return stored
 
 
+def pinned_etags(context: JobContext, state: StateRecord) -> tuple[str, str]:
+    """Return the ETags of the seal and the plan that a commit goes by.
+
+    Raises:
+        InvalidRecord: The state names none.
+
+    """
+    if state.seal_etag is None or state.plan_etag is None:
+        where = context.staging_uri(context.layout.state)
+        raise InvalidRecord(f"{where} says that the job is {state.state}, and names no seal or no plan")
+    return state.seal_etag, state.plan_etag
+
+
 def find_manifest(context: JobContext) -> ManifestRecord | None:
     """Return the manifest that proves the job committed, or None."""
     stored = journal.find(context.store, context.bucket, context.layout.manifest, ManifestRecord)
@@ -142,7 +159,10 @@ def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str
 
     """
     record = AbortedRecord(
-        job_id=context.job_id, since=context.now_ms(), reason=reason, context=dict(job_context)
+        job_id=context.job_id,
+        since=context.now_ms(),
+        reason=reason[:PROSE] if reason is not None else None,
+        context=dict(job_context),
     )
     context.store.put(context.bucket, context.layout.aborted, encode(record))
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-__all__ = ["ColumnStatistics", "Columns", "Value", "add_columns"]
+from airflow_s3commit.protocol.limits import MAX_COLUMNS, Count, Line
+
+__all__ = ["ColumnStatistics", "Columns", "KnownColumns", "Value", "add_columns"]
 
 #: A least or greatest value as JSON holds it; dates and times in ISO 8601, decimals as text.
-Value: TypeAlias = bool | int | float | str | None
-
-_Count = Annotated[int, Meta(ge=0)]
+Value: TypeAlias = bool | int | float | Line | None
 
 
 class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,8 +28,8 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     """
 
-    values: _Count | None = None
-    nulls: _Count | None = None
+    values: Count | None = None
+    nulls: Count | None = None
     least: Value = None
     greatest: Value = None
     decimal: bool = False
@@ -46,6 +46,9 @@ class ColumnStatistics(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Columns: TypeAlias = Mapping[str, ColumnStatistics]
+
+#: The same in a record.
+KnownColumns: TypeAlias = Annotated[dict[Line, ColumnStatistics], Meta(max_length=MAX_COLUMNS)]
 
 
 def add_columns(one: Columns | None, other: Columns | None) -> dict[str, ColumnStatistics] | None:
@@ -72,5 +75,9 @@ def _outer(
         return None
     if one.decimal != other.decimal:
         return None
-    bound: Value = pick(mine, theirs, key=Decimal if one.decimal else None)
+    try:
+        bound: Value = pick(mine, theirs, key=Decimal if one.decimal else None)
+    except ArithmeticError:
+        # A bound that says it is a decimal number and is none.
+        return None
     return bound

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_s3commit.causes import ending
-from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.exceptions import NoSuchKey, TooLarge
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.layout import (
     manifests_prefix,
     time_key,
 )
+from airflow_s3commit.protocol.limits import MIB
 from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["asked_time", "known_time", "tells_when_uploads_began"]
@@ -30,13 +31,16 @@ _TOLERANCE_SECONDS = 60.0
 
 _SMALL = (".json", PENDING_SUFFIX, PENDINGSET_SUFFIX)
 
+#: Nothing of the record is wanted but the time at which it was read.
+_SMALL_BYTES = MIB
+
 
 def known_time(store: ObjectStore, destination: Destination) -> float | None:
     """Return the store's time, in seconds since the epoch, by reading; None if there is no record to read."""
     for bucket, key in _small_records(store, destination):
         try:
-            return store.get(bucket, key).date
-        except NoSuchKey:
+            return store.get(bucket, key, limit=_SMALL_BYTES).date
+        except (NoSuchKey, TooLarge):
             continue
     return None
 
@@ -76,6 +80,6 @@ def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tup
     yield destination.bucket, lock_key(destination)
     for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination), aborted_prefix(destination)):
         for info in store.list_objects(destination.bucket, prefix):
-            if info.key.endswith(_SMALL):
+            if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:
                 yield destination.bucket, info.key
                 break

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit.protocol.limits import Integer, Line, Milliseconds, Prose
 from airflow_s3commit.protocol.pendingset import IOStatistics
 
 __all__ = ["MANIFEST_DIAGNOSTIC", "MAX_FILENAMES", "SUCCESS_NAME", "SuccessData"]
@@ -44,18 +45,18 @@ class SuccessData(Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(pattern="^" + SUCCESS_NAME.replace(".", r"\.") + r"\Z")]
     success: bool = True
-    timestamp: int = 0
-    date: str | None = ""
-    hostname: str | None = ""
-    committer: str | None = ""
-    description: str | None = ""
-    jobId: str | None = ""  # noqa: N815 - Hadoop's name
-    jobIdSource: str | None = ""  # noqa: N815 - Hadoop's name
-    metrics: dict[str, int] = field(default_factory=dict)
-    diagnostics: dict[str, str] = field(default_factory=dict)
-    filenames: list[str] = field(default_factory=list)
-    state: str | None = None
-    stage: str | None = None
+    timestamp: Milliseconds = 0
+    date: Line | None = ""
+    hostname: Line | None = ""
+    committer: Line | None = ""
+    description: Prose | None = ""
+    jobId: Line | None = ""  # noqa: N815 - Hadoop's name
+    jobIdSource: Line | None = ""  # noqa: N815 - Hadoop's name
+    metrics: dict[Line, Integer] = field(default_factory=dict)
+    diagnostics: dict[Line, Prose] = field(default_factory=dict)
+    filenames: list[Line] = field(default_factory=list)
+    state: Line | None = None
+    stage: Line | None = None
     iostatistics: IOStatistics | None = None
 
     @property

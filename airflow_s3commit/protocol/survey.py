@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.foreign_pendingset import decode_pendingset
+from airflow_s3commit.protocol.foreign_pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX, manifests_prefix
 from airflow_s3commit.protocol.parts import pending_parts
@@ -36,12 +36,9 @@ from airflow_s3commit.protocol.staging import (
 )
 from airflow_s3commit.protocol.store_time import known_time
 from airflow_s3commit.protocol.uploads import PendingId
-from airflow_s3commit.store.base import Fetched, Get, ObjectStore, Upload
-from airflow_s3commit.store.calls import in_batches
+from airflow_s3commit.store.base import ObjectStore, Upload
 
 __all__ = ["JobSummary", "UploadSummary", "committed_summary", "list_jobs", "pending_uploads"]
-
-_BATCH = 64
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
@@ -255,13 +252,11 @@ def _output(context: JobContext, folder: StagingFolder) -> Counts:
         return Counts()
     bucket, total = context.staging_bucket, Counts()
     listed = context.store.list_objects(bucket, folder.staging.prefix)
-    keys = (info.key for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
-    for batch in in_batches(keys, _BATCH):
-        for key, outcome in context.store.perform([(key, Get(bucket, key)) for key in batch]):
-            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
-                raise outcome
-            if isinstance(outcome, Fetched):
-                total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(key))))
+    pendingsets = (info for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
+    for info, outcome in journal.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
+        if isinstance(outcome, InvalidRecord):
+            raise outcome
+        total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(info.key))))
     return total
 
 

@@ -19,13 +19,14 @@ from collections.abc import Container, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.foreign_pendingset import decode_uploads
+from airflow_s3commit.protocol.foreign_pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
     holds_job_id,
 )
+from airflow_s3commit.protocol.limits import INTENT_BYTES
 from airflow_s3commit.protocol.pendingset import PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import JobOptions, encode
 from airflow_s3commit.protocol.uploads import PendingId
@@ -117,7 +118,7 @@ def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
 
 def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
     try:
-        body = context.store.get(context.staging_bucket, key).body
+        body = context.store.get(context.staging_bucket, key, limit=pending_bytes(key)).body
         uploads = decode_uploads(body, context.staging_uri(key))
         for upload in uploads:
             context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
@@ -154,7 +155,8 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
 
 def _intended_key(context: JobContext, intent: str) -> str:
     """Read the key that an intent was written for; check that it is that key, below the destination."""
-    key = context.store.get(context.staging_bucket, intent).body.decode(errors="replace")
+    body = context.store.get(context.staging_bucket, intent, limit=INTENT_BYTES).body
+    key = body.decode(errors="replace")
     if not intent.endswith(f"-{key_digest(key)}{INTENT_SUFFIX}"):
         raise InvalidRecord(f"{context.staging_uri(intent)} was changed after it was written")
     context.layout.destination.check_data_key(context.bucket, key)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.destination import join_uri
-from airflow_s3commit.protocol.layout import SUCCESS, manifests_prefix
-from airflow_s3commit.protocol.manifest import read_manifest, read_success
+from airflow_s3commit.protocol.layout import manifests_prefix
+from airflow_s3commit.protocol.manifest import named_job, read_manifest, read_success
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.destination import Destination
@@ -36,14 +36,8 @@ def find_generation(store: ObjectStore, destination: Destination, job_id: str | 
         success = read_success(store, destination)
     except NoSuchKey:
         return _newest(store, destination)
-    if success.manifest_uri is None or not success.jobId:
-        raise InvalidRecord(
-            f"{join_uri(destination.bucket, destination.key(SUCCESS))} names no manifest: it was written by"
-            f" {success.committer or 'another committer'}; name the job whose files are to be read, or read"
-            " the destination by listing it"
-        )
     # Not the newest one where this is gone: that would be an older generation.
-    return read_manifest(store, destination, success.jobId)
+    return read_manifest(store, destination, named_job(success, destination))
 
 
 def _newest(store: ObjectStore, destination: Destination) -> ManifestRecord:

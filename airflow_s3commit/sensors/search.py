@@ -58,8 +58,9 @@ class ManifestSearch:
         return success
 
     def _look_at(self, job_id: str) -> Look:
-        where = self._view.where(job_id)
+        where = f"the manifest of job {job_id!r}"
         try:
+            where = self._view.where(job_id)
             manifest = self._view.manifest(job_id)
         except NoSuchKey:
             return Look(None, f"no manifest at {where} yet", "absent")

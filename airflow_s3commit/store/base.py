@@ -171,11 +171,17 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get(self, bucket: str, key: str) -> Fetched:
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
         """Read a whole object: records and pendingsets, never data.
+
+        Args:
+            bucket: The bucket.
+            key: The key.
+            limit: How many bytes are read at most: nothing longer is held in memory. None for no limit.
 
         Raises:
             NoSuchKey: It is not there.
+            TooLarge: It is longer than ``limit``.
 
         """
         ...

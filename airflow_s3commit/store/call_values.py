@@ -70,6 +70,7 @@ class Get(Struct, frozen=True, gc=False):
 
     bucket: str
     key: str
+    limit: int | None = None
 
 
 class DeleteMany(Struct, frozen=True, gc=False):

@@ -33,8 +33,8 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:
                 return None
             case Head(bucket, key):
                 return store.head(bucket, key)
-            case Get(bucket, key):
-                return store.get(bucket, key)
+            case Get(bucket, key, limit):
+                return store.get(bucket, key, limit=limit)
             case DeleteMany(bucket, doomed):
                 return store.delete_many(bucket, doomed)
     except S3CommitError as error:

@@ -88,6 +88,7 @@ class Lines:
         path: str,
         body: bytes = b"",
         header: str | None = None,
+        limit: int | None = None,
     ) -> None:
         """Begin an exchange.
 
@@ -99,11 +100,12 @@ class Lines:
             path: The key, and the query if there is one, as they stand in a URL.
             body: What a completion or a bulk delete sends.
             header: A header that this request alone has.
+            limit: Bytes of a body that are read at most; None for no limit.
 
         """
         free = self._free[operation]
         line = free.pop() if free else self._new_line(operation)
-        line.of = of
+        line.of, line.limit = of, limit
         if address is not line.address or keys is not line.keys or header is not None:
             line.sign_as(address, keys, header)
         handle = line.handle

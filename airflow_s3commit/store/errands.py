@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from airflow_s3commit.store.base import Complete, DeleteMany
+from airflow_s3commit.store.base import Complete, DeleteMany, Get
 from airflow_s3commit.store.bulk_delete import check_bulk
 from airflow_s3commit.store.errors import Request
 from airflow_s3commit.store.spelling import OF_UPLOADS, OPERATIONS
@@ -71,6 +71,11 @@ class Errand(Struct, eq=False):
             check_bulk(call.bucket, call.doomed)
         elif not call.key or (isinstance(call, OF_UPLOADS) and not call.upload_id):
             self._request = self.request
+
+    @property
+    def limit(self) -> int | None:
+        """How many bytes are read of an object at most."""
+        return self.call.limit if isinstance(self.call, Get) else None
 
     @property
     def request(self) -> Request:

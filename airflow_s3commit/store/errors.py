@@ -41,6 +41,7 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
     StoreRejected,
+    TooLarge,
     Unavailable,
 )
 from airflow_s3commit.store.answers import retry_after
@@ -179,6 +180,16 @@ class Request:
         where = f"s3://{self.bucket}/{self.key or ''}"
         upload = f" (upload {self.upload_id})" if self.upload_id else ""
         return f"{self.operation} of {where}{upload}"
+
+    def check_size(self, size: int, limit: int | None) -> None:
+        """Refuse an object that is longer than is to be read of it.
+
+        Raises:
+            TooLarge: It is.
+
+        """
+        if limit is not None and size > limit:
+            raise TooLarge.of(f"s3://{self.bucket}/{self.key}", size, limit)
 
     @property
     def permission(self) -> str:

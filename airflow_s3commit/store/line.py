@@ -31,6 +31,9 @@ WITH_BODY = frozenset({"CompleteMultipartUpload", "DeleteObjects"})
 #: and to be handed each line of a head costs a thirtieth of what the whole exchange does.
 WITHOUT_HEAD = frozenset({"CompleteMultipartUpload", "AbortMultipartUpload"})
 
+#: Bytes of a body that are read in any case: an error's document has fewer.
+ERROR_BYTES = 16 * 1024
+
 #: Options that make a request's method, by S3's name of the operation.
 METHODS: dict[str, tuple[tuple[int, Any], ...]] = {
     "CompleteMultipartUpload": ((pycurl.POST, True),),
@@ -74,27 +77,43 @@ class Line:
         has_body: Whether its requests have a body.
         free: As given.
         of: What its exchange is of.
+        limit: Bytes that are read of its answer's body at most; None for no limit.
         address: How its last request was sent.
         keys: Whose that was.
 
     """
 
-    __slots__ = ("_body", "_head", "address", "free", "handle", "has_body", "keys", "of")
+    __slots__ = (
+        "_announced",
+        "_body",
+        "_head",
+        "_size",
+        "address",
+        "free",
+        "handle",
+        "has_body",
+        "keys",
+        "limit",
+        "of",
+    )
 
     def __init__(self, operation: str, settings: LineSettings, free: list[Line]) -> None:
         self.has_body = operation in WITH_BODY
         self.free = free
         self.of: object = None
+        self.limit: int | None = None
         self.address: Address | None = None
         self.keys: ReadOnlyCredentials | None = None
         self._head: list[bytes] = []
         self._body: list[bytes] = []
+        self._size = self._announced = 0
         self.handle = handle = pycurl.Curl()
         for option, value in (*_options(settings), *METHODS[operation]):
             handle.setopt(option, value)
         if operation not in WITHOUT_HEAD:
             handle.setopt(pycurl.HEADERFUNCTION, self._head.append)
-        handle.setopt(pycurl.WRITEFUNCTION, self._body.append)
+        # Records are read by the thousand, uploads completed by the million: only the former are measured.
+        handle.setopt(pycurl.WRITEFUNCTION, self._keep if operation == "GetObject" else self._body.append)
 
     def reply(self) -> Reply:
         """Return the answer, which is complete."""
@@ -104,19 +123,41 @@ class Line:
             b"".join(head) if head else self._when_to_come_again(),
             body[0] if len(body) == 1 else b"".join(body),
         )
-        head.clear()
-        body.clear()
+        self._clear()
         return reply
+
+    def _keep(self, piece: bytes) -> int:
+        """Keep a piece of the body; beyond the limit take none, which makes libcurl end the transfer."""
+        if not self._size and self.limit is not None:
+            # Told so before the first byte is kept, an object that is too long costs no more than its head.
+            self._announced = _content_length(self._head)
+        self._size += len(piece)
+        if self._is_full():
+            return 0
+        self._body.append(piece)
+        return len(piece)
+
+    def _is_full(self) -> bool:
+        # What a store says of an error is let in, however small the object was to be.
+        size = max(self._size, self._announced)
+        return self.limit is not None and size > max(self.limit, ERROR_BYTES)
+
+    def _clear(self) -> None:
+        self._head.clear()
+        self._body.clear()
+        self._size = self._announced = 0
 
     def _when_to_come_again(self) -> bytes:
         """Return as a head what libcurl read in one that was not handed over."""
         seconds = self.handle.getinfo(pycurl.RETRY_AFTER)
         return b"HTTP/1.1\r\nRetry-After: %d\r\n\r\n" % seconds if seconds else b""
 
-    def failure(self, code: int, message: str) -> Exception:
-        """Return botocore's error for one of libcurl's."""
-        self._head.clear()
-        self._body.clear()
+    def failure(self, code: int, message: str) -> Reply | Exception:
+        """Return botocore's error for one of libcurl's; or the answer that was cut off at its limit."""
+        if code == pycurl.E_WRITE_ERROR and self._is_full():
+            self._body.clear()
+            return self.reply()
+        self._clear()
         url = _place(self.handle.getinfo(pycurl.EFFECTIVE_URL))
         if code in NOT_TRUSTED:
             return SSLError(endpoint_url=url, error=CertificateError("CERTIFICATE_VERIFY_FAILED"))
@@ -167,6 +208,15 @@ def _options(settings: LineSettings) -> Iterator[tuple[int, Any]]:
         yield pycurl.CAINFO, None
     else:
         yield pycurl.CAINFO, settings.authorities
+
+
+def _content_length(head: list[bytes]) -> int:
+    """Return the length that the last answer in a head tells; 0 if it tells none."""
+    for line in reversed(head):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length" and value.strip().isdigit():
+            return int(value)
+    return 0
 
 
 def _place(url: str) -> str:

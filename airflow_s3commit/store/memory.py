@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import (
     NoSuchUpload,
     PreconditionFailed,
     StoreRejected,
+    TooLarge,
 )
 from airflow_s3commit.store.base import (
     MAX_PARTS,
@@ -117,10 +118,12 @@ class MemoryStore:
         """See `ObjectStore.head`."""
         return self._object(bucket, key).info
 
-    def get(self, bucket: str, key: str) -> Fetched:
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
         """See `ObjectStore.get`."""
         with self._lock:
             stored = self._object(bucket, key)
+            if limit is not None and stored.info.size > limit:
+                raise TooLarge.of(f"s3://{bucket}/{key}", stored.info.size, limit)
             return Fetched(stored.info, stored.body, self._now())
 
     def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:

@@ -92,13 +92,14 @@ def completed_etag(reply: Reply | Exception) -> str | None:
     return found[3].decode() if found else None
 
 
-def read_reply(request: Request, reply: Reply | Exception, now: float) -> Outcome:
+def read_reply(request: Request, reply: Reply | Exception, now: float, limit: int | None = None) -> Outcome:
     """Return what a call's verb returns.
 
     Args:
         request: Which request it was.
         reply: Its answer; or, as one of `CLIENT_ERRORS`, why there is none.
         now: The time of an answer that does not say its own, in seconds since the epoch.
+        limit: Bytes that are read of an object at most; the answer's body is cut off beyond.
 
     Raises:
         S3CommitError: What the call's verb raises.
@@ -122,6 +123,7 @@ def read_reply(request: Request, reply: Reply | Exception, now: float) -> Outcom
         case _:
             answer = _description(request, reply)
             info = described(request, answer)
+            request.check_size(info.size, limit)
             if len(reply.body) != info.size:
                 raise request.unanswered("the answer's end is missing")
             date = answered_at(answer)

@@ -135,7 +135,9 @@ class Round(Generic[T]):
             self._refer(errand)
         else:
             errand.address, errand.keys = way
-            self._lines.start(errand, OPERATIONS[kind], *way, path=path_of(call), body=body_of(call))
+            self._lines.start(
+                errand, OPERATIONS[kind], *way, path=path_of(call), body=body_of(call), limit=errand.limit
+            )
 
     def _send_deletes(self, errand: Errand, call: DeleteMany, way: Way) -> None:
         if not call.doomed:
@@ -183,7 +185,7 @@ class Round(Generic[T]):
             return False
         outcome: Outcome
         try:
-            outcome = read_reply(errand.request, reply, self._clock.time())
+            outcome = read_reply(errand.request, reply, self._clock.time(), errand.limit)
         except (OutcomeUnknown, Unavailable) as error:
             if is_too_much(reply, error):
                 self._throttle.slow_down()

@@ -158,7 +158,7 @@ class S3Store(UploadVerbs):
             request, lambda: described(request, self._client.head_object(Bucket=bucket, Key=key))
         )
 
-    def get(self, bucket: str, key: str) -> Fetched:
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
         """See `ObjectStore.get`."""
         request = Request("GetObject", bucket, key)
 
@@ -166,7 +166,10 @@ class S3Store(UploadVerbs):
             answer = self._client.get_object(Bucket=bucket, Key=key)
             # Its own context manager would give the raw stream, which does not notice a missing end.
             with closing(answer["Body"]) as body:
-                return Fetched(described(request, answer), body.read(), self._date(answer))
+                info = described(request, answer)
+                # The client reads no more than the length that the answer tells.
+                request.check_size(info.size, limit)
+                return Fetched(info, body.read(), self._date(answer))
 
         return self._send(request, attempt)
 

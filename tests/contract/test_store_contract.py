@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     PreconditionFailed,
     StoreRejected,
+    TooLarge,
 )
 from airflow_s3commit.store.base import (
     MIN_PART_BYTES,
@@ -487,6 +488,32 @@ class TestManyCalls:
         assert isinstance(outcomes["missing"], NoSuchKey)
         assert outcomes["delete"] == []
         assert subject.names() == ["done", "there"]
+
+    def test_no_more_is_read_than_wanted(self, subject: Subject) -> None:
+        """An object that is longer than its reader's limit is refused by name and size, in verb and call."""
+        size = 3 * 1024 * 1024
+        subject.put("long", bytes(size))
+        subject.put("short", b"12345")
+        bucket, key = subject.bucket, subject.key("long")
+        calls: dict[str, Call] = {
+            "whole": Get(bucket, key, limit=size),
+            "long": Get(bucket, key, limit=size - 1),
+            "far too long": Get(bucket, key, limit=4),
+            "short": Get(bucket, subject.key("short"), limit=5),
+            "short, but too long": Get(bucket, subject.key("short"), limit=4),
+            "missing": Get(bucket, subject.key("missing"), limit=4),
+        }
+        outcomes: dict[str, Outcome] = dict(subject.store.perform(calls.items()))
+        bodies = {name: len(found.body) for name, found in outcomes.items() if isinstance(found, Fetched)}
+        refused = {name: str(error) for name, error in outcomes.items() if isinstance(error, TooLarge)}
+        assert bodies == {"whole": size, "short": 5}
+        assert refused.keys() == {"long", "far too long", "short, but too long"}
+        assert all(
+            f"s3://{bucket}/{key} has {size} bytes" in refused[name] for name in ("long", "far too long")
+        )
+        assert isinstance(outcomes["missing"], NoSuchKey)
+        with pytest.raises(TooLarge, match=f"has {size} bytes"):
+            subject.store.get(bucket, key, limit=size - 1)
 
     @pytest.mark.parametrize("name", AWKWARD_NAMES)
     def test_keys_are_the_same_keys(self, subject: Subject, name: str) -> None:

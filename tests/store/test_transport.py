@@ -23,12 +23,13 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
     StoreRejected,
+    TooLarge,
     Unavailable,
 )
 from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, ObjectInfo, Outcome
 from airflow_s3commit.store.connection import new_client
 from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit.store.s3 import S3Config, S3Store, TransportName
 from tests.fakes import ManualClock
 from tests.store.fault_server import COMPLETED, DATE_TEXT, Cut, FaultServer, Say, Seen
 from tests.store.wire import DATE, Answer, Wire, error_body
@@ -156,6 +157,16 @@ class TestAnswers:
         assert asked.method == "HEAD"
         assert head == ObjectInfo("k", 5, "e", DATE, {"job": "j-1"})
         assert got == Fetched(head, b"12345", DATE)
+
+    @pytest.mark.parametrize("transport", ["curl", "boto3"])
+    def test_an_object_that_is_too_long(self, transport: TransportName) -> None:
+        """An object beyond its reader's limit is refused by what the answer's head says, its body unread."""
+        with FaultServer(Say(200, bytes(100_000), FOUND, missing=600_000_000)) as server:
+            store = S3Store.connect(server.config, retry=RetryPolicy(deadline=0.0), transport=transport)
+            ((_, outcome),) = store.perform([(0, Get("lake", "k", limit=1_000_000))])
+            assert isinstance(outcome, TooLarge)
+            assert str(outcome).startswith("s3://lake/k has 600100000 bytes")
+            assert len(server.seen) == 1
 
     def test_a_store_that_is_silent(self) -> None:
         """An answer that does not come in the client's read timeout was lost."""

@@ -7,7 +7,7 @@ writer's own object, and the nonce tells.
 
 from __future__ import annotations
 
-from airflow_s3commit.protocol.records.codec import decode, encode
+from airflow_s3commit.protocol.records.codec import decode, decode_lines, encode, largest
 from airflow_s3commit.protocol.records.job import (
     AbortedRecord,
     AbortReport,
@@ -63,5 +63,7 @@ __all__ = [
     "State",
     "StateRecord",
     "decode",
+    "decode_lines",
     "encode",
+    "largest",
 ]

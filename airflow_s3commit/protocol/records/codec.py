@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidRecord, TooLarge
+from airflow_s3commit.protocol.limits import LARGEST
 
-__all__ = ["Count", "Text", "Versioned", "decode", "encode", "from_plain"]
+__all__ = ["Versioned", "decode", "decode_lines", "encode", "from_plain", "largest"]
 
-#: Text that is not empty.
-Text = Annotated[str, Meta(min_length=1)]
+#: What msgspec and Python raise for values that are not what a record has, or are nested too deep.
+_UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, RecursionError, ArithmeticError)
 
-#: A number of things.
-Count = Annotated[int, Meta(ge=0)]
+#: Characters of an explanation, or of a value that is shown in one.
+_SHOWN = 500
 
 R = TypeVar("R", bound=Struct)
+
+
+def largest(kind: type[Struct]) -> int:
+    """Return how many bytes a record of a type has at most: nothing longer is read, or written."""
+    return LARGEST[kind.__name__]
 
 
 def encode(record: Struct) -> bytes:
@@ -28,11 +34,14 @@ def encode(record: Struct) -> bytes:
         InvalidRecord: It would not.
 
     """
+    name = type(record).__name__
     try:
         body = msgspec.json.encode(record)
         msgspec.json.decode(body, type=type(record))
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise InvalidRecord(f"a {type(record).__name__} cannot be saved: {error}") from error
+    except _UNREADABLE as error:
+        raise _invalid(f"a {name} cannot be saved", error) from error
+    if len(body) > largest(type(record)):
+        raise TooLarge.of(f"a {name} that is to be saved", len(body), largest(type(record)))
     return body
 
 
@@ -45,15 +54,36 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
         where: The URI it came from, for the message.
 
     Raises:
-        InvalidRecord: It is empty, cut short, or not of this type and version.
+        InvalidRecord: It is empty, cut short, not of this type and version, or beyond a limit.
 
     """
     if not body:
         raise InvalidRecord(f"{where} is empty; a {kind.__name__} was expected")
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InvalidRecord(f"{where} is not a valid {kind.__name__}: {error}") from error
+    except _UNREADABLE as error:
+        raise _invalid(f"{where} is not a valid {kind.__name__}", error) from error
+
+
+def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[R]:
+    """Read records that stand one on a line, as they are asked for.
+
+    Args:
+        kind: Their type.
+        lines: The lines.
+        where: The URI they came from, for the message.
+
+    Raises:
+        InvalidRecord: A line is not of this type, or beyond a limit.
+
+    """
+    decoder = msgspec.json.Decoder(kind)
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = decoder.decode(line)
+        except _UNREADABLE as error:
+            raise _invalid(f"line {number} of {where} is not a valid {kind.__name__}", error) from error
+        yield record
 
 
 def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
@@ -65,13 +95,16 @@ def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
         name: What it is, with its article, for the message.
 
     Raises:
-        InvalidRecord: An entry is missing or of another type.
+        InvalidRecord: An entry is missing, of another type, or beyond a limit.
 
     """
     try:
-        return msgspec.convert(dict(mapping), type=kind)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise InvalidRecord(f"{mapping!r} is not {name}: {error}") from error
+        record = msgspec.convert(dict(mapping), type=kind)
+        # Python's text may hold what JSON, and a key, cannot.
+        msgspec.json.encode(record)
+    except _UNREADABLE as error:
+        raise _invalid(f"{_shown(mapping)} is not {name}", error) from error
+    return record
 
 
 class Versioned(Struct, frozen=True, kw_only=True):
@@ -83,3 +116,16 @@ class Versioned(Struct, frozen=True, kw_only=True):
         """Refuse another version."""
         if self.version != 1:
             raise ValueError(f"version {self.version} of {type(self).__name__} is not known, only 1 is")
+
+
+def _invalid(failure: str, error: Exception) -> InvalidRecord:
+    # An explanation may hold the value, whose length nothing limits.
+    return InvalidRecord(f"{failure}: {str(error)[:_SHOWN]}")
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except _UNREADABLE:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -8,8 +8,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit.protocol.limits import (
+    MAX_SHARDS,
+    Attempt,
+    Count,
+    Lease,
+    Line,
+    Milliseconds,
+    Prose,
+    Text,
+)
 from airflow_s3commit.protocol.pendingset import PendingsetFormat
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned, from_plain
+from airflow_s3commit.protocol.records.codec import Versioned, from_plain
 
 __all__ = [
     "AbortReport",
@@ -58,7 +68,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     unique_filenames: bool = True
     track_pending: Literal["task", "s3"] = "task"
     fencing: Literal["required", "best-effort"] = "required"
-    staging: str | None = None
+    staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
 
     @property
@@ -101,9 +111,9 @@ class JobRecord(Versioned, frozen=True, kw_only=True):
     destination: Text
     staging: Text
     options: JobOptions
-    context: dict[str, str] = field(default_factory=dict)
+    context: dict[Line, Prose] = field(default_factory=dict)
     conditional_writes: bool = True
-    created: Count
+    created: Milliseconds
     nonce: Text
 
 
@@ -139,16 +149,16 @@ class StateRecord(Versioned, frozen=True, kw_only=True):
     job_id: Text
     state: State
     owner: Text
-    attempt: Count
-    since: Count
+    attempt: Attempt
+    since: Milliseconds
     nonce: Text
-    seal_etag: str | None = None
-    plan_etag: str | None = None
+    seal_etag: Text | None = None
+    plan_etag: Text | None = None
     begun: bool = False
     reversible: bool = True
-    shards: Annotated[int, Meta(ge=1)] = 1
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1
     saved_success: SavedSuccess | None = None
-    reason: str | None = None
+    reason: Prose | None = None
 
 
 class LockRecord(Versioned, frozen=True, kw_only=True):
@@ -167,7 +177,7 @@ class LockRecord(Versioned, frozen=True, kw_only=True):
     job_id: Text
     staging: Text
     owner: Text
-    lease: Annotated[float, Meta(gt=0)]
+    lease: Lease
     nonce: Text
 
 
@@ -186,9 +196,9 @@ class AbortedRecord(Versioned, frozen=True, kw_only=True):
     """
 
     job_id: Text
-    since: Count
-    reason: str | None = None
-    context: dict[str, str] = field(default_factory=dict)
+    since: Milliseconds
+    reason: Prose | None = None
+    context: dict[Line, Prose] = field(default_factory=dict)
 
 
 class AbortReport(Struct, frozen=True, kw_only=True):

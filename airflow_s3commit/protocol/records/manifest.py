@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+from airflow_s3commit.protocol.limits import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.records.codec import Versioned
 from airflow_s3commit.protocol.records.job import Committer, ConflictMode
 from airflow_s3commit.protocol.records.output import Counts
-from airflow_s3commit.protocol.statistics import ColumnStatistics
+from airflow_s3commit.protocol.statistics import KnownColumns
 
 __all__ = ["FileEntry", "ManifestRecord"]
 
@@ -30,11 +31,11 @@ class FileEntry(Struct, frozen=True, kw_only=True):
 
     key: Text
     size: Count
-    etag: str
+    etag: Line
     rows: Count | None = None
-    partition: str
-    upload: str = ""
-    statistics: dict[str, ColumnStatistics] | None = None
+    partition: Line
+    upload: Line = ""
+    statistics: KnownColumns | None = None
 
 
 class ManifestRecord(Versioned, frozen=True, kw_only=True):
@@ -62,14 +63,14 @@ class ManifestRecord(Versioned, frozen=True, kw_only=True):
     destination: Text
     committer: Committer
     conflict_mode: ConflictMode
-    committed: Count
+    committed: Milliseconds
     counts: Counts
-    partitions: dict[str, Counts]
+    partitions: dict[Line, Counts]
     replaced: Counts
     files: Text
     files_sha256: Text
-    context: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, int] = field(default_factory=dict)
+    context: dict[Line, Prose] = field(default_factory=dict)
+    metrics: dict[Line, Integer] = field(default_factory=dict)
     nonce: Text
 
     def to_dict(self) -> dict[str, Any]:

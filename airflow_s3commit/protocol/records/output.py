@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned, from_plain
-from airflow_s3commit.protocol.statistics import ColumnStatistics, add_columns
+from airflow_s3commit.protocol.limits import Count, Line, Milliseconds, Shard, Text
+from airflow_s3commit.protocol.records.codec import Versioned, from_plain
+from airflow_s3commit.protocol.statistics import KnownColumns, add_columns
 
 __all__ = [
     "CommittedTask",
@@ -37,7 +38,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     files: Count = 0
     bytes: Count = 0
     rows: Count | None = 0
-    columns: dict[str, ColumnStatistics] | None = None
+    columns: KnownColumns | None = None
 
     def plus(self, other: Counts) -> Counts:
         """Add two of them; what is not known of one is not known of the sum."""
@@ -110,8 +111,8 @@ class StageSealRecord(Versioned, frozen=True, kw_only=True):
     stage_attempt: Text
     tasks: list[SealedTask]
     counts: Counts
-    partitions: dict[str, Counts]
-    created: Count
+    partitions: dict[Line, Counts]
+    created: Milliseconds
     nonce: Text
 
 
@@ -131,8 +132,8 @@ class SealRecord(Versioned, frozen=True, kw_only=True):
     job_id: Text
     stages: list[SealedStage]
     counts: Counts
-    partitions: dict[str, Counts]
-    created: Count
+    partitions: dict[Line, Counts]
+    created: Milliseconds
     nonce: Text
 
 
@@ -143,7 +144,7 @@ class SealReference(Struct, frozen=True, kw_only=True):
     etag: Text
     tasks: Count
     counts: Counts
-    partitions: dict[str, Counts]
+    partitions: dict[Line, Counts]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values; the partitions are counted, not listed."""
@@ -162,6 +163,6 @@ class ShardRecord(Versioned, frozen=True, kw_only=True):
     """``shards/<number>.json``: all uploads of one shard of a commit are complete."""
 
     job_id: Text
-    shard: Count
+    shard: Shard
     seal_etag: Text
     counts: Counts

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.protocol.records.codec import Count, Text, Versioned
+from airflow_s3commit.protocol.limits import Count, Line, Text
+from airflow_s3commit.protocol.records.codec import Versioned
 
 __all__ = ["PlanPart", "PlanRecord", "PlanReference", "PlannedObject"]
 
@@ -25,7 +26,7 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
 
     key: Text
     size: Count
-    etag: str
+    etag: Line
     overwritten: bool = False
 
 
