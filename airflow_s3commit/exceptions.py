@@ -43,6 +43,7 @@ __all__ = [
     "DidNotHappen",
     "DuplicateOutput",
     "InvalidDestination",
+    "InvalidOption",
     "InvalidRecord",
     "JobClosed",
     "JobFailed",
@@ -137,6 +138,10 @@ class JobFailed(DidNotHappen):
 
 class PreconditionFailed(Refused):
     """A conditional write or delete found the object other than it was asked to be."""
+
+
+class InvalidOption(Refused, ValueError):
+    """An option is unknown, malformed, or contradicts another."""
 
 
 class InvalidDestination(Refused):

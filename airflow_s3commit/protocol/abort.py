@@ -33,7 +33,7 @@ from airflow_s3commit.protocol.records import AbortedRecord, AbortReport, SavedS
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.stage import find_stage_seal
-from airflow_s3commit.protocol.state import find_manifest, move, read_state, spend
+from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state, spend
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.upload import JOB_METADATA
 from airflow_s3commit.protocol.uploads import (
@@ -123,7 +123,8 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    spend(context, reason, _said_of(context))
+    if not _is_spent_already(context):
+        spend(context, reason, _said_of(context))
     return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
 
 
@@ -133,6 +134,17 @@ def _abort_leftovers(context: JobContext) -> int:
     uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
     return uploads
+
+
+def _is_spent_already(context: JobContext) -> bool:
+    """Tell whether an earlier abort wrote that the id is spent, as it did before it removed the job's record.
+
+    How the job's records are encrypted is known no more by then; a bucket may refuse to have it written anew.
+    """
+    try:
+        return is_spent(context)
+    except InvalidRecord:
+        return False
 
 
 def _said_of(context: JobContext) -> Mapping[str, str]:

@@ -61,6 +61,7 @@ class AttemptFiles:
         self._context = context
         self._extra = extra
         self._is_magic = options.committer == "magic"
+        self._headers = options.object_options.of_data or None
         self._tracker = Tracker(context, options, extra)
         self._part_bytes = part_bytes
         self._min_part_bytes = min_part_bytes
@@ -167,6 +168,7 @@ class AttemptFiles:
             self._sender,
             part_bytes=self._part_bytes,
             content_type=self._content_types[key],
+            headers=self._headers,
             min_part_bytes=self._min_part_bytes,
             in_background=in_background,
             before_start=lambda: self._tracker.intend(number, key),

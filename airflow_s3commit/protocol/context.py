@@ -7,13 +7,15 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.records import JobRecord
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import with_headers
 
 __all__ = ["STEP_NOTE", "JobContext", "naming", "new_uuid"]
 
@@ -76,6 +78,15 @@ class JobContext:
     def name(self) -> str:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
+
+    def as_recorded(self, record: JobRecord) -> JobContext:
+        """Return the context for steps of the job that a record describes.
+
+        Its store's conditions are relied on as the record says, and everything it writes has the headers
+        that the job's options ask of records.
+        """
+        store = with_headers(self.store, record.options.object_options.of_records)
+        return replace(self, store=store, conditional=record.conditional_writes)
 
     def staging_uri(self, key: str) -> str:
         """Return the URI of a key in the staging bucket."""

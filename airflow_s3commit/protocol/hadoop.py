@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.exceptions import InvalidDestination, InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.destination import Destination
@@ -126,6 +126,7 @@ def adopt(
         AuditFailed: There are not as many tasks as expected. Nothing was changed.
         JobClosed: No task committed, so there is nothing to finish; or somebody aborted the job meanwhile.
         JobMismatch: It was adopted before, with other options.
+        InvalidOption: The options say how data is to be kept, whose uploads Hadoop began.
         AlreadyCommitted: An abort came after the commit.
         S3CommitError: As from the job's commit or abort; adopt again.
 
@@ -164,6 +165,12 @@ def _chosen_options(options: JobOptions | None, pendingsets_uri: str | None) -> 
     if options.staging is not None and pendingsets_uri is None:
         raise InvalidDestination(
             "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
+        )
+    asked = options.object_options
+    if asked.of_data != asked.of_records:
+        raise InvalidOption(
+            "Hadoop began an adopted job's uploads: storage class, tags, headers and a public ACL come too"
+            " late for them; of object_options only encryption and an ACL for owners apply, to its records"
         )
     return msgspec.structs.replace(options, unique_filenames=False)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import msgspec
@@ -110,7 +110,7 @@ class Adoption:
         """Set our job up; False if it is committed already."""
         record = set_up_job(self.context, options, {"adopted_from": source})
         if record is not None:
-            self.context = replace(self.context, conditional=record.conditional_writes)
+            self.context = self.context.as_recorded(record)
             self.is_set_up = True
         if find_manifest(self.context) is None:
             return self.is_set_up
@@ -140,7 +140,7 @@ class Adoption:
         """Use conditional writes, or not, as the standing job does."""
         record = find_job(self.context)
         if record is not None:
-            self.context = replace(self.context, conditional=record.conditional_writes)
+            self.context = self.context.as_recorded(record)
 
 
 @dataclass

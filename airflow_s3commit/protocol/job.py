@@ -7,7 +7,6 @@ any point. What a step needs is on the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from airflow_s3commit.clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidRecord
@@ -282,15 +281,11 @@ class Job:
 
     def _live(self) -> JobContext:
         """Return the context of a job whose record is there."""
-        return replace(self._context, conditional=self.record().conditional_writes)
+        return self._context.as_recorded(self.record())
 
     def _live_or_ended(self) -> JobContext:
         """Return the context of a job whose record may have been cleaned up."""
         if self._record is None:
-            record = find_job(self._context)
-            return (
-                self._context
-                if record is None
-                else replace(self._context, conditional=record.conditional_writes)
-            )
-        return self._live()
+            # Kept: a second abort writes as the first did, which has removed the record.
+            self._record = find_job(self._context)
+        return self._context if self._record is None else self._live()

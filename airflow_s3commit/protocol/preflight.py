@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from airflow_s3commit.causes import ending
@@ -17,12 +19,22 @@ from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import store_without_headers
 
 __all__ = ["check_bucket", "check_store", "honours_conditions"]
 
 logger = logging.getLogger(__name__)
 
-_answers: WeakKeyDictionary[ObjectStore, dict[str, bool]] = WeakKeyDictionary()
+
+@dataclass
+class _Known:
+    """What a store's buckets answered to conditions, and with which headers uploads were begun there."""
+
+    conditional: dict[str, bool] = field(default_factory=dict)
+    rehearsed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+
+_known: WeakKeyDictionary[ObjectStore, _Known] = WeakKeyDictionary()
 
 
 def check_store(context: JobContext, options: JobOptions) -> bool:
@@ -45,9 +57,12 @@ def check_store(context: JobContext, options: JobOptions) -> bool:
     }
     for bucket, below in buckets.items():
         check_bucket(store, bucket, below)
-    answers = _answers.setdefault(store, {})
-    if context.bucket not in answers:
-        _rehearse_upload(context)
+    known = _known.setdefault(store_without_headers(store), _Known())
+    headers = options.object_options.of_data
+    if (context.bucket, headers) not in known.rehearsed:
+        _rehearse_upload(context, headers)
+        known.rehearsed.append((context.bucket, headers))
+    answers = known.conditional
     for bucket in buckets:
         if bucket not in answers:
             prefix = context.layout.staging.prefix
@@ -101,11 +116,13 @@ def _refuses_false_conditions(store: ObjectStore, bucket: str, key: str) -> bool
     return True
 
 
-def _rehearse_upload(context: JobContext) -> None:
-    """Start, list and abort an upload, so that missing rights show before any work is done."""
+def _rehearse_upload(context: JobContext, headers: Mapping[str, str]) -> None:
+    """Start, list and abort an upload as tasks will, so that missing rights show before any work is done."""
     store, bucket = context.store, context.bucket
     key = context.layout.destination.key(f"_s3commit/probe-{context.job_id}")
-    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
+    upload_id = store.create_upload(
+        bucket, key, metadata={}, content_type="application/octet-stream", headers=headers or None
+    )
     with ending(
         lambda: store.abort_upload(bucket, key, upload_id),
         f"aborting the probe's upload of {join_uri(bucket, key)}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import (
@@ -23,6 +24,7 @@ from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.preflight import check_store
 from airflow_s3commit.protocol.records import JobOptions, JobRecord
 from airflow_s3commit.protocol.state import find_manifest, first_state, is_spent, read_state
+from airflow_s3commit.store.headers import with_headers
 
 __all__ = ["find_job", "load_job", "set_up_job"]
 
@@ -48,6 +50,7 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
         StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
 
     """
+    context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
         standing = find_job(context)
         if standing is None:

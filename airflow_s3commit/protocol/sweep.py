@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -206,7 +206,7 @@ class _Sweep:
         )
         facts = job_facts(context)
         if facts.job is not None:
-            context = replace(context, conditional=facts.job.conditional_writes)
+            context = context.as_recorded(facts.job)
         changed = self._changed(context, facts, job)
         if changed is None:
             done = _end(context, facts, job)

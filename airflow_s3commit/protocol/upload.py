@@ -7,7 +7,7 @@ Part sizes grow with the part number, so that 10,000 parts hold almost 2 TiB whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 
@@ -42,6 +42,7 @@ class OutputFile:
         sender: Sends the parts.
         part_bytes: Size of the first parts, at least 5 MiB (S3's least).
         content_type: Media type of the object.
+        headers: Further headers that describe the object.
         min_part_bytes: The store's least size of a part.
         in_background: Whether the sender starts the upload too; otherwise it is started when this returns.
         before_start: Called before the upload is started, in the thread that starts it.
@@ -68,6 +69,7 @@ class OutputFile:
         *,
         part_bytes: int,
         content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
         min_part_bytes: int = MIN_PART_BYTES,
         in_background: bool = True,
         before_start: Callable[[], None] = lambda: None,
@@ -77,6 +79,7 @@ class OutputFile:
         self._sender = sender
         self._part_bytes = max(part_bytes, min_part_bytes)
         self._content_type = content_type
+        self._headers = headers
         self._before_start = before_start
         self._on_change = on_change
         self._parts: list[Future[str]] = []
@@ -280,6 +283,7 @@ class OutputFile:
             self.key,
             metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
             content_type=self._content_type,
+            headers=self._headers,
         )
         with undoing(
             lambda: context.store.abort_upload(context.bucket, self.key, upload_id), *self._of_abort

@@ -6,6 +6,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.store.base import DeleteFailure, ObjectInfo
+from airflow_s3commit.store.headers import told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,7 @@ def described(request: Request, answer: Mapping[str, Any]) -> ObjectInfo:
         etag_of(request, answer),
         answer["LastModified"].timestamp(),
         {name.lower(): value for name, value in answer.get("Metadata", {}).items()},
+        told(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
     )
 
 

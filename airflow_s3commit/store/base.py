@@ -65,6 +65,8 @@ class ObjectInfo:
         etag: Its entity tag without the quotes.
         modified: When it was written, in seconds since the epoch by the store's clock.
         metadata: User metadata, keys in lower case. Listings don't carry it: empty there.
+        headers: Further headers that describe it, by name in lower case: storage class, encryption, number
+            of tags, ``cache-control`` and its like, as far as the store says them. Empty in listings.
 
     """
 
@@ -73,6 +75,7 @@ class ObjectInfo:
     etag: str
     modified: float
     metadata: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,7 @@ class ObjectStore(Protocol):
         if_none_match: bool = False,
         if_match: str | None = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Written:
         """Write a small object in one request.
 
@@ -215,6 +219,7 @@ class ObjectStore(Protocol):
             if_none_match: Write only if no object is there.
             if_match: Write only over the object with this ETag.
             content_type: Its media type.
+            headers: Further headers that describe the object, as for `create_upload`.
 
         Raises:
             PreconditionFailed: The condition was false. After an answer was lost and the call sent again,
@@ -249,8 +254,27 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def create_upload(self, bucket: str, key: str, *, metadata: Mapping[str, str], content_type: str) -> str:
-        """Start a multipart upload whose object will carry ``metadata``, and return its id."""
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Start a multipart upload, and return its id.
+
+        Args:
+            bucket: The bucket.
+            key: The key of its object.
+            metadata: User metadata of the object.
+            content_type: Media type of the object.
+            headers: Further headers that describe the object, by name in lower case: its storage class,
+                encryption, ACL, tags, ``cache-control`` and its like, ``x-amz-meta-…``. They are S3's. None
+                leaves them to a store that was given some for all its writes.
+
+        """
         ...
 
     def upload_part(

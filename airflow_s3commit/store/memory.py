@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, TypeVar
+from urllib.parse import parse_qsl
 
 from airflow_s3commit.exceptions import (
     NoSuchBucket,
@@ -38,6 +39,7 @@ from airflow_s3commit.store.base import (
     Written,
 )
 from airflow_s3commit.store.calls import one_by_one
+from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, parameters_of, told
 
 __all__ = ["MemoryStore"]
 
@@ -49,13 +51,14 @@ class _Stored:
     info: ObjectInfo
     body: bytes
     upload_id: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Pending:
     key: str
-    metadata: dict[str, str]
     initiated: float
+    headers: Mapping[str, str]
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
 
 
@@ -142,6 +145,7 @@ class MemoryStore:
         if_none_match: bool = False,
         if_match: str | None = None,
         content_type: str = "application/json",  # noqa: ARG002 - the seam's shape
+        headers: Mapping[str, str] | None = None,
     ) -> Written:
         """See `ObjectStore.put`."""
         with self._lock:
@@ -153,7 +157,8 @@ class MemoryStore:
                 self._match(bucket, key, current, if_match)
             now = self._now()
             etag = _md5(bytes(body)).hexdigest()
-            objects[key] = _Stored(ObjectInfo(key, len(body), etag, now), bytes(body))
+            info = _described(key, len(body), etag, now, headers or {})
+            objects[key] = _Stored(info, bytes(body), headers=dict(headers or {}))
             return Written(etag, now)
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
@@ -195,12 +200,13 @@ class MemoryStore:
         *,
         metadata: Mapping[str, str],
         content_type: str,  # noqa: ARG002 - the seam's shape
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         """See `ObjectStore.create_upload`."""
         with self._lock:
             upload_id = f"upload-{next(self._upload_ids):06d}"
-            lowered = {name.lower(): value for name, value in metadata.items()}
-            self._bucket(bucket).uploads[upload_id] = _Pending(key, lowered, self._now())
+            sent = {f"{METADATA_PREFIX}{name.lower()}": value for name, value in metadata.items()}
+            self._bucket(bucket).uploads[upload_id] = _Pending(key, self._now(), {**(headers or {}), **sent})
             return upload_id
 
     def upload_part(
@@ -225,8 +231,8 @@ class MemoryStore:
                 return stored.info.etag
             pending = self._pending(bucket, key, upload_id)
             body, etag = self._assemble(bucket, pending, etags)
-            info = ObjectInfo(key, len(body), etag, self._now(), pending.metadata)
-            home.objects[key] = _Stored(info, body, upload_id)
+            info = _described(key, len(body), etag, self._now(), pending.headers)
+            home.objects[key] = _Stored(info, body, upload_id, pending.headers)
             del home.uploads[upload_id]
             return etag
 
@@ -296,6 +302,20 @@ class MemoryStore:
     def _match(bucket: str, key: str, current: _Stored | None, if_match: str) -> None:
         if current is None or current.info.etag != if_match.strip('"'):
             raise PreconditionFailed(f"s3://{bucket}/{key} has not the ETag {if_match}")
+
+
+def _described(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
+    """Return what S3 would say of an object that was written with these headers, or reject them."""
+    metadata = {
+        name.removeprefix(METADATA_PREFIX): value
+        for name, value in sent.items()
+        if name.startswith(METADATA_PREFIX)
+    }
+    parameters_of(sent)
+    headers = told(sent)
+    if sent.get("x-amz-tagging"):
+        headers[TAG_COUNT] = str(len(parse_qsl(sent["x-amz-tagging"], keep_blank_values=True)))
+    return ObjectInfo(key, size, etag, modified, metadata, headers)
 
 
 def _md5(content: bytes) -> hashlib._Hash:

@@ -28,13 +28,14 @@ from airflow_s3commit.store.bulk_delete import (
 from airflow_s3commit.store.calls import with_threads
 from airflow_s3commit.store.connection import S3Config, client_config, new_client
 from airflow_s3commit.store.errors import Request
+from airflow_s3commit.store.headers import parameters_of
 from airflow_s3commit.store.lifecycle import abort_days
 from airflow_s3commit.store.listing import OBJECTS
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3_uploads import UploadVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mypy_boto3_s3.client import S3Client
 
@@ -197,18 +198,19 @@ class S3Store(UploadVerbs):
         if_none_match: bool = False,
         if_match: str | None = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Written:
         """See `ObjectStore.put`."""
         request = Request("PutObject", bucket, key)
-        conditions: dict[str, Any] = {}
+        options = parameters_of(headers)
         if if_none_match:
-            conditions["IfNoneMatch"] = "*"
+            options["IfNoneMatch"] = "*"
         if if_match is not None:
-            conditions["IfMatch"] = quoted(if_match)
+            options["IfMatch"] = quoted(if_match)
 
         def attempt() -> Written:
             answer = self._client.put_object(
-                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **conditions
+                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **options
             )
             return Written(etag_of(request, answer), self._date(answer))
 

@@ -12,6 +12,7 @@ from airflow_s3commit.store.body import BufferBody
 from airflow_s3commit.store.checksums import best_checksum
 from airflow_s3commit.store.client_calls import ClientCalls
 from airflow_s3commit.store.errors import NOT_KNOWN, Request
+from airflow_s3commit.store.headers import parameters_of
 from airflow_s3commit.store.listing import ENDLESS, PARTS, UPLOADS
 
 if TYPE_CHECKING:
@@ -46,12 +47,20 @@ class UploadVerbs(ClientCalls):
         self._known_to: dict[str, bool] = {}
         self._without: set[str] = set()
 
-    def create_upload(self, bucket: str, key: str, *, metadata: Mapping[str, str], content_type: str) -> str:
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
         """See `ObjectStore.create_upload`.
 
         An answer that was lost leaves an upload of which nobody knows the id; a listing finds it.
         """
-        options = {"Metadata": metadata, "ContentType": content_type}
+        options = {**parameters_of(headers, metadata), "ContentType": content_type}
         checksum = self._checksum
         if checksum is None or self._known_to.get(bucket) is False:
             return self._create(bucket, key, options)[0]

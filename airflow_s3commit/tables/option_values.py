@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable
 
+from airflow_s3commit.exceptions import InvalidOption
+
 __all__ = [
     "InvalidOption", "at_least", "one_character", "one_of", "parse_bytes", "parse_columns", "parse_flag",
     "parse_limit", "utf8_only",
@@ -15,10 +17,6 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 _KIB = 1024
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-
-
-class InvalidOption(ValueError):
-    """An option is unknown, malformed, or contradicts another."""
 
 
 def parse_columns(value: str) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "exceptions-tree": exceptions_page.tree,
     "file-options": options_page.file_options,
     "job-options": options_page.job_options,
+    "object-options": options_page.object_options,
     "records": records_page.own_records,
     "records-hadoop": records_page.hadoop_records,
     "spark-conf": options_page.spark_conf,

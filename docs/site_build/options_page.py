@@ -8,7 +8,7 @@ from typing import Any
 from records_page import fields_table
 from tables import cell, code, table
 
-from airflow_s3commit.protocol.records import JobOptions, JobReference
+from airflow_s3commit.protocol.records import JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.provider_info import get_provider_info
 from airflow_s3commit.reader.file_options import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
@@ -19,6 +19,7 @@ __all__ = [
     "airflow_config",
     "file_options",
     "job_options",
+    "object_options",
     "read_options",
     "spark_conf",
     "table_options",
@@ -57,6 +58,11 @@ def airflow_config() -> str:
 def job_options() -> str:
     """Return the options of a job."""
     return fields_table(JobOptions)
+
+
+def object_options() -> str:
+    """Return the options of how a job's objects are kept."""
+    return fields_table(ObjectOptions)
 
 
 def write_options() -> str:

@@ -48,10 +48,10 @@ EVERYWHERE = {
 
 #: Structs of the package's own records, in the order in which a job writes them.
 OURS = (
-    "JobRecord", "JobOptions", "StateRecord", "SavedSuccess", "StageSealRecord", "SealedTask", "SealRecord",
-    "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject", "ShardRecord", "ManifestRecord",
-    "FileEntry", "LockRecord", "AbortedRecord", "JobReference", "SealReference", "PlanReference",
-    "CommittedTask", "AbortReport",
+    "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
+    "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
+    "ShardRecord", "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
+    "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 
 HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtra", "IOStatistics")

@@ -20,6 +20,7 @@ class Behaviour(Enum):
     BULK_DELETE_HEEDS_ETAG = "a bulk delete leaves objects whose ETag is another"
     BUCKET_IS_NAMED_BY_HEAD = "describing an object of a bucket that is not there is NoSuchBucket"
     NO_PARTS_IS_REJECTED = "completing with no parts at all is StoreRejected"
+    ENCRYPTS_AS_ASKED = "an object is encrypted as its writer asks, or its write is rejected"
     INITIATED_IS_TRUE = "a pending upload tells when it was begun"
 
 
@@ -30,6 +31,7 @@ DEVIATIONS: dict[tuple[str, Behaviour], str] = {
     ("moto", Behaviour.BULK_DELETE_HEEDS_ETAG): "it ignores ETag in DeleteObjects and deletes",
     ("moto", Behaviour.BUCKET_IS_NAMED_BY_HEAD): "S3 itself: HEAD has no body, so 404 is NoSuchKey",
     ("moto", Behaviour.INITIATED_IS_TRUE): "it says 2010-11-10 of every upload",
+    ("seaweedfs", Behaviour.ENCRYPTS_AS_ASKED): "it ignores aws:kms:dsse (and answers 500 to aws:kms here)",
     ("seaweedfs", Behaviour.BUCKET_IS_NAMED_BY_HEAD): "S3 itself: HEAD has no body, so 404 is NoSuchKey",
     ("seaweedfs", Behaviour.NO_PARTS_IS_REJECTED): "it says NoSuchUpload, and keeps the upload",
 }

@@ -143,6 +143,54 @@ class TestObjects:
         assert subject.names() == []
 
 
+#: Headers that every store keeps and tells.
+TOLD_BY_ALL = {
+    "cache-control": "max-age=60",
+    "content-disposition": "attachment; filename=a.csv",
+    "content-encoding": "gzip",
+    "content-language": "de",
+    "expires": "Thu, 01 Dec 2033 16:00:00 GMT",
+    "x-amz-server-side-encryption": "AES256",
+    "x-amz-storage-class": "STANDARD_IA",
+}
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("verb", ["put", "create_upload"])
+    def test_headers_are_the_objects(self, subject: Subject, verb: str) -> None:
+        """What describes an object when it is written, in one piece or several, HEAD and GET tell again."""
+        key, store = subject.key("a.csv"), subject.store
+        tags = {"x-amz-tagging": "team=data%20%2B%20maps&empty="}
+        headers = {**TOLD_BY_ALL, **tags, "x-amz-acl": "private", "x-amz-meta-team": "maps"}
+        if verb == "put":
+            store.put(subject.bucket, key, b"1", headers=headers)
+        else:
+            upload_id = store.create_upload(
+                subject.bucket, key, metadata={"s3commit-job": "j-1"}, content_type="a/b", headers=headers
+            )
+            etags = [store.upload_part(subject.bucket, key, upload_id, 1, b"1")]
+            store.complete_upload(subject.bucket, key, upload_id, etags)
+        ours = {"s3commit-job": "j-1"} if verb == "create_upload" else {}
+        for info in (store.head(subject.bucket, key), store.get(subject.bucket, key).info):
+            assert info.metadata == {"team": "maps", **ours}
+            assert TOLD_BY_ALL.items() <= info.headers.items()
+            assert info.headers.get("x-amz-tagging-count") == "2"
+        assert subject.names() == ["a.csv"]
+
+    def test_encryption_is_told(self, subject: Subject) -> None:
+        """An object says how it is encrypted, so that who asked for more can see that it got less."""
+        key, headers = subject.key("a"), {"x-amz-server-side-encryption": "aws:kms:dsse"}
+        subject.store.put(subject.bucket, key, b"1", headers=headers)
+        told = subject.store.head(subject.bucket, key).headers
+        assert told == ({} if subject.deviates(Behaviour.ENCRYPTS_AS_ASKED) else headers)
+
+    def test_other_headers_are_rejected(self, subject: Subject) -> None:
+        """A header that describes no object is never sent."""
+        with pytest.raises(StoreRejected, match="x-amz-grant-read"):
+            subject.store.put(subject.bucket, subject.key("a"), b"", headers={"x-amz-grant-read": "id=1"})
+        assert subject.names() == []
+
+
 class TestConditions:
     def test_create_only_meets_an_object(self, subject: Subject) -> None:
         """A create-only write over an existing object is refused and changes nothing."""

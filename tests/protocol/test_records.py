@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.records import (
     JobReference,
     LockRecord,
     ManifestRecord,
+    ObjectOptions,
     PlannedObject,
     PlanPart,
     PlanRecord,
@@ -76,6 +77,23 @@ RECORDS: dict[str, msgspec.Struct] = {
         destination=HERE,
         staging=STAGING,
         options=JobOptions(pendingset_format="hadoop-3.3"),
+        created=1739800000123,
+        nonce="n-1",
+    ),
+    "job-1-object-options": JobRecord(
+        job_id=JOB,
+        destination=HERE,
+        staging=STAGING,
+        options=JobOptions(
+            object_options=ObjectOptions(
+                storage_class="STANDARD_IA",
+                sse="aws:kms",
+                sse_kms_key_id="alias/lake",
+                acl="bucket-owner-full-control",
+                tags={"team": "data"},
+                headers={"cache-control": "max-age=60"},
+            )
+        ),
         created=1739800000123,
         nonce="n-1",
     ),
@@ -188,11 +206,11 @@ RECORDS: dict[str, msgspec.Struct] = {
 }
 
 #: As they were written before a field was added that says nothing if it is not there.
-OLDER = {"aborted-1", "job-1", "job-1-defaults"}
+OLDER = {"aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format"}
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.
-PARTS = {Counts, JobOptions, PlanPart, SavedSuccess, SealedStage, SealedTask}
+PARTS = {Counts, JobOptions, ObjectOptions, PlanPart, SavedSuccess, SealedStage, SealedTask}
 
 UNDER_CONDITIONS = (JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LockRecord)
 

@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.records.job import (
     StateRecord,
 )
 from airflow_s3commit.protocol.records.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.records.object_options import CannedAcl, Encryption, ObjectOptions
 from airflow_s3commit.protocol.records.output import (
     CommittedTask,
     Counts,
@@ -38,16 +39,19 @@ from airflow_s3commit.protocol.records.plan import PlannedObject, PlanPart, Plan
 __all__ = [
     "AbortReport",
     "AbortedRecord",
+    "CannedAcl",
     "CommittedTask",
     "Committer",
     "ConflictMode",
     "Counts",
+    "Encryption",
     "FileEntry",
     "JobOptions",
     "JobRecord",
     "JobReference",
     "LockRecord",
     "ManifestRecord",
+    "ObjectOptions",
     "PlanPart",
     "PlanRecord",
     "PlanReference",

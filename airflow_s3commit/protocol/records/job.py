@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
+from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.limits import (
     MAX_SHARDS,
     Attempt,
@@ -19,7 +21,9 @@ from airflow_s3commit.protocol.limits import (
     Text,
 )
 from airflow_s3commit.protocol.pendingset import PendingsetFormat
+from airflow_s3commit.protocol.records.checked import Checked
 from airflow_s3commit.protocol.records.codec import Versioned, from_plain
+from airflow_s3commit.protocol.records.object_options import ObjectOptions
 
 __all__ = [
     "AbortReport",
@@ -42,7 +46,7 @@ ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
 
 
-class JobOptions(Struct, frozen=True, kw_only=True):
+class JobOptions(Checked, frozen=True, kw_only=True):
     """How a job commits. Part of its identity: a job id set up again must come with the same options.
 
     Attributes:
@@ -59,6 +63,10 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         staging: URI of another prefix for the job's records, if not below the destination.
         pendingset_format: Which Hadoop can read the job's pending uploads: ``hadoop-3.4.2`` or later, or
             ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums beside them. This package reads both.
+        object_options: How the store keeps what the job writes: its class, encryption, ACL, tags, headers.
+
+    Raises:
+        InvalidOption: A field has another type, is none of its choices, or contradicts another.
 
     """
 
@@ -70,6 +78,15 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     fencing: Literal["required", "best-effort"] = "required"
     staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
+
+    def check(self) -> None:
+        """Refuse a staging that is no directory."""
+        if self.staging is not None:
+            try:
+                Destination.parse(self.staging)
+            except InvalidDestination as error:
+                raise InvalidOption(f"staging: {error}") from error
 
     @property
     def needs_lock(self) -> bool:
