@@ -19,6 +19,7 @@ from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
+from starlette.middleware.base import BaseHTTPMiddleware
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
@@ -520,6 +521,8 @@ def test_a_reading_ends_when_the_browser_is_gone(
         "server": ("airflow", 80),
     }
     sent: list[dict[str, Any]] = []
+    # As Airflow's own application has them, which stand between the server and the page.
+    client.app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, onward: onward(request))  # type: ignore[attr-defined]
 
     async def browse() -> None:
         messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
