@@ -14,14 +14,14 @@ from airflow_s3commit.cli.command import store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.finish import told_of_ending
 from airflow_s3commit.cli.output import Column, facts, table
-from airflow_s3commit.cli.parameters import as_uri
+from airflow_s3commit.cli.parameters import as_duration, as_uri
 from airflow_s3commit.cli.session import Session
 from airflow_s3commit.cli.wording import moment, number, plain, several, size
-from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.hadoop import HadoopJob, find_hadoop_jobs
 from airflow_s3commit.protocol.hadoop import adopt as adopt_job
-from airflow_s3commit.protocol.hadoop_files import directory_files, job_id_of, read_files
+from airflow_s3commit.protocol.hadoop import clean_up_hadoop_job, find_hadoop_jobs, rehearse_adoption
+from airflow_s3commit.protocol.hadoop_files import directory_files, job_id_of
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, classify, examine, find_hadoop_job
 from airflow_s3commit.protocol.records import JobOptions
 
 __all__ = ["adopt"]
@@ -45,6 +45,9 @@ __all__ = ["adopt"]
     "--commit", "to_commit", is_flag=True, help="Finish the job: complete what its tasks committed."
 )
 @click.option("--abort", "to_abort", is_flag=True, help="Discard the job: abort every upload of it.")
+@click.option(
+    "--clean-up", "to_clean", is_flag=True, help="Remove what a successful job left; what it published stays."
+)
 @click.option("--apply", "apply", is_flag=True, help="Do it. Without this it is a dry run.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done; the default.")
 @click.option(
@@ -62,52 +65,72 @@ __all__ = ["adopt"]
 )
 @click.option("--expect-tasks", type=int, help="How many tasks the job had; another number is refused.")
 @click.option(
-    "--force", is_flag=True, help="Pass over files that cannot be read, where no committed file is lost."
+    "--accept-partial", is_flag=True, help="Commit although task numbers are missing: publish what is there."
+)
+@click.option(
+    "--older-than",
+    type=as_duration,
+    metavar="DURATION",
+    default="0s",
+    help="Refuse a job with a sign of life since then: it may be alive. Without it you know that it is dead.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="End what may be alive, and pass over files that cannot be read, where no committed file is lost.",
 )
 def adopt(
     session: Session,
     *,
     to_commit: bool,
     to_abort: bool,
+    to_clean: bool,
     apply: bool,
     dry_run: bool,
     pendingsets: str | None,
     conflict_mode: str,
     expect_tasks: int | None,
+    accept_partial: bool,
+    older_than: float,
     force: bool,
 ) -> ExitCode:
     """Finish, or discard, a job that Hadoop's S3A committers left when their driver died.
 
     Without --commit or --abort it lists the jobs of the magic committer. The Hadoop job must be dead. A dry
-    run unless --apply is given. May be run again at any time: it goes on where it was left.
+    run unless --apply is given; it decides as the real run does. May be run again at any time: it goes on
+    where it was left. A successful job is neither finished nor discarded: --clean-up removes its leftovers.
     """
-    if (to_commit and to_abort) or (apply and dry_run):
-        raise click.UsageError("--commit and --abort, and --apply and --dry-run, contradict each other")
-    if not (to_commit or to_abort):
+    if to_commit + to_abort + to_clean > 1 or (apply and dry_run):
+        raise click.UsageError(
+            "--commit, --abort and --clean-up, and --apply and --dry-run, contradict each other"
+        )
+    if not (to_commit or to_abort or to_clean):
         if apply:
-            raise click.UsageError("say what to apply: --commit or --abort")
+            raise click.UsageError("say what to apply: --commit, --abort or --clean-up")
         return _list_jobs(session, pendingsets)
     session.job_id = session.job_id or (job_id_of(pendingsets) if pendingsets is not None else None)
     if session.job_id is None:
         raise click.UsageError("say which job: its UUID, as s3commit adopt DEST lists it")
+    if to_clean:
+        return _clean_up(session, session.job_id, apply=apply)
+    asked: dict[str, Any] = {
+        "commit": to_commit,
+        "job_id": session.job_id,
+        "pendingsets_uri": pendingsets,
+        "options": _options(session, pendingsets, conflict_mode),
+        "expect_tasks": expect_tasks,
+        "accept_partial": accept_partial,
+        "older_than": older_than,
+        "force": force,
+    }
     if not apply:
-        return _dry_run(session, pendingsets, to_commit=to_commit)
+        return _dry_run(session, asked)
     verb = "Commit" if to_commit else "Abort"
     session.output.confirm(
         f"{verb} Hadoop job {session.job_id} on {session.destination.uri}?", yes=session.yes
     )
     with session.output.completing("adopting") as progress:
-        ended = adopt_job(
-            session.store,
-            session.destination.uri,
-            commit=to_commit,
-            job_id=session.job_id,
-            pendingsets_uri=pendingsets,
-            options=_options(session, pendingsets, conflict_mode),
-            expect_tasks=expect_tasks,
-            force=force,
-            progress=progress,
-        )
+        ended = adopt_job(session.store, session.destination.uri, progress=progress, **asked)
     return told_of_ending(session, ended)
 
 
@@ -130,6 +153,7 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
         return ExitCode.OK
     columns = (
         Column("job"),
+        Column("is"),
         Column("tasks", right=True),
         Column("uploads", right=True),
         Column("size", right=True),
@@ -140,6 +164,7 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
     rows = (
         [
             job.job_id,
+            classify(job).status,
             number(job.pendingsets),
             number(job.uploads),
             size(job.bytes),
@@ -153,43 +178,84 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
     return ExitCode.OK
 
 
-def _dry_run(session: Session, pendingsets: str | None, *, to_commit: bool) -> ExitCode:
-    found = _found(session, pendingsets)
+def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
+    with session.output.working("reading Hadoop's files"):
+        found = rehearse_adoption(session.store, session.destination.uri, **asked)
+    job, refused = found.job, found.refusal
     value: dict[str, Any] = {
         "dry_run": True,
-        "would": "commit" if to_commit else "abort",
+        "would": "commit" if asked["commit"] else "abort",
         "job_id": session.job_id,
         "destination": session.destination.uri,
-        "job": _plain(found[0]) if found else None,
+        "job": _plain(job) if job is not None else None,
+        "refused": f"{type(refused).__name__}: {refused}" if refused is not None else None,
     }
-    if not found:
+    if job is None:
         words = (
             f"Hadoop job {session.job_id} left nothing at {session.destination.uri}, or was adopted before"
         )
         session.output.result(value, Text(plain(words)))
         return ExitCode.FINDINGS
-    job = found[0]
     effect = (
         f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
         f" of {several(job.pendingsets, 'task')}"
         f", and discard {number(job.others)} of attempts that do not count"
-        if to_commit
+        if asked["commit"]
         else f"discard {several(job.uploads + job.others, 'upload')}"
+        f", and take back {several(job.published + job.others_published, 'object')}"
     )
+    verdict = classify(job, older_than=asked["older_than"])
     session.output.result(
         value,
         Text("dry run: nothing was changed; --apply does it", style="yellow"),
-        facts([("job", job.job_id), ("directory", job.prefix), ("would", effect)]),
-        *_doubts(found),
+        facts(
+            [
+                ("job", job.job_id),
+                ("directory", job.prefix),
+                ("is", f"{verdict.status}: {verdict.reason}"),
+                ("would", effect if refused is None else "nothing: it is refused"),
+            ]
+        ),
+        Text(plain(str(refused)), style="red") if refused is not None else None,
+        *_doubts([job]),
     )
-    return ExitCode.FINDINGS if to_commit and (job.damaged or not job.pendingsets) else ExitCode.OK
+    return ExitCode.FINDINGS if refused is not None or (asked["commit"] and job.lost) else ExitCode.OK
+
+
+def _clean_up(session: Session, job_id: str, *, apply: bool) -> ExitCode:
+    """Remove what a successful job left, or say what is left."""
+    value: dict[str, Any] = {"would": "clean up", "job_id": job_id, "destination": session.destination.uri}
+    if not apply:
+        job = find_hadoop_job(session.store, session.destination, job_id)
+        verdict = classify(job) if job is not None else None
+        words = "it left nothing" if verdict is None else f"it is {verdict.status}: {verdict.reason}"
+        is_sound = verdict is None or verdict.status == "successful"
+        session.output.result(
+            {**value, "dry_run": True, "job": _plain(job) if job is not None else None},
+            Text("dry run: nothing was changed; --apply does it", style="yellow"),
+            Text(plain(words)),
+        )
+        return ExitCode.OK if is_sound else ExitCode.FINDINGS
+    session.output.confirm(
+        f"Remove what Hadoop job {job_id} left at {session.destination.uri}?", yes=session.yes
+    )
+    with session.output.working("cleaning up"):
+        uploads = clean_up_hadoop_job(session.store, session.destination.uri, job_id)
+    session.output.result(
+        {**value, "result": "cleaned up", "uploads": uploads},
+        Text(
+            f"removed what {job_id} left: {several(uploads, 'upload')} discarded, nothing published changed"
+        ),
+    )
+    return ExitCode.OK
 
 
 def _doubts(found: list[HadoopJob]) -> Iterator[RenderableType]:
     for job in found:
         if job.gaps:
             words = (
-                f"{job.job_id}: {job.gaps} task numbers have no pendingset; see that all its tasks were done"
+                f"{job.job_id}: {job.gaps} task numbers have no pendingset: {job.missing_words};"
+                " see that all its tasks were done"
             )
             yield Text(plain(words), style="yellow")
         for damage in job.damaged:
@@ -211,30 +277,10 @@ def _in_directory(session: Session, pendingsets: str) -> list[HadoopJob]:
     files = directory_files(session.store, Destination.parse(pendingsets), job_id)
     if not files.found and not files.unknown:
         return []
-    damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
-    uploads = stored = 0
-    for _, outcome in read_files(session.store, files.committed, job_id, session.destination):
-        if isinstance(outcome, InvalidRecord):
-            damaged.append(str(outcome))
-        else:
-            uploads += len(outcome.commits)
-            stored += sum(upload.length for upload in outcome.commits)
-    return [
-        HadoopJob(
-            job_id=job_id,
-            prefix=files.uri,
-            application_attempt=files.application_attempt,
-            pendingsets=len(files.committed),
-            uploads=uploads,
-            bytes=stored,
-            others=len(files.others),
-            gaps=files.gaps,
-            modified=files.modified,
-            damaged=tuple(damaged),
-        )
-    ]
+    return [examine(session.store, session.destination, files)]
 
 
 def _plain(job: HadoopJob) -> dict[str, Any]:
+    verdict = classify(job)
     plain_job: dict[str, Any] = msgspec.to_builtins(job)
-    return plain_job
+    return {**plain_job, "status": verdict.status, "reason": verdict.reason}

@@ -25,6 +25,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
     Unavailable,
 )
+from airflow_s3commit.protocol.hadoop_status import Status
 from airflow_s3commit.protocol.survey import JobSummary
 
 __all__ = ["after_error", "for_job"]
@@ -44,6 +45,8 @@ def for_job(summary: JobSummary, session: Session) -> list[NextStep]:
     def run(words: str, name: str, *more: str) -> NextStep:
         return NextStep(words, session.command(name, *more, job_id=summary.job_id))
 
+    if summary.hadoop is not None:
+        return _for_hadoop(summary.hadoop, run)
     match summary.state:
         case _ if summary.problem is not None:
             steps = [run("a record is damaged; if the job is dead, give it up", "abort")]
@@ -66,6 +69,19 @@ def for_job(summary: JobSummary, session: Session) -> list[NextStep]:
         case _:
             steps = [run("it was never set up to the end, or only remains are left", "abort")]
     return steps
+
+
+def _for_hadoop(status: Status, run: Callable[..., NextStep]) -> list[NextStep]:
+    """Return what to do about a job that Hadoop left."""
+    if status == "successful":
+        return [run("it is done; remove what it left", "adopt", "--clean-up")]
+    if status == "perhaps alive":
+        return [run("it may be alive; look again later", "show")]
+    more = ("--accept-partial",) if status == "partial" else ()
+    return [
+        run("if it is dead, see what finishing it would do", "adopt", "--commit", *more),
+        run("or what taking it back would", "adopt", "--abort"),
+    ]
 
 
 def _doctor(session: Session) -> list[NextStep]:

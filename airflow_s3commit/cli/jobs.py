@@ -109,7 +109,7 @@ def about(details: JobDetails) -> Iterator[tuple[str, object]]:
     yield "job", summary.job_id
     yield "destination", summary.destination
     yield "staging", summary.staging
-    yield "state", state_cell(summary.state)
+    yield "state", state_cell(summary.state) if summary.hadoop is None else f"Hadoop's, {summary.hadoop}"
     if summary.since is not None:
         yield (
             "since",
@@ -134,7 +134,7 @@ def about(details: JobDetails) -> Iterator[tuple[str, object]]:
 def _row(summary: JobSummary) -> list[object]:
     return [
         summary.job_id,
-        state_cell(summary.state),
+        state_cell(summary.state) if summary.hadoop is None else f"Hadoop's, {summary.hadoop}",
         age(summary.age),
         number(summary.output.files),
         size(summary.output.bytes),

@@ -25,6 +25,7 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.conflicts import data_objects
 from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.hadoop_status import refuse_to_cut
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import holds_job_id
 from airflow_s3commit.protocol.lock import release_lock
@@ -65,7 +66,8 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
         reason: Why, for the record.
 
     Raises:
-        AlreadyCommitted: It is committed.
+        AlreadyCommitted: It is committed, or a job of Hadoop's that is successful.
+        JobClosed: It is a job of Hadoop's that has published some of its output: adopt it.
         NotReversible: Old data may be gone already; commit again, or use ``force``.
         OutcomeUnknown: An answer was lost; abort again.
 
@@ -77,6 +79,8 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
                 return _abort_unknown(context, reason)
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
+                if current.record.state in ("open", "sealed"):
+                    _refuse_to_cut(context)
                 current = move(context, current, "aborting", reason=reason)
             if current is not None:
                 report = _undo(context, current)
@@ -123,6 +127,7 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: one that ended, or never got one."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    _refuse_to_cut(context)
     if not _is_spent_already(context):
         spend(context, reason, _said_of(context))
     return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
@@ -160,6 +165,12 @@ def _said_of(context: JobContext) -> Mapping[str, str]:
     except InvalidRecord:
         return {}
     return earlier.record.context if earlier is not None else {}
+
+
+def _refuse_to_cut(context: JobContext) -> None:
+    """Refuse where Hadoop's own commit has published some of the job: adopting it takes that back."""
+    layout = context.layout
+    refuse_to_cut(context.store, layout.destination, layout.job_id, _said_of(context).get("adopted_from"))
 
 
 def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:

@@ -8,60 +8,52 @@ know nothing of ours.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import InvalidDestination, InvalidOption, InvalidRecord
+from airflow_s3commit.exceptions import (
+    InvalidDestination,
+    InvalidOption,
+    InvalidRecord,
+    Refused,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.hadoop_abort import ABORT_REASON, prepare_abort
-from airflow_s3commit.protocol.hadoop_adoption import Adoption, take_over
-from airflow_s3commit.protocol.hadoop_files import (
-    HadoopFiles,
-    job_id_of,
-    magic_files,
-    read_files,
-    upload_digest,
+from airflow_s3commit.protocol.hadoop_abort import (
+    ABORT_REASON,
+    check_abort,
+    clean_up,
+    is_ending,
+    prepare_abort,
 )
+from airflow_s3commit.protocol.hadoop_adoption import Adoption, check, is_beyond, take_over
+from airflow_s3commit.protocol.hadoop_files import job_id_of, magic_files
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, examine
 from airflow_s3commit.protocol.layout import Layout
 from airflow_s3commit.protocol.publish import Progress, commit_job
 from airflow_s3commit.protocol.records import AbortReport, JobOptions, ManifestRecord
 from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["HadoopJob", "adopt", "find_hadoop_jobs"]
+__all__ = ["HadoopJob", "Rehearsal", "adopt", "clean_up_hadoop_job", "find_hadoop_jobs", "rehearse_adoption"]
 
 
 @dataclass(frozen=True, slots=True)
-class HadoopJob:
-    """What one job of Hadoop's committers left, for people to decide about.
+class Rehearsal:
+    """What an adoption would do.
 
     Attributes:
-        job_id: Its UUID.
-        prefix: URI of the directory its files are in.
-        application_attempt: The run of the application whose tasks count: the last that committed any.
-        pendingsets: Tasks that committed, in that run.
-        uploads: Pending uploads that those tasks name; what a commit would complete.
-        bytes: Their bytes.
-        others: Uploads named by files that do not count; a commit would abort them.
-        gaps: Task numbers below the greatest one without a pendingset: the job had not finished.
-        modified: When its last file was written, in seconds by the store's clock.
-        damaged: What is wrong with files that cannot be read, or are none of Hadoop's.
+        job: What Hadoop left; None if nothing.
+        refusal: The error that it would raise before it changed anything; None if it would go on.
 
     """
 
-    job_id: str
-    prefix: str
-    application_attempt: int
-    pendingsets: int
-    uploads: int
-    bytes: int
-    others: int
-    gaps: int
-    modified: float
-    damaged: tuple[str, ...] = ()
+    job: HadoopJob | None
+    refusal: S3CommitError | None
 
 
 def find_hadoop_jobs(store: ObjectStore, destination: str) -> list[HadoopJob]:
@@ -71,7 +63,60 @@ def find_hadoop_jobs(store: ObjectStore, destination: str) -> list[HadoopJob]:
     """
     place = Destination.parse(destination)
     found = magic_files(store, place).values()
-    return sorted((_described(store, place, files) for files in found), key=lambda job: job.modified)
+    return sorted((examine(store, place, files) for files in found), key=lambda job: job.modified)
+
+
+def rehearse_adoption(
+    store: ObjectStore,
+    destination: str,
+    *,
+    commit: bool = True,
+    job_id: str | None = None,
+    pendingsets_uri: str | None = None,
+    options: JobOptions | None = None,
+    expect_tasks: int | None = None,
+    accept_partial: bool = False,
+    older_than: float = 0.0,
+    force: bool = False,
+) -> Rehearsal:
+    """Find out what `adopt` would do with the same arguments, by the same checks; changes nothing.
+
+    Raises:
+        S3CommitError: The store could not be asked.
+
+    """
+    adoption = _adoption(
+        store, destination, job_id, pendingsets_uri, options,
+        expect_tasks=expect_tasks, accept_partial=accept_partial, older_than=older_than, force=force,
+    )  # fmt: skip
+    files = adoption.files()
+    job = examine(store, adoption.context.layout.destination, files) if files.found or files.unknown else None
+    try:
+        if commit and not is_beyond(adoption):
+            check(adoption, files)
+        elif not commit and job is not None and not is_ending(adoption):
+            check_abort(adoption, files)
+    except Refused as error:
+        return Rehearsal(job, error)
+    return Rehearsal(job, None)
+
+
+def clean_up_hadoop_job(store: ObjectStore, destination: str, job_id: str) -> int:
+    """Remove what a successful Hadoop job left: its directory, and uploads of attempts that did not count.
+
+    No object that it published is touched. Run again: finds nothing.
+
+    Returns:
+        How many uploads were aborted.
+
+    Raises:
+        JobClosed: The job is not successful. Nothing was changed.
+        InvalidRecord: There is something in its directory that may be data, or cannot be read. Nothing was
+            changed.
+        S3CommitError: Something could not be removed; clean up again.
+
+    """
+    return clean_up(JobContext(store, Layout.of(Destination.parse(destination), job_id)))
 
 
 def adopt(
@@ -83,6 +128,8 @@ def adopt(
     pendingsets_uri: str | None = None,
     options: JobOptions | None = None,
     expect_tasks: int | None = None,
+    accept_partial: bool = False,
+    older_than: float = 0.0,
     force: bool = False,
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
@@ -109,9 +156,14 @@ def adopt(
         options: How to commit. By default existing data is kept (``append``), and conflicts are judged by
             partition. Hadoop's file names need not be unique, so ``unique_filenames`` is always off.
         expect_tasks: How many tasks the job had: a commit with more or fewer is refused.
-        force: Pass over files that do not count and cannot be read, and with ``commit=False`` over any file
-            that cannot be read: the uploads that only they name stay pending until a sweep. With
-            ``commit=False`` it also gives up old data that cannot be put back.
+        accept_partial: Commit although task numbers below the greatest have no pendingset. A task of the
+            magic committer writes one even without output, so it did not commit; with the staging committers
+            it may have had no output.
+        older_than: Seconds without a sign of life below which the job is refused: it may be alive. By default
+            the caller knows that it is dead.
+        force: End a job that may be alive. Pass over files that do not count and cannot be read, and with
+            ``commit=False`` over any file that cannot be read: the uploads that only they name stay pending
+            until a sweep. With ``commit=False`` it also gives up old data that cannot be put back.
         progress: Called after each completed upload.
         clock: Where time comes from.
         new_id: Where ids come from.
@@ -123,27 +175,44 @@ def adopt(
             or the job's id cannot be one of ours. Nothing was changed.
         DuplicateOutput: Two tasks write one key. Nothing was changed.
         DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
-        AuditFailed: There are not as many tasks as expected. Nothing was changed.
-        JobClosed: No task committed, so there is nothing to finish; or somebody aborted the job meanwhile.
+        AuditFailed: Tasks are missing, or there are not as many as expected. Nothing was changed.
+        JobClosed: No task committed, so there is nothing to finish; or the job may be alive; or somebody
+            aborted it meanwhile.
         JobMismatch: It was adopted before, with other options.
         InvalidOption: The options say how data is to be kept, whose uploads Hadoop began.
-        AlreadyCommitted: An abort came after the commit.
+        AlreadyCommitted: Hadoop's job commit was successful, so there is nothing to finish or take back
+            (`clean_up_hadoop_job` removes what it left); or an abort came after our commit.
         S3CommitError: As from the job's commit or abort; adopt again.
 
     """
-    place = Destination.parse(destination)
-    job_id = _chosen_id(job_id, pendingsets_uri)
-    options = _chosen_options(options, pendingsets_uri)
-    root = Destination.parse(options.staging) if options.staging is not None else None
-    layout = Layout.of(place, job_id, root)
-    context = JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait)
-    adoption = Adoption(context, options, pendingsets_uri, expect_tasks, force=force)
-    with naming(context, "adoption"):
+    adoption = _adoption(
+        store, destination, job_id, pendingsets_uri, options,
+        expect_tasks=expect_tasks, accept_partial=accept_partial, older_than=older_than, force=force,
+    )  # fmt: skip
+    adoption.context = replace(
+        adoption.context, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait
+    )
+    with naming(adoption.context, "adoption"):
         if commit:
             take_over(adoption)
             return commit_job(adoption.context, progress=progress)
         prepare_abort(adoption)
         return abort_job(adoption.context, force=force, reason=ABORT_REASON)
+
+
+def _adoption(
+    store: ObjectStore,
+    destination: str,
+    job_id: str | None,
+    pendingsets_uri: str | None,
+    options: JobOptions | None,
+    **asked: Any,
+) -> Adoption:
+    place = Destination.parse(destination)
+    job_id = _chosen_id(job_id, pendingsets_uri)
+    options = _chosen_options(options, pendingsets_uri)
+    root = Destination.parse(options.staging) if options.staging is not None else None
+    return Adoption(JobContext(store, Layout.of(place, job_id, root)), options, pendingsets_uri, **asked)
 
 
 def _chosen_id(job_id: str | None, pendingsets_uri: str | None) -> str:
@@ -173,33 +242,3 @@ def _chosen_options(options: JobOptions | None, pendingsets_uri: str | None) -> 
             " late for them; of object_options only encryption and an ACL for owners apply, to its records"
         )
     return msgspec.structs.replace(options, unique_filenames=False)
-
-
-def _described(store: ObjectStore, place: Destination, files: HadoopFiles) -> HadoopJob:
-    uploads = size = others = 0
-    damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
-    counted: set[bytes] = set()
-    for _, outcome in read_files(store, files.committed, files.job_id, place):
-        if isinstance(outcome, InvalidRecord):
-            damaged.append(str(outcome))
-            continue
-        uploads += len(outcome.commits)
-        size += sum(upload.length for upload in outcome.commits)
-        counted.update(map(upload_digest, outcome.commits))
-    for _, outcome in read_files(store, files.others, files.job_id, place):
-        if isinstance(outcome, InvalidRecord):
-            damaged.append(str(outcome))
-        else:
-            others += sum(upload_digest(upload) not in counted for upload in outcome.commits)
-    return HadoopJob(
-        job_id=files.job_id,
-        prefix=files.uri,
-        application_attempt=files.application_attempt,
-        pendingsets=len(files.committed),
-        uploads=uploads,
-        bytes=size,
-        others=others,
-        gaps=files.gaps,
-        modified=files.modified,
-        damaged=tuple(damaged),
-    )

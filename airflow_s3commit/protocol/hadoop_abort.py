@@ -7,21 +7,31 @@ elsewhere are copied there. What is left to decide is whether the Hadoop job had
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, NoSuchUpload, S3CommitError
+from airflow_s3commit.protocol.cleanup import clean_staging
+from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.hadoop_adoption import ABORTED, Adoption, import_file, refuse_unknown
-from airflow_s3commit.protocol.hadoop_files import HadoopFiles, text_digest
+from airflow_s3commit.protocol.hadoop_files import (
+    HadoopFile,
+    HadoopFiles,
+    magic_files,
+    read_files,
+    text_digest,
+)
+from airflow_s3commit.protocol.hadoop_status import classify, examine
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state
-from airflow_s3commit.protocol.uploads import is_ours
+from airflow_s3commit.protocol.uploads import PendingId, abort_uploads, is_ours
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["ABORT_REASON", "prepare_abort"]
+__all__ = ["ABORT_REASON", "check_abort", "prepare_abort"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +46,18 @@ def prepare_abort(adoption: Adoption) -> None:
 
     Raises:
         InvalidRecord: A file is damaged, or none of Hadoop's. Nothing was changed.
+        AlreadyCommitted: The Hadoop job is successful. Nothing was changed.
+        JobClosed: It may be alive. Nothing was changed.
 
     """
+    if is_ending(adoption):
+        return
     context = adoption.context
-    adoption.find_conditional()
     current = read_state(context)
-    if current is None and find_manifest(context) is not None:
-        return
-    if current is not None and current.record.state not in ("open", "sealed"):
-        return
     files = adoption.files()
     if not files.found and not files.unknown:
         return
-    refuse_unknown(files)
-    for _ in adoption.readable(files.found, forgiving=adoption.force):
-        pass
+    check_abort(adoption, files)
     if not (current is None and is_spent(context)) and not _set_up(adoption, files):
         return
     context = adoption.context
@@ -64,6 +71,58 @@ def prepare_abort(adoption: Adoption) -> None:
         # What is known of published objects is true for as long as nobody has moved the job on.
         begun = _was_publishing(adoption, files)
         move(context, current, "aborting", reason=ABORT_REASON, begun=begun)
+
+
+def is_ending(adoption: Adoption) -> bool:
+    """Tell whether the job was adopted before and has ended, or is past the point where an abort begins."""
+    adoption.find_conditional()
+    current = read_state(adoption.context)
+    if current is None:
+        return find_manifest(adoption.context) is not None
+    return current.record.state not in ("open", "sealed")
+
+
+def clean_up(context: JobContext) -> int:
+    """Remove what a successful Hadoop job left in its magic directory; return how many uploads were aborted.
+
+    Only uploads that its files name and none of its tasks that count does are aborted: never an object is
+    deleted that a reader may see. Run again: removes what is left.
+
+    Raises:
+        JobClosed: The job is not successful. Nothing was changed.
+        InvalidRecord: A file is damaged, or none of Hadoop's. Nothing was changed.
+
+    """
+    destination, job_id = context.layout.destination, context.job_id
+    files = magic_files(context.store, destination, job_id).get(job_id)
+    if files is None:
+        return 0
+    verdict = classify(examine(context.store, destination, files))
+    if verdict.status != "successful":
+        raise JobClosed(
+            f"Hadoop job {job_id} is {verdict.status}: {verdict.reason}. Adopt it instead: s3commit adopt …"
+        )
+    refuse_unknown(files)
+    counted = {PendingId.of(upload) for upload in _uploads(context, files.committed)}
+    late = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
+    aborted = abort_uploads(context, late)
+    clean_staging(context)
+    return aborted
+
+
+def _uploads(context: JobContext, files: Iterable[HadoopFile]) -> Iterator[PendingUpload]:
+    for _, outcome in read_files(context.store, files, context.job_id, context.layout.destination):
+        if isinstance(outcome, InvalidRecord):
+            raise outcome
+        yield from outcome.commits
+
+
+def check_abort(adoption: Adoption, files: HadoopFiles) -> None:
+    """Read everything before anything is written; raise what keeps the job from being taken back."""
+    refuse_unknown(files)
+    adoption.examine(files, commit=False)
+    for _ in adoption.readable(files.found, forgiving=adoption.force):
+        pass
 
 
 def _set_up(adoption: Adoption, files: HadoopFiles) -> bool:

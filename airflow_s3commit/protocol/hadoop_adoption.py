@@ -19,13 +19,11 @@ import msgspec
 
 from airflow_s3commit.causes import noting
 from airflow_s3commit.exceptions import (
-    AuditFailed,
     DestinationNotEmpty,
     DuplicateOutput,
     InvalidRecord,
     JobClosed,
     JobMismatch,
-    NoSuchJob,
     S3CommitError,
 )
 from airflow_s3commit.protocol import journal
@@ -43,6 +41,7 @@ from airflow_s3commit.protocol.hadoop_files import (
     text_digest,
     upload_digest,
 )
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, examine, refusal
 from airflow_s3commit.protocol.layout import partition_of
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions, encode
@@ -50,7 +49,7 @@ from airflow_s3commit.protocol.setup import find_job, set_up_job
 from airflow_s3commit.protocol.stage import seal_job, seal_stage
 from airflow_s3commit.protocol.state import find_manifest, is_spent, read_state
 
-__all__ = ["ABORTED", "Adoption", "import_file", "refuse_unknown", "take_over"]
+__all__ = ["ABORTED", "Adoption", "check", "import_file", "is_beyond", "refuse_unknown", "take_over"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,9 @@ class Adoption:
         options: How to commit it.
         pendingsets_uri: The directory of its pendingsets, if not its magic directory.
         expect_tasks: How many tasks it must have to be committed, if that is known.
-        force: Pass over what cannot be read, where that loses no committed file.
+        force: Pass over what cannot be read, where that loses no committed file, and end what may be alive.
+        accept_partial: Commit it although task numbers are missing.
+        older_than: Seconds of silence before which it may be alive.
         is_set_up: This process has set our job up, or found it open.
 
     """
@@ -80,7 +81,32 @@ class Adoption:
     pendingsets_uri: str | None
     expect_tasks: int | None
     force: bool
+    accept_partial: bool = False
+    older_than: float = 0.0
     is_set_up: bool = False
+
+    def examine(self, files: HadoopFiles, *, commit: bool) -> HadoopJob:
+        """Find out what became of the job, and refuse to end it where that may not be.
+
+        Raises:
+            AlreadyCommitted: It is successful.
+            JobClosed: It may be alive; or it is to be finished, and no task committed.
+            AuditFailed: It is to be finished, and tasks are missing or too many.
+            NoSuchJob: It is to be finished, and Hadoop left nothing.
+
+        """
+        job = examine(self.context.store, self.context.layout.destination, files)
+        error = refusal(
+            job,
+            commit=commit,
+            accept_partial=self.accept_partial,
+            expect_tasks=self.expect_tasks,
+            older_than=self.older_than,
+            force=self.force,
+        )
+        if error is not None:
+            raise error
+        return job
 
     def files(self) -> HadoopFiles:
         """List what Hadoop left."""
@@ -152,8 +178,14 @@ class _Checked:
     partitions: set[str] = field(default_factory=set)
 
 
-def take_over(adoption: Adoption) -> None:
-    """Bring a Hadoop job to where ours is ``sealed``, unless it is there, or further, already."""
+def is_beyond(adoption: Adoption) -> bool:
+    """Tell whether the job was adopted before and came as far as ``sealed``, or ended.
+
+    Raises:
+        JobMismatch: It was adopted with other options.
+        JobClosed: It was aborted.
+
+    """
     context = adoption.context
     adoption.find_conditional()
     current = read_state(context)
@@ -161,15 +193,21 @@ def take_over(adoption: Adoption) -> None:
         standing = find_job(context)
         if standing is not None and standing.options != adoption.options:
             raise JobMismatch(f"{context.name} was adopted before, with other options")
-        return
+        return True
     if current is None and find_manifest(context) is not None:
-        return
+        return True
     if current is None and is_spent(context):
         raise JobClosed(f"{context.name} was aborted: nothing of it will become visible")
+    return False
+
+
+def take_over(adoption: Adoption) -> None:
+    """Bring a Hadoop job to where ours is ``sealed``, unless it is there, or further, already."""
+    if is_beyond(adoption):
+        return
     try:
         files = adoption.files()
-        _refuse_nothing(adoption, files)
-        checked = _check(adoption, files)
+        checked = check(adoption, files)
         if adoption.set_up(adoption.options, files.uri):
             _import_and_seal(adoption, files, checked)
     except S3CommitError as error:
@@ -182,23 +220,6 @@ def take_over(adoption: Adoption) -> None:
             is_moved_on = adoption.is_moved_on()
         if not is_moved_on:
             raise
-
-
-def _refuse_nothing(adoption: Adoption, files: HadoopFiles) -> None:
-    name, tasks = adoption.context.name, len(files.committed)
-    if not files.found and not files.unknown:
-        raise NoSuchJob(
-            f"{name}: Hadoop left nothing in {files.uri}: it ended and was cleaned up, or its files are"
-            " elsewhere (those of a staging committer: …/staging-uploads/_temporary/0/)"
-        )
-    if adoption.expect_tasks is not None and adoption.expect_tasks != tasks:
-        raise AuditFailed(
-            f"{name}: {tasks} tasks committed in {files.uri}, {adoption.expect_tasks} are expected"
-        )
-    if not tasks:
-        raise JobClosed(f"{name}: no task committed in {files.uri}: there is nothing to finish; abort it")
-    if files.gaps:
-        logger.warning("%s: %d task numbers have no pendingset in %s", name, files.gaps, files.uri)
 
 
 def refuse_unknown(files: HadoopFiles) -> None:
@@ -215,10 +236,11 @@ def refuse_unknown(files: HadoopFiles) -> None:
         )
 
 
-def _check(adoption: Adoption, files: HadoopFiles) -> _Checked:
-    """Read everything before anything is written; raise what is wrong with it."""
+def check(adoption: Adoption, files: HadoopFiles) -> _Checked:
+    """Read everything before anything is written; raise what keeps the job from being finished."""
     context, checked = adoption.context, _Checked()
     refuse_unknown(files)
+    adoption.examine(files, commit=True)
     tasks = [file.task for file in files.committed]
     for task, following in pairwise(tasks):
         if task == following:
@@ -248,7 +270,7 @@ def _check_upload(context: JobContext, file: HadoopFile, upload: PendingUpload, 
             f"{join_uri(upload.bucket, key)} is written twice, the second time by {file.uri}"
         )
     checked.keys.add(digest)
-    checked.uploads.add(upload_digest(upload))
+    checked.uploads.add(upload_digest(key, upload.uploadId))
     checked.partitions.add(partition_of(context.layout.destination.relative(key) or ""))
 
 
@@ -270,7 +292,11 @@ def _import_others(adoption: Adoption, files: HadoopFiles, counted: set[bytes]) 
     """Keep what does not count where a commit discards it and an abort aborts it."""
     for file, pendingset in adoption.readable(files.others, forgiving=adoption.force):
         # A task whose driver died before it could remove its directory has every upload in both places.
-        commits = [upload for upload in pendingset.commits if upload_digest(upload) not in counted]
+        commits = [
+            upload
+            for upload in pendingset.commits
+            if upload_digest(upload.destinationKey, upload.uploadId) not in counted
+        ]
         if commits:
             others = msgspec.structs.replace(pendingset, commits=commits)
             import_file(adoption.context, file, others, _LEFTOVERS, text_digest(file.key).hex())

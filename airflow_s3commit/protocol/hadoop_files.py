@@ -16,13 +16,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
 from typing import Literal, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.foreign_pendingset import decode_pending, decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, check_id
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.protocol.pendingset import PendingSet
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
 
@@ -42,7 +43,10 @@ _AHEAD = 32
 
 _IN_MAGIC = re.compile(r"job-([^/]+)/(\d{1,6})/(.+)", re.DOTALL)
 _JOB_IN_URI = re.compile(rf"/(?:{MAGIC_PREFIX}([^/]+)|([^/]+)/staging-uploads)/")
-_TASK_NUMBER = re.compile(r"_(\d{1,9})$")
+#: Missing task numbers that are named.
+_MAX_NAMED = 20
+
+_TASK_NUMBER = re.compile(r"(_[mr])?_(\d{1,9})$")
 
 Role: TypeAlias = Literal["committed", "leftover"]
 
@@ -82,6 +86,7 @@ class HadoopFiles:
         found: Every file that names uploads.
         unknown: URIs of objects with content that are none of Hadoop's; cleaning up would destroy them.
         modified: When the last of them was written, in seconds by the store's clock.
+        committed_at: When the last pendingset of a task was.
 
     """
 
@@ -90,6 +95,7 @@ class HadoopFiles:
     found: list[HadoopFile] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     modified: float = 0.0
+    committed_at: float = 0.0
 
     @property
     def application_attempt(self) -> int:
@@ -115,16 +121,31 @@ class HadoopFiles:
 
         The staging committers commit nothing for a task without output, so there a gap may be harmless.
         """
-        matched = (_TASK_NUMBER.search(file.task) for file in self.committed)
-        numbers = {int(match[1]) for match in matched if match is not None}
-        return max(numbers) + 1 - len(numbers) if numbers else 0
+        return sum(len(gap) for gap in self._gaps())
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The first twenty of these numbers; those of map and of reduce tasks each begin with 0."""
+        return tuple(islice(chain.from_iterable(self._gaps()), _MAX_NAMED))
+
+    def _gaps(self) -> Iterator[range]:
+        """Yield the task numbers that are missing, a range for each gap."""
+        numbers: dict[str | None, set[int]] = {}
+        for file in self.committed:
+            matched = _TASK_NUMBER.search(file.task)
+            if matched is not None:
+                numbers.setdefault(matched[1], set()).add(int(matched[2]))
+        for found in numbers.values():
+            for before, after in pairwise([-1, *sorted(found)]):
+                if after > before + 1:
+                    yield range(before + 1, after)
 
 
 def magic_files(
     store: ObjectStore, destination: Destination, job_id: str | None = None
 ) -> dict[str, HadoopFiles]:
     """List the magic directories of a destination, or one job's; return those that Hadoop wrote, by job."""
-    prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/")
+    prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/job-")
     jobs: dict[str, HadoopFiles] = {}
     for info in store.list_objects(destination.bucket, prefix):
         relative = destination.relative(info.key) or ""
@@ -194,9 +215,9 @@ def text_digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def upload_digest(upload: PendingUpload) -> bytes:
-    """Return 16 bytes that stand for an upload: its key and id."""
-    return text_digest(f"{upload.destinationKey}\0{upload.uploadId}")
+def upload_digest(key: str, upload_id: str) -> bytes:
+    """Return 16 bytes that stand for an upload."""
+    return text_digest(f"{key}\0{upload_id}")
 
 
 def _checked(file: HadoopFile, body: bytes, job_id: str, destination: Destination) -> PendingSet:
@@ -223,6 +244,8 @@ def _decoded(file: HadoopFile, body: bytes) -> PendingSet:
 def _sort_in(job: HadoopFiles, bucket: str, info: ObjectInfo, file: HadoopFile | None) -> None:
     if file is not None:
         job.found.append(file)
+        if file.role == "committed":
+            job.committed_at = max(job.committed_at, info.modified)
     elif info.size:
         job.unknown.append(join_uri(bucket, info.key))
     job.modified = max(job.modified, info.modified)

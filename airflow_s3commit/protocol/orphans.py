@@ -10,8 +10,9 @@ A sweep removes what the dead left behind and nobody will ever use:
 * the record that a job was aborted, once it is older than ``older_than`` and thirty days.
 
 It leaves what a living job may need, and a job that is ``committing``, however long ago: half of its output
-may be visible, and whether it goes forward or back is for ``recover`` to be told. Signs of life are anything
-written in the job's staging and any upload begun for it. All ages are by the store's clock.
+may be visible, and whether it goes forward or back is for ``recover`` to be told. So it is with a job of
+Hadoop's that is half-published, for ``adopt``; of a successful one only the leftovers go. Signs of life are
+anything written in the job's staging and any upload begun for it. All ages are by the store's clock.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, classify
+from airflow_s3commit.protocol.hadoop_status import Verdict as HadoopVerdict
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import lock_key
 from airflow_s3commit.protocol.parts import pending_parts
@@ -38,6 +41,7 @@ from airflow_s3commit.protocol.staging import (
     folders_around,
     folders_below,
     job_facts,
+    left_by_hadoop,
 )
 from airflow_s3commit.protocol.state import find_manifest, read_state
 from airflow_s3commit.protocol.store_time import asked_time, known_time, tells_when_uploads_began
@@ -52,7 +56,7 @@ from airflow_s3commit.protocol.sweep_plan import (
 from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectStore, Upload
 
-__all__ = ["Surroundings", "Verdict", "is_here", "judge", "lapsed_lock", "plan_sweep"]
+__all__ = ["Surroundings", "Verdict", "is_here", "judge", "lapsed_lock", "left_by_hadoop", "plan_sweep"]
 
 logger = logging.getLogger(__name__)
 
@@ -169,13 +173,14 @@ class Surroundings:
         return JobContext(self.store, folder.layout(self.destination), threads=self.threads)
 
 
-def judge(facts: JobFacts, silent: float, older_than: float) -> Verdict:
+def judge(facts: JobFacts, silent: float, older_than: float, hadoop: HadoopJob | None) -> Verdict:
     """Decide whether a staging folder's job is dead, and if so what is left to be done for it.
 
     Args:
         facts: What the job's records say.
         silent: Seconds since its last sign of life.
         older_than: Seconds of silence after which a job is dead.
+        hadoop: What Hadoop left of it, and nobody has begun to end.
 
     """
     if facts.problem is not None:
@@ -185,9 +190,23 @@ def judge(facts: JobFacts, silent: float, older_than: float) -> Verdict:
         return _BEYOND_DOUBT[state]
     if silent < older_than:
         return Verdict(None, f"it gave a sign of life {max(silent, 0.0):.0f} s ago")
+    if hadoop is not None:
+        return _judge_hadoop(classify(hadoop), silent, set_up=state is not None)
     if state is None:
         return Verdict("discard", f"it is of no job that is known, and {silent:.0f} s old")
     return Verdict("abort", f"it is {state}, and gave no sign of life for {silent:.0f} s")
+
+
+def _judge_hadoop(found: HadoopVerdict, silent: float, *, set_up: bool) -> Verdict:
+    """Decide about a job that Hadoop left, and that we may have set up to adopt it."""
+    said = f"Hadoop's job is {found.status}: {found.reason}"
+    match found.status:
+        case "half-published":
+            return Verdict(None, f"{said}; finish it or take it back: s3commit adopt")
+        case "successful":
+            return Verdict("discard", f"{said}; only its leftovers go")
+        case _:
+            return Verdict("abort" if set_up else "discard", f"{said}, and {silent:.0f} s old")
 
 
 def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
@@ -258,7 +277,8 @@ class _Planner:
         if facts.problem is None and not is_here(context, folder, facts):
             return
         silent = self._now - max([folder.newest, *(upload.initiated for upload in uploads)])
-        verdict = judge(facts, silent, self._older_than)
+        hadoop = left_by_hadoop(context, facts) if silent >= self._older_than else None
+        verdict = judge(facts, silent, self._older_than, hadoop)
         if verdict.action is None:
             self._leave(f"job {folder.job_id} ({folder.staging.uri})", verdict.reason)
             return

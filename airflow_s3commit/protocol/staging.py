@@ -15,6 +15,7 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.foreign_pendingset import decode_uploads, pending_bytes
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, find_hadoop_job
 from airflow_s3commit.protocol.journal import Stored, fetch_listed
 from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
@@ -40,6 +41,7 @@ __all__ = [
     "folders_around",
     "folders_below",
     "job_facts",
+    "left_by_hadoop",
 ]
 
 logger = logging.getLogger(__name__)
@@ -155,6 +157,22 @@ def job_facts(context: JobContext) -> JobFacts:
     except InvalidRecord as error:
         problem = str(error)
     return JobFacts(job, state, problem)
+
+
+def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = None) -> HadoopJob | None:
+    """Examine what Hadoop left of a job whose end nobody has begun; None if it left nothing.
+
+    Args:
+        context: The job.
+        facts: What its own records say.
+        most: How many uploads are asked about singly; None for all.
+
+    """
+    if facts.state is not None and facts.state.record.state not in ("open", "sealed"):
+        return None
+    source = facts.job.context.get("adopted_from") if facts.job is not None else None
+    place = context.layout.destination
+    return find_hadoop_job(context.store, place, context.job_id, adopted_from=source, most=most)
 
 
 def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -> Claims:

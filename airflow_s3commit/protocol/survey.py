@@ -14,6 +14,7 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.foreign_pendingset import decode_pendingset, pending_bytes
+from airflow_s3commit.protocol.hadoop_status import HadoopJob, Status, classify
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX, manifests_prefix
 from airflow_s3commit.protocol.parts import pending_parts
@@ -33,12 +34,19 @@ from airflow_s3commit.protocol.staging import (
     folders_around,
     folders_below,
     job_facts,
+    left_by_hadoop,
 )
 from airflow_s3commit.protocol.store_time import known_time
 from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 __all__ = ["JobSummary", "UploadSummary", "committed_summary", "list_jobs", "pending_uploads"]
+
+#: Uploads of a Hadoop job that are asked about singly, to say what it looks like.
+_MOST_ASKED = 1_000
+
+#: Seconds without a sign of life before which a job of Hadoop's may be alive.
+_ALIVE_SECONDS = 900.0
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
@@ -51,7 +59,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
         state: Its state; None if it has none: its setup was not finished, or only remains are left.
         since: When it came into that state, in milliseconds by the clock of ``owner``, for people.
         owner: Which process brought it there.
-        reason: Why it was aborted.
+        reason: Why it was aborted; of a job that Hadoop left, why it is taken for what it is.
+        hadoop: What is left of a job of Hadoop's S3A committers, which has no records of ours; else None.
         options: How it commits.
         context: What the orchestrator said of it.
         age: Seconds since its state was written, by the store's clock; None if there is nothing to tell by.
@@ -69,6 +78,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     since: int | None = None
     owner: str | None = None
     reason: str | None = None
+    hadoop: Status | None = None
     options: JobOptions | None = None
     context: dict[str, str] = {}
     age: float | None = None
@@ -138,7 +148,8 @@ def list_jobs(
             if elsewhere or (facts.job is None and root != destination):
                 continue
             seen.add(folder.job_id)
-            yield _summary(context, folder, facts)
+            hadoop = left_by_hadoop(context, facts, most=_MOST_ASKED) if facts.state is None else None
+            yield _hadoop_summary(folder, hadoop) if hadoop is not None else _summary(context, folder, facts)
     if committed:
         yield from _committed_jobs(store, destination, seen)
 
@@ -239,6 +250,21 @@ def _summary(context: JobContext, folder: StagingFolder, facts: JobFacts) -> Job
         silent=_since(folder.newest, now),
         output=output,
         problem=problem,
+    )
+
+
+def _hadoop_summary(folder: StagingFolder, job: HadoopJob) -> JobSummary:
+    verdict = classify(job, older_than=_ALIVE_SECONDS)
+    return JobSummary(
+        job_id=folder.job_id,
+        destination=None,
+        staging=folder.staging.uri,
+        state=None,
+        reason=verdict.reason,
+        hadoop=verdict.status,
+        silent=job.silent,
+        output=Counts(files=job.uploads, bytes=job.bytes, rows=None),
+        problem=job.damaged[0] if job.damaged else None,
     )
 
 

@@ -27,10 +27,24 @@ from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.context import JobContext, new_uuid
 from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.hadoop_abort import clean_up
+from airflow_s3commit.protocol.hadoop_status import classify
 from airflow_s3commit.protocol.layout import Layout
-from airflow_s3commit.protocol.orphans import Surroundings, is_here, judge, lapsed_lock, plan_sweep
+from airflow_s3commit.protocol.orphans import (
+    Surroundings,
+    is_here,
+    judge,
+    lapsed_lock,
+    plan_sweep,
+)
 from airflow_s3commit.protocol.recover import recover_job
-from airflow_s3commit.protocol.staging import JobFacts, claims_by_key, folder_of, job_facts
+from airflow_s3commit.protocol.staging import (
+    JobFacts,
+    claims_by_key,
+    folder_of,
+    job_facts,
+    left_by_hadoop,
+)
 from airflow_s3commit.protocol.state import find_manifest, first_state, move
 from airflow_s3commit.protocol.sweep_plan import (
     Action,
@@ -278,7 +292,8 @@ class _Sweep:
             latest = max([latest, *(u.initiated for u in uploads if u.upload_id in claimed)])
         # The store's time only grows: by the plan's, a job is at most as silent as it is now.
         silent = (self.plan.now or latest) - latest
-        verdict = judge(facts, silent, self.plan.older_than)
+        hadoop = left_by_hadoop(context, facts) if job.action != "finish" else None
+        verdict = judge(facts, silent, self.plan.older_than, hadoop)
         return None if verdict.action == job.action else verdict.reason
 
 
@@ -296,6 +311,9 @@ def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
         uploads += abort_uploads(context, untracked_uploads(context))
         clean_staging(context)
         return msgspec.structs.replace(swept, uploads=uploads)
+    hadoop = left_by_hadoop(context, facts)
+    if hadoop is not None and classify(hadoop).status == "successful":
+        return msgspec.structs.replace(swept, uploads=clean_up(context))
     if not _fence(context, facts, reason):
         return None
     report = abort_job(context, reason=reason)

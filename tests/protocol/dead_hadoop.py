@@ -202,6 +202,20 @@ class DeadJob:
         dead.contents[f"{ROOT}day=17/part-00001.parquet"] = b""
         return dead
 
+    def succeed(self, job_id: str = UUID) -> None:
+        """Complete what the tasks committed, and write ``_SUCCESS``; the job's directory is kept."""
+        for key in self.contents:
+            self.complete(key)
+        self.mark(job_id)
+
+    def mark(self, job_id: str) -> None:
+        """Write ``_SUCCESS`` as a job of Hadoop's does."""
+        marker = {
+            "name": "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1", "success": True, "jobId": job_id,
+            "timestamp": _MILLIS, "date": _DATE, "committer": "magic", "filenames": [], "metrics": {},
+        }  # fmt: skip
+        self.put(f"{ROOT}_SUCCESS", json.dumps(marker).encode())
+
     # What is there.
 
     def complete(self, key: str) -> None:
