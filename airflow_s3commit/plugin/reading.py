@@ -223,4 +223,4 @@ class Reader:
 
 
 def _no_answer(seconds: float) -> str:
-    return f"did not answer in {seconds:g} s"
+    return f"the store did not answer in {seconds:g} s"
