@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from airflow_s3commit.cli.parameters import SectionedOption
+from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store
@@ -44,16 +45,12 @@ class Connection:
         """Take the store's options out of a command's values.
 
         Raises:
-            click.UsageError: The endpoint is none.
+            click.UsageError: The endpoint is no URL, or holds a user name or password.
 
         """
         endpoint = values.pop("endpoint_url")
         verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
         patience = values.pop("patience")
-        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-            raise click.BadParameter(
-                f"{endpoint!r} is no URL; write http://… or https://…", param_hint="--endpoint-url"
-            )
         if not verify_ssl and bundle is not None:
             raise click.UsageError("--no-verify-ssl and --ca-bundle contradict each other")
         try:
@@ -64,7 +61,7 @@ class Connection:
                 verify=False if not verify_ssl else bundle,
                 path_style=values.pop("path_style"),
             )
-        except ValueError as error:
+        except StoreUnsuitable as error:
             raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
         return cls(config, patience)
 

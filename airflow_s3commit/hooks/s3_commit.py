@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
-from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.settings import DEFAULT_CONNECTION
+from airflow_s3commit.store.credentials import check_keys, plain_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+    from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
 
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
@@ -82,14 +82,17 @@ class S3CommitHook(BaseHook):
     @cached_property
     def aws(self) -> S3Hook:
         """The Amazon provider's hook, whose client asks once and leaves retries to the store."""
-        from airflow_s3commit.store.connection import named_endpoint  # noqa: PLC0415
+        from airflow_s3commit.store.connection import made_by_boto3, named_endpoint  # noqa: PLC0415
 
+        self._checked_keys()
+        what = f"the connection {self.aws_conn_id!r}"
         # The endpoint decides how buckets are addressed and whether bodies are signed.
         hook = self._hook_for(self._given_endpoint)
-        if self._given_endpoint is None:
-            named = named_endpoint(hook.conn)
-            if named is not None:
-                hook = self._hook_for(named)
+        client = made_by_boto3(lambda: hook.conn, what)
+        named = named_endpoint(client) if self._given_endpoint is None else None
+        if named is not None:
+            hook = self._hook_for(named)
+            made_by_boto3(lambda: hook.conn, what)
         return hook
 
     @cached_property
@@ -163,12 +166,7 @@ class S3CommitHook(BaseHook):
     @property
     def _given_endpoint(self) -> str | None:
         endpoint: str | None = self._plain.conn_config.get_service_endpoint_url("s3") or None
-        if endpoint is not None and "@" in urlsplit(endpoint).netloc:
-            raise StoreUnsuitable(
-                f"the endpoint of the connection {self.aws_conn_id!r} holds a user name or password, which"
-                " would end up in logs and Spark's conf: put them into its login and password"
-            )
-        return endpoint
+        return plain_endpoint(endpoint, f"of the connection {self.aws_conn_id!r}")
 
     def _hook_for(self, endpoint_url: str | None) -> S3Hook:
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415
@@ -180,8 +178,19 @@ class S3CommitHook(BaseHook):
             aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
         )
 
+    def _checked_keys(self) -> AwsConnectionWrapper:
+        """Return what the connection says, whose keys can be signed with."""
+        found = self._plain.conn_config
+        check_keys(
+            found.aws_access_key_id,
+            found.aws_secret_access_key,
+            found.aws_session_token,
+            f"of the connection {self.aws_conn_id!r}",
+        )
+        return found
+
     def _explicit_keys(self) -> dict[str, str | None]:
-        connection = self._plain.conn_config
+        connection = self._checked_keys()
         if not connection.aws_access_key_id or connection.role_arn:
             return {}
         return {

@@ -62,9 +62,9 @@ class StoreBook:
             raise AccessDenied(f"the connection {aws_conn_id!r} cannot be used: {error}") from error
         except Exception as error:
             # Whatever else boto3 or the connection's own settings say of themselves.
-            raise StoreRejected(
-                f"the connection {aws_conn_id!r} cannot be used ({type(error).__name__})"
-            ) from error
+            failure = StoreRejected(f"the connection {aws_conn_id!r} cannot be used ({type(error).__name__})")
+        # Not while the other one is handled: its text may show what the connection holds.
+        raise failure
 
     def _hook(self, aws_conn_id: str | None) -> S3CommitHook:
         now = self._clock.monotonic()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.store.credentials import without_userinfo
 
 __all__ = [
     "MAX_KEY_BYTES",
@@ -41,10 +42,12 @@ def split_uri(uri: str) -> tuple[str, str]:
     """
     matched = _URI.fullmatch(uri)
     if matched is None:
-        raise InvalidDestination(f"{uri!r} is not an S3 URI; write it as s3://bucket/prefix/")
+        shown = without_userinfo(uri)
+        raise InvalidDestination(f"{shown!r} is not an S3 URI; write it as s3://bucket/prefix/")
     bucket, key = matched[1], matched[2] or ""
     if not _BUCKET.fullmatch(bucket):
-        raise InvalidDestination(f"{uri!r} names no valid bucket: {bucket!r}")
+        # Older Hadoops took keys there, as in s3a://KEY:SECRET@bucket/: they are shown to nobody.
+        raise InvalidDestination(f"{without_userinfo(uri)!r} names no valid bucket before the first slash")
     return bucket, key
 
 

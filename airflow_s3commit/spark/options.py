@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, cast, get_args
 
+from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import check_id
 from airflow_s3commit.protocol.records import Committer, ConflictMode
@@ -86,7 +87,10 @@ def parse_options(
 
     """
     found = read_options(options, WRITE_OPTIONS)
-    store = StoreSettings(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+    try:
+        store = StoreSettings(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+    except StoreUnsuitable as error:
+        raise InvalidOption(str(error)) from error
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(
         **own,

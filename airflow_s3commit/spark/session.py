@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.store.credentials import plain_endpoint
 
 __all__ = [
     "JobInConf",
@@ -55,11 +56,17 @@ class StoreSettings:
         region: Its region.
         path_style: Whether the bucket goes into the path of a request, not into its host name.
 
+    Raises:
+        StoreUnsuitable: The address holds a user name or password, or is no URL of a store.
+
     """
 
     endpoint_url: str | None = None
     region: str | None = None
     path_style: bool | None = None
+
+    def __post_init__(self) -> None:
+        plain_endpoint(self.endpoint_url, "in the Spark conf or among the options")
 
     def or_else(self, other: StoreSettings) -> StoreSettings:
         """Return these settings, with another's where these leave the choice open."""
@@ -101,6 +108,9 @@ def committer_conf(
         region: Its region.
         path_style: Whether the bucket goes into the path of a request; None leaves it to boto3.
 
+    Raises:
+        StoreUnsuitable: The address holds a user name or password, or is no URL of a store.
+
     """
     conf = {
         JOB_ID: reference.job_id,
@@ -110,7 +120,7 @@ def committer_conf(
         STAGE_ATTEMPT: stage_attempt,
     }
     if endpoint_url:
-        conf[ENDPOINT_URL] = endpoint_url
+        conf[ENDPOINT_URL] = plain_endpoint(endpoint_url, "for the Spark conf")
     if region:
         conf[ENDPOINT_REGION] = region
     if path_style is not None:

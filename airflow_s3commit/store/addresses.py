@@ -18,6 +18,9 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.utils import get_environ_proxies
 
+from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.store.credentials import check_keys
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,7 +87,9 @@ class Address:
     _signature: tuple[RequestSigner, str, str]
 
     def credentials(self) -> ReadOnlyCredentials | None:
-        """Return the client's credentials, renewed if they are about to expire; None if it has none.
+        """Return the client's credentials, renewed if they are about to expire.
+
+        None if it has none, or some that cannot be signed with: the client itself then says so.
 
         Raises:
             BotoCoreError: They could not be had.
@@ -94,6 +99,11 @@ class Address:
         signer, service, version = self._signature
         auth: Any = signer.get_auth_instance(service, self.region, version)
         found: ReadOnlyCredentials | None = auth.credentials
+        try:
+            if found is not None:
+                check_keys(found.access_key, found.secret_key, found.token, "that the client found")
+        except AccessDenied:
+            return None
         return found
 
 
@@ -121,8 +131,8 @@ class AddressBook:
             pass
         try:
             address = self._learn(bucket, operation)
-        except BotoCoreError:
-            # No credentials, it may be, or an impossible name: the client will say it, this time.
+        except (BotoCoreError, AccessDenied):
+            # No credentials, or unusable ones, or an impossible name: the client will say it, this time.
             return None
         self._known[bucket, operation] = address
         return address

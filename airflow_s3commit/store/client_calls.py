@@ -44,7 +44,9 @@ class ClientCalls:
             try:
                 return attempt()
             except CLIENT_ERRORS as error:
-                raise translate(error, request) from error
+                failure = translate(error, request)
+            # Not chained to the client's own error: that may show headers, and with them a session token.
+            raise failure
 
         return self._retry.run(honest)
 

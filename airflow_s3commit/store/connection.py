@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, PartialCredentialsError, ProfileNotFound
+from botocore.exceptions import (
+    BotoCoreError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    UnknownSignatureVersionError,
+)
 
 from airflow_s3commit import __version__
-from airflow_s3commit.exceptions import AccessDenied, StoreRejected
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreRejected
+from airflow_s3commit.store.credentials import check_keys, plain_endpoint
 
 if TYPE_CHECKING:
+    from botocore.signers import RequestSigner
     from mypy_boto3_s3.client import S3Client
 
-__all__ = ["S3Config", "client_config", "named_endpoint", "new_client"]
+__all__ = ["S3Config", "client_config", "made_by_boto3", "named_endpoint", "new_client", "watch_keys"]
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 60
@@ -45,7 +55,8 @@ class S3Config:
         max_connections: Connections that are kept open; the store uses no more threads than that.
 
     Raises:
-        ValueError: The endpoint holds a user name or password, which would end up in logs.
+        StoreUnsuitable: The endpoint holds a user name or password, or is no URL of a store.
+        AccessDenied: A key, or the token, cannot be signed with.
 
     """
 
@@ -60,8 +71,8 @@ class S3Config:
     max_connections: int = 64
 
     def __post_init__(self) -> None:
-        if self.endpoint_url and "@" in urlsplit(self.endpoint_url).netloc:
-            raise ValueError("the endpoint's URL holds a user name or password: give them as keys")
+        plain_endpoint(self.endpoint_url, "that was given")
+        check_keys(self.access_key, self.secret_key, self.session_token, "that was given")
 
 
 def client_config(
@@ -115,8 +126,11 @@ def named_endpoint(client: S3Client) -> str | None:
     Returns:
         The endpoint; None if it is AWS's own over https, which ``client_config(None)`` is for.
 
+    Raises:
+        StoreUnsuitable: It holds a user name or password, or is no URL of a store.
+
     """
-    actual = client.meta.endpoint_url
+    actual = plain_endpoint(client.meta.endpoint_url, "in the environment (AWS_ENDPOINT_URL…) or profile")
     return None if _is_aws(actual) and actual.startswith("https:") else actual
 
 
@@ -126,10 +140,11 @@ def new_client(config: S3Config) -> S3Client:
     Raises:
         AccessDenied: The profile does not exist, or the credentials are incomplete.
         StoreRejected: Another part of the configuration is not usable.
-        ValueError: The endpoint is not a URL.
+        StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
 
     """
-    try:
+
+    def make() -> S3Client:
         session = boto3.Session(profile_name=config.profile, region_name=config.region)
         client = _client(session, config, config.endpoint_url)
         named = named_endpoint(client) if config.endpoint_url is None else None
@@ -137,14 +152,60 @@ def new_client(config: S3Config) -> S3Client:
             client.close()
             client = _client(session, config, named)
         return client
+
+    return made_by_boto3(make, str(config))
+
+
+def made_by_boto3(make: Callable[[], T], what: str) -> T:
+    """Return what boto3 makes of a configuration, or say what is wrong with that in our own words.
+
+    Args:
+        make: Makes it.
+        what: The configuration, for messages.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is not usable.
+
+    """
+    failure: S3CommitError
+    try:
+        return make()
     except (PartialCredentialsError, ProfileNotFound) as error:
-        raise AccessDenied(
-            f"no usable credentials ({type(error).__name__}, profile {config.profile}): give both keys or "
-            "neither, and a profile of the AWS configuration files or none"
-        ) from error
-    except BotoCoreError as error:
+        failure = AccessDenied(
+            f"no usable credentials in {what} ({type(error).__name__}): give both keys or neither, and a"
+            " profile of the AWS configuration files or none"
+        )
+    except (BotoCoreError, ValueError) as error:
         name = type(error).__name__
-        raise StoreRejected(f"no S3 client can be made from {config} ({name})", code=name) from error
+        failure = StoreRejected(
+            f"no S3 client can be made from {what} ({name}): look at its endpoint, region and verify, and at"
+            " those of the environment and the profile",
+            code=name,
+        )
+    # Not while the other one is handled: it would hang on as the context, and may show a URL with a password.
+    raise failure
+
+
+def watch_keys(client: S3Client) -> None:
+    """Have a client refuse, before each request, credentials that it cannot sign with.
+
+    Only there all of them come by: those of the environment, a profile, a role or a process too.
+    """
+    events: Any = client.meta.events
+    events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")
+
+
+def _check_signer(
+    request_signer: RequestSigner, signing_name: str, region_name: str, signature_version: str, **_: object
+) -> None:
+    signer: Any = request_signer
+    try:
+        keys = signer.get_auth_instance(signing_name, region_name, signature_version).credentials
+    except UnknownSignatureVersionError:
+        return  # it signs nothing
+    if keys is not None:
+        check_keys(keys.access_key, keys.secret_key, keys.token, "that the client found")
 
 
 def _client(session: boto3.Session, config: S3Config, endpoint_url: str | None) -> S3Client:

@@ -56,6 +56,10 @@ class Errand(Struct, eq=False):
     _request: Request | None = None
     _retries: Retries | None = None
 
+    def __repr__(self) -> str:
+        """Return which request it is; of whose keys, nothing."""
+        return f"Errand({self.request})"
+
     def check(self) -> None:
         """Refuse what would be another request on the wire; see `Request`.
 

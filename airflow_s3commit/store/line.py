@@ -185,7 +185,8 @@ class Line:
         handle.setopt(pycurl.USERAGENT, address.agent)
         handle.setopt(pycurl.AWS_SIGV4, f"aws:amz:{address.region}:s3")
         handle.setopt(pycurl.USERNAME, keys.access_key)
-        handle.setopt(pycurl.PASSWORD, keys.secret_key)
+        # As bytes: pycurl takes text of ASCII only, and botocore signs with the UTF-8 too.
+        handle.setopt(pycurl.PASSWORD, (keys.secret_key or "").encode())
         self.address, self.keys = address, keys
 
 

@@ -106,7 +106,7 @@ def read_reply(request: Request, reply: Reply | Exception, now: float, limit: in
 
     """
     if isinstance(reply, Exception):
-        raise translate(reply, request) from reply
+        raise translate(reply, request)
     if not HTTPStatus.OK <= reply.status < HTTPStatus.MULTIPLE_CHOICES:
         raise _refusal(request, reply, reply.status)
     match request.operation:

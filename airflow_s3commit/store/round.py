@@ -121,14 +121,19 @@ class Round(Generic[T]):
             except S3CommitError as error:
                 self._done.append((errand.tag, error))
                 return
+        way: Way = None
+        failure: Exception | None = None
         try:
             way = self._ways[call.bucket, kind]
         except KeyError:
             try:
                 way = self._ways[call.bucket, kind] = self._way(call.bucket, OPERATIONS[kind])
             except CLIENT_ERRORS as error:
-                self._settle(errand, error)
-                return
+                failure = error
+        if failure is not None:
+            # Only now: an error made while this one is handled would keep it as its context.
+            self._settle(errand, failure)
+            return
         if isinstance(call, DeleteMany):
             self._send_deletes(errand, call, way)
         elif way is None or not is_plain(call.key):

@@ -26,7 +26,8 @@ from airflow_s3commit.store.bulk_delete import (
     refuses_etags,
 )
 from airflow_s3commit.store.calls import with_threads
-from airflow_s3commit.store.connection import S3Config, client_config, new_client
+from airflow_s3commit.store.connection import S3Config, client_config, new_client, watch_keys
+from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.errors import Request
 from airflow_s3commit.store.headers import parameters_of
 from airflow_s3commit.store.lifecycle import abort_days
@@ -75,6 +76,7 @@ class S3Store(UploadVerbs):
 
     Raises:
         ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
+        StoreUnsuitable: The client's endpoint holds a user name or password.
 
     """
 
@@ -88,6 +90,8 @@ class S3Store(UploadVerbs):
         connections: int = CONNECTIONS,
         requests_per_second: float | None = REQUESTS_PER_SECOND,
     ) -> None:
+        plain_endpoint(client.meta.endpoint_url, "of the client")
+        watch_keys(client)
         super().__init__(client, retry)
         self._without_etags: set[str] = set()
         config: Any = client.meta.config  # its types don't name what a caller may have set
@@ -113,7 +117,7 @@ class S3Store(UploadVerbs):
             ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
             AccessDenied: The profile does not exist, or the credentials are incomplete.
             StoreRejected: Another part of the configuration is not usable.
-            ValueError: The endpoint is not a URL.
+            StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
 
         """
         return cls(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_s3commit.exceptions import Refused
+from airflow_s3commit.store.credentials import without_userinfo
 from airflow_s3commit.tables.datetime_patterns import parse_pattern
 from airflow_s3commit.tables.formats import FORMATS, TableFormat
 from airflow_s3commit.tables.option_values import (
@@ -188,7 +189,8 @@ def read_fields(
         try:
             fields[option.field] = option.read(value)
         except (ValueError, Refused) as error:
-            raise InvalidOption(f"option {option.name}={value!r} of s3commit: {error}") from error
+            shown = without_userinfo(value)
+            raise InvalidOption(f"option {option.name}={shown!r} of s3commit: {error}") from error
     return fields, tuple(given.values())
 
 

@@ -7,9 +7,10 @@ import os
 
 import pytest
 
-from airflow_s3commit.exceptions import StoreUnsuitable
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.store.s3 import S3Store
+from tests.secret_shapes import MARK, SHAPES, URLS, leaks, shown
 
 SECRET = "not-for-anyones-eyes"
 
@@ -92,7 +93,7 @@ def test_an_endpoint_with_a_password_is_refused(connect) -> None:
     """A password in the endpoint's URL would end up in logs and Spark's conf, so no store is made of it."""
     hook = connect(endpoint_url="http://me:hush@127.0.0.1:8333")
     for use in (lambda: hook.address, lambda: hook.store):
-        with pytest.raises(StoreUnsuitable, match=r"'lake'.*put them into its login and password") as refused:
+        with pytest.raises(StoreUnsuitable, match=r"'lake'.*its login and password") as refused:
             use()
         assert "hush" not in str(refused.value)
 
@@ -190,3 +191,42 @@ def test_a_profile_or_nothing_is_the_chain(monkeypatch) -> None:
     client = S3CommitHook(None).aws.conn
     assert client._request_signer._credentials.access_key == "from-the-environment"
     assert client.meta.region_name == "eu-north-1"
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize("url", URLS)
+def test_no_password_of_an_endpoint_reaches_spark(connect, monkeypatch, variable, url) -> None:
+    """A password in an endpoint, the connection's or the environment's, makes no store and no Spark conf."""
+    in_connection = connect(endpoint_url=url)
+    uses = [lambda: in_connection.address, lambda: in_connection.store]
+    for use in uses:
+        with pytest.raises(StoreUnsuitable) as caught:
+            use()
+        assert leaks(shown(caught.value)) == []
+    in_environment = connect()
+    monkeypatch.setenv(variable, url)
+    for use in (lambda: in_environment.address, lambda: in_environment.store):
+        with pytest.raises(S3CommitError) as caught:
+            use()
+        assert leaks(shown(caught.value)) == []
+
+
+@pytest.mark.parametrize("field", ["login", "password", "aws_session_token"])
+@pytest.mark.parametrize("shape", ["line end", "line end within", "tab", "non-ASCII"])
+def test_unusable_keys_of_a_connection(connect, monkeypatch, field, shape) -> None:
+    """Keys that nothing can be signed with are named with their connection, and reach no program."""
+    described = {"conn_type": "aws", "login": "key-id", "password": "a-good-one", "extra": {}}
+    place = described["extra"] if field == "aws_session_token" else described
+    place[field] = SHAPES[shape]
+    connect()
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(described))
+    hook = S3CommitHook("lake")
+    if (field, shape) == ("password", "non-ASCII"):
+        with hook.credentials_in_environment():
+            assert os.environ["AWS_SECRET_ACCESS_KEY"] == SHAPES[shape]
+        return
+    for use in (lambda: hook.store, lambda: hook.credentials_in_environment().__enter__()):
+        with pytest.raises(AccessDenied, match="of the connection 'lake'") as caught:
+            use()
+        assert leaks(shown(caught.value), SHAPES[shape]) == []
+    assert MARK not in str(dict(os.environ) | {"AIRFLOW_CONN_LAKE": ""})

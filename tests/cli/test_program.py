@@ -24,6 +24,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.store.s3 import S3Config, S3Store
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import OURS, Lake
+from tests.secret_shapes import SHAPES, URLS, leaks, shown
 
 COMMANDS = sorted(program.commands)
 
@@ -230,3 +231,26 @@ def test_a_profile_that_is_not_there_is_an_error_like_others(
     result = run("jobs", "s3://lake/x", "--profile", "nobody", AWS_CONFIG_FILE=str(tmp_path / "none"))
     assert result.exit_code == 4
     assert "nobody" in result.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--debug",), ("--json",)])
+@pytest.mark.parametrize("url", URLS)
+def test_no_password_of_an_endpoint_is_told(run: RunProgram, url: str, flags: tuple[str, ...]) -> None:
+    """An endpoint with a password, an option's or the environment's, is refused and not repeated."""
+    given = run("jobs", "s3://lake/flights/", "--endpoint-url", url, *flags)
+    assert given.exit_code == ExitCode.USAGE
+    named = run("jobs", "s3://lake/flights/", *flags, AWS_ENDPOINT_URL_S3=url, AWS_DEFAULT_REGION="eu-west-1")
+    assert named.exit_code in (ExitCode.REFUSED, ExitCode.DID_NOT_HAPPEN)
+    for result in (given, named):
+        assert leaks(shown(result.output, result.stderr, result.exception or "")) == []
+
+
+@pytest.mark.parametrize("shape", ["line end", "line end within", "tab", "non-ASCII"])
+def test_an_unusable_token_is_named(run: RunProgram, shape: str) -> None:
+    """A token that cannot be sent is named and not shown, with or without --debug."""
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": SHAPES[shape]}
+    store = ("--endpoint-url", "http://127.0.0.1:1", "--patience", "0")
+    result = run("jobs", "s3://lake/flights/", "--debug", *store, **keys)
+    assert result.exit_code == ExitCode.DID_NOT_HAPPEN
+    assert "session token" in result.stderr
+    assert leaks(shown(result.output, result.stderr), SHAPES[shape]) == []

@@ -14,6 +14,7 @@ from airflow_s3commit.protocol.destination import (
     join_uri,
     split_uri,
 )
+from tests.secret_shapes import MARK, leaks, shown
 
 OUT = Destination("lake", "out/dataset1/")
 
@@ -175,3 +176,12 @@ def test_a_uri_for_hadoop_is_encoded() -> None:
     assert hadoop_uri("lake", "out put/dt=1/a%20ü?#[|].csv") == (
         "s3a://lake/out%20put/dt=1/a%2520%C3%BC%3F%23%5B%7C%5D.csv"
     )
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "http"])
+@pytest.mark.parametrize("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}", MARK])
+def test_keys_in_a_uri_are_not_repeated(scheme: str, userinfo: str) -> None:
+    """A URI with keys before its bucket, as older Hadoops took them, is refused without a word of them."""
+    with pytest.raises(InvalidDestination, match="flights") as caught:
+        Destination.parse(f"{scheme}://{userinfo}@lake/flights/")
+    assert leaks(shown(caught.value)) == []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
+from airflow_s3commit.exceptions import StoreUnsuitable
+from airflow_s3commit.protocol.records import JobReference
 from airflow_s3commit.spark.options import (
     WRITE_OPTIONS,
     InvalidOption,
@@ -14,7 +17,9 @@ from airflow_s3commit.spark.options import (
     parse_columns,
     parse_options,
 )
-from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.spark.reading import parse_read_options
+from airflow_s3commit.spark.session import StoreSettings, committer_conf, store_from_conf
+from tests.secret_shapes import MARK, URLS, leaks, shown
 
 
 def test_defaults_are_append_with_snappy_and_no_partitions() -> None:
@@ -118,3 +123,34 @@ def test_sizes_have_units() -> None:
     """Sizes are bytes or have a binary unit."""
     sizes = [parse_bytes(text) for text in ("7", "1k", "1KB", "2MiB", "1g")]
     assert sizes == [7, 1024, 1024, 2 << 20, 1 << 30]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_no_password_of_an_endpoint_by_any_of_sparks_doors(url: str) -> None:
+    """Options of writes and reads, a session's conf and `committer_conf` refuse it, and do not repeat it."""
+    reference = JobReference(job_id="job", destination="s3://lake/a/", staging="s3://lake/b/")
+    doors: list[Callable[[], object]] = [
+        lambda: parse_options({"endpointUrl": url}, overwrite=False),
+        lambda: parse_read_options({"path": "s3://lake/a/", "endpointUrl": url}, StoreSettings()),
+        lambda: store_from_conf({"spark.s3commit.endpoint.url": url}.get),
+        lambda: committer_conf(reference, "spark", "1", endpoint_url=url),
+        lambda: StoreSettings(endpoint_url=url),
+    ]
+    for door in doors:
+        with pytest.raises((StoreUnsuitable, InvalidOption), match="endpoint") as caught:
+            door()
+        assert leaks(shown(caught.value)) == []
+
+
+@pytest.mark.parametrize("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}"])
+def test_no_keys_of_a_path(userinfo: str) -> None:
+    """Keys in a path, as older Hadoops took them, are refused and not repeated."""
+    path = f"s3a://{userinfo}@lake/flights/"
+    doors: list[Callable[[], object]] = [
+        lambda: parse_options({"path": path}, overwrite=False),
+        lambda: parse_read_options({"path": path}, StoreSettings()),
+    ]
+    for door in doors:
+        with pytest.raises(InvalidOption) as caught:
+            door()
+        assert leaks(shown(caught.value)) == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.exceptions import AccessDenied
+from airflow_s3commit.exceptions import AccessDenied, StoreUnsuitable
 from airflow_s3commit.store.connection import S3Config, client_config, new_client
 from airflow_s3commit.store.s3 import S3Store
 from tests.store.wire import Answer, Wire
@@ -49,7 +49,7 @@ def test_repr_shows_no_secret() -> None:
 
 def test_an_endpoint_holds_no_password() -> None:
     """A user name and password in the endpoint's URL, which would be logged, are refused unseen."""
-    with pytest.raises(ValueError, match="password") as caught:
+    with pytest.raises(StoreUnsuitable, match="password") as caught:
         S3Config(endpoint_url="https://me:hunter2@s3.example.test")
     assert "hunter2" not in str(caught.value)
 

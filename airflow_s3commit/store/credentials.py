@@ -1,0 +1,100 @@
+"""What an endpoint and credentials must be like, whichever door they come in by. No error shows a secret."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from airflow_s3commit.exceptions import AccessDenied, StoreUnsuitable
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Url = TypeVar("Url", str, str | None)
+
+__all__ = ["check_keys", "plain_endpoint", "without_userinfo"]
+
+_VISIBLE = re.compile(r"[!-~]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_USERINFO = re.compile(r"(?<=//).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
+
+
+def plain_endpoint(url: Url, where: str) -> Url:
+    """Return an endpoint's URL if it may be shown and logged, and put into a Spark conf.
+
+    Args:
+        url: The URL; None for the one that boto3 chooses.
+        where: Where it comes from, for the message.
+
+    Raises:
+        StoreUnsuitable: It holds a user name or password, or is no address of a store. The message does not
+            repeat it.
+
+    """
+    if url is None:
+        return url
+    why = None
+    if "@" in url or "%40" in url:
+        why = (
+            "holds a user name or password, which would end up in logs and Spark's conf: give them as the"
+            " access key and secret key (of an Airflow connection: its login and password)"
+        )
+    elif not _VISIBLE.fullmatch(url):
+        why = "has white space, control characters or letters beyond ASCII"
+    elif not _is_address(url):
+        why = "is no URL of a store: write it as http://host[:port] or https://host[:port]"
+    if why is not None:
+        raise StoreUnsuitable(f"the endpoint {where} {why}")
+    return url
+
+
+def check_keys(access_key: str | None, secret_key: str | None, token: str | None, where: str) -> None:
+    """Refuse credentials that no request can be signed with.
+
+    Access key and token travel in headers, so they are visible ASCII. A secret key is any text without
+    control characters: what is signed with is its UTF-8.
+
+    Args:
+        access_key: The access key.
+        secret_key: The secret key.
+        token: The session token.
+        where: Where they come from, for the message.
+
+    Raises:
+        AccessDenied: One of them is not usable. The message says which, and not what it is.
+
+    """
+    named = (("access key", access_key), ("secret key", secret_key), ("session token", token))
+    for name, value in named:
+        why = _unusable(value, is_sent=name != "secret key") if value else None
+        if why is not None:
+            raise AccessDenied(f"the {name} {where} {why}: copy it anew, all of it and nothing else")
+
+
+def without_userinfo(text: str) -> str:
+    """Return a URI as it may be shown: without what stands before an ``@``, as in ``s3a://KEY:SECRET@…``."""
+    return _USERINFO.sub("…@", text)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return is_complete and "?" not in url and "#" not in url
+
+
+def _unusable(value: str, *, is_sent: bool) -> str | None:
+    if value != value.strip():
+        return "begins or ends with white space or a line end"
+    if _CONTROL.search(value):
+        return "has a line end or another control character in it"
+    if is_sent and not _VISIBLE.fullmatch(value):
+        return "has characters that are not visible ASCII"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "is not valid UTF-8"
+    return None
