@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any, NamedTuple
 
 import click
@@ -38,6 +39,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks of a bar.
 _REDRAW_SECONDS = 0.1
+
+#: A list is kept in memory up to this length, then on disk.
+_IN_MEMORY_BYTES = 16 * 1024 * 1024
+_PIECE_CHARACTERS = 64 * 1024
 
 #: Columns of output that goes into a file or a pipe: lines are not to be cut there.
 _WIDTH_WITHOUT_TERMINAL = 160
@@ -131,15 +136,22 @@ class Output:
         as_value: Callable[[Any], Any],
         as_line: Callable[[Any], str],
     ) -> None:
-        """Give a result with a list too long to be held: ``name`` of the object, or a line an item."""
+        """Give a result with a list too long to be held: ``name`` of the object, or a line an item.
+
+        The object is written when its list is whole: an error on the way leaves no half of one.
+        """
         if not self.as_json:
             for item in items:
                 self.raw(plain(as_line(item)))
             return
         head = json.dumps(dict(value), indent=2)[:-2]
-        click.echo(f"{head}{',' if value else ''}\n  {json.dumps(name)}: [", nl=False)
-        for n, item in enumerate(items):
-            click.echo(f"{',' if n else ''}\n    {json.dumps(as_value(item))}", nl=False)
+        with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, mode="w+", encoding="ascii") as spool:
+            for n, item in enumerate(items):
+                spool.write(f"{',' if n else ''}\n    {json.dumps(as_value(item))}")
+            spool.seek(0)
+            click.echo(f"{head}{',' if value else ''}\n  {json.dumps(name)}: [", nl=False)
+            while piece := spool.read(_PIECE_CHARACTERS):
+                click.echo(piece, nl=False)
         click.echo("\n  ]\n}")
 
     def raw(self, text: str) -> None:

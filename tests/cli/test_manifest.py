@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import OURS, ROOT, THEIRS, Lake, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, named
 
 
 def test_the_last_manifest_is_shown(lake: Lake, run: RunProgram) -> None:
@@ -63,3 +65,17 @@ def test_a_foreign_marker_is_refused(lake: Lake, run: RunProgram) -> None:
     result = run("manifest", lake.destination)
     assert result.exit_code == 3
     assert "classic committer" in result.stderr
+
+
+def test_a_list_that_breaks_off_is_one_error(lake: Lake, run: RunProgram) -> None:
+    """A line that is no file leaves one JSON object with the error, and no half of a list before it."""
+    lake.sealed(FILES).commit()
+    key = f"{HOME}manifests/{OURS}.jsonl"
+    body = lake.get(key)
+    broken = body + b'{"key": 1}\n'
+    lake.store.put(BUCKET, key, broken)
+    digests = [hashlib.sha256(text).hexdigest().encode() for text in (body, broken)]
+    lake.tamper(f"{HOME}manifests/{OURS}.json", old=digests[0], new=digests[1])
+    result = run("manifest", lake.destination, "--files", "--json")
+    assert result.exit_code == 3
+    assert f"line 3 of s3://{BUCKET}/{key}" in plain_json(result)["error"]["message"]

@@ -1,0 +1,255 @@
+"""Every way in which a record reaches a user: what looks at jobs, and what acts on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from click.testing import CliRunner
+
+from airflow_s3commit.cli.program import program
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.endings import latest_endings
+from airflow_s3commit.protocol.hadoop import adopt, find_hadoop_jobs
+from airflow_s3commit.protocol.job_details import describe_job
+from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files, read_manifest
+from airflow_s3commit.protocol.milestones import milestones
+from airflow_s3commit.protocol.preview import preview_commit
+from airflow_s3commit.protocol.survey import list_jobs, pending_uploads
+from airflow_s3commit.protocol.sweep import apply_sweep, plan_sweep
+from airflow_s3commit.protocol.verify import verify_manifest, verify_pending
+from airflow_s3commit.reader.bounds import bounds_expression
+from airflow_s3commit.reader.generation import find_generation
+from airflow_s3commit.reader.partition_columns import PartitionColumns, UnreadablePartitions
+from airflow_s3commit.reader.table import list_table
+from airflow_s3commit.sensors.feed import ManifestFeed
+from airflow_s3commit.sensors.search import ManifestSearch
+from airflow_s3commit.sensors.view import DestinationView
+from airflow_s3commit.sensors.wanted import Wanted
+from tests.hostile.scene import DEAD, GuardedLake
+from tests.protocol.building import OURS
+
+__all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
+
+#: What is done with a lake; errors of our own tree may leave it, and no others.
+Door = Callable[[GuardedLake], None]
+
+#: A message is for people, whatever the record says.
+_LONGEST_MESSAGE = 20_000
+
+_WEEK = 7 * 86_400.0
+
+
+def _place(lake: GuardedLake) -> Destination:
+    return Destination.parse(lake.destination)
+
+
+def _list(lake: GuardedLake) -> None:
+    for job in list_jobs(lake.store, _place(lake), committed=True):
+        json.dumps(job.to_dict())
+
+
+def _describe(lake: GuardedLake) -> None:
+    details = describe_job(lake.store, _place(lake), OURS)
+    json.dumps(details.to_dict())
+    milestones(lake.context(), details.summary)
+
+
+def _endings(lake: GuardedLake) -> None:
+    for job in latest_endings(lake.store, _place(lake), 10).jobs:
+        json.dumps(job.to_dict())
+
+
+def _pending(lake: GuardedLake) -> None:
+    for upload in pending_uploads(lake.store, _place(lake), measure=True, threads=0):
+        json.dumps(upload.to_dict())
+
+
+def _plan_sweep(lake: GuardedLake) -> None:
+    json.dumps(plan_sweep(lake.store, _place(lake), older_than=_WEEK, threads=0).to_dict())
+
+
+def _verify(lake: GuardedLake) -> None:
+    report = verify_manifest(lake.store, latest_manifest(lake.store, _place(lake)), threads=0)
+    json.dumps(report.to_dict())
+
+
+def _verify_pending(lake: GuardedLake) -> None:
+    json.dumps(verify_pending(lake.context(), deep=True).to_dict())
+
+
+def _preview(lake: GuardedLake) -> None:
+    json.dumps(preview_commit(lake.context()).to_dict())
+
+
+def _manifests(lake: GuardedLake) -> None:
+    record = read_manifest(lake.store, _place(lake), OURS)
+    json.dumps(record.to_dict())
+    for _ in manifest_files(lake.store, record):
+        pass
+
+
+def _dataset(lake: GuardedLake) -> None:
+    table = list_table(lake.store, find_generation(lake.store, _place(lake), None))
+    try:
+        PartitionColumns((file.directory for file in table.files), None)
+    except UnreadablePartitions:
+        return
+    schema = pa.schema({"delay": pa.int64(), "price": pa.decimal128(9, 2), "day": pa.date32()})
+    for file in table.files:
+        bounds_expression(file.statistics or {}, schema, ["delay", "price", "day"])
+
+
+def _sensor(lake: GuardedLake) -> None:
+    view = DestinationView(lake.store, _place(lake))
+    wanted = Wanted.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
+    ManifestSearch(view, wanted).look()
+    ManifestSearch(view, Wanted.of(job=OURS)).look()
+
+
+def _feed(lake: GuardedLake) -> None:
+    for _ in ManifestFeed(lake.store, _place(lake), Wanted(), {"job_id": None, "met": {}}).look():
+        pass
+
+
+def _hadoop(lake: GuardedLake) -> None:
+    find_hadoop_jobs(lake.store, lake.destination)
+
+
+READING: dict[str, Door] = {
+    "list_jobs": _list,
+    "describe_job": _describe,
+    "latest_endings": _endings,
+    "pending_uploads": _pending,
+    "plan_sweep": _plan_sweep,
+    "verify_manifest": _verify,
+    "verify_pending": _verify_pending,
+    "preview": _preview,
+    "manifests": _manifests,
+    "dataset": _dataset,
+    "sensor": _sensor,
+    "feed": _feed,
+    "find_hadoop_jobs": _hadoop,
+}
+
+
+def _job(lake: GuardedLake) -> Any:
+    return lake.job(lock_wait=0.0)
+
+
+def _seal(lake: GuardedLake) -> None:
+    _job(lake).seal()
+
+
+def _write_more(lake: GuardedLake) -> None:
+    job = _job(lake)
+    job.seal_stage("more", "1", [lake.run_task(job, {"dt=3/more.csv": b"1"}, stage="more")])
+    job.seal([("spark", "1"), ("more", "1")])
+
+
+def _shards(lake: GuardedLake) -> None:
+    job = _job(lake)
+    for shard in job.begin(2):
+        job.complete(shard)
+    job.finish()
+
+
+def _set_up(lake: GuardedLake) -> None:
+    lake.set_up()
+
+
+def _abort_stage(lake: GuardedLake) -> None:
+    _job(lake).abort_stage("spark", "1")
+
+
+def _abort_late(lake: GuardedLake) -> None:
+    _job(lake).abort_late()
+
+
+def _sweep(lake: GuardedLake) -> None:
+    plan = plan_sweep(lake.store, _place(lake), older_than=_WEEK, threads=0)
+    json.dumps(apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0).to_dict())
+
+
+def _adopt(lake: GuardedLake) -> None:
+    adopt(lake.store, lake.destination, job_id=OURS, clock=lake.clock, new_id=lake.new_id, lock_wait=0.0)
+
+
+def _adopt_to_abort(lake: GuardedLake) -> None:
+    adopt(
+        lake.store, lake.destination, job_id=OURS, commit=False, force=True, clock=lake.clock,
+        new_id=lake.new_id, lock_wait=0.0,
+    )  # fmt: skip
+
+
+def _settle_the_dead(lake: GuardedLake) -> None:
+    """Have another job commit, which finds a lapsed lock and settles whom it names."""
+    job_id = DEAD.replace("3333", "9999")
+    lake.sealed({"dt=8/new.csv": b"new"}, job_id=job_id)
+    lake.job(job_id, lock_wait=0.0).commit()
+
+
+ACTING: dict[str, Door] = {
+    "plan": lambda lake: _job(lake).plan() and None,
+    "commit": lambda lake: _job(lake).commit() and None,
+    "abort": lambda lake: _job(lake).abort() and None,
+    "abort --force": lambda lake: _job(lake).abort(force=True) and None,
+    "recover": lambda lake: _job(lake).recover() and None,
+    "recover --rollback": lambda lake: _job(lake).recover(rollback=True, force=True) and None,
+    "seal": _seal,
+    "write and seal": _write_more,
+    "shards": _shards,
+    "set up again": _set_up,
+    "abort_stage": _abort_stage,
+    "abort_late": _abort_late,
+    "sweep": _sweep,
+    "adopt": _adopt,
+    "adopt --abort": _adopt_to_abort,
+    "another job's commit": _settle_the_dead,
+}
+
+#: Command lines that look, with ``{at}`` and ``{job}`` to be filled in.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "jobs": ("jobs", "{at}", "--committed"),
+    "show": ("show", "{at}", "{job}"),
+    "pending": ("pending", "{at}"),
+    "sweep": ("sweep", "{at}", "--older-than", "7d"),
+    "verify": ("verify", "{at}"),
+    "verify a job": ("verify", "{at}", "{job}"),
+    "manifest": ("manifest", "{at}", "--files"),
+    "adopt": ("adopt", "{at}"),
+    "recover": ("recover", "{at}", "{job}", "--dry-run"),
+    "abort": ("abort", "{at}", "{job}", "--dry-run"),
+}
+
+
+def run_command(lake: GuardedLake, name: str) -> None:
+    """Run a command as a script does, and as a user does.
+
+    Raises:
+        AssertionError: It broke, or wrote something else than one JSON object.
+
+    """
+    arguments = [part.format(at=lake.destination, job=OURS) for part in COMMANDS[name]]
+    for as_json in (["--json"], []):
+        result = CliRunner().invoke(
+            program, [*arguments, *as_json], env={"COLUMNS": "200"}, prog_name="s3commit"
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code in (0, 1, 3, 4, 5), f"{name}: {result.exit_code}: {result.output[:2_000]}"
+        if as_json:
+            json.loads(result.stdout)
+
+
+def only_ours(door: Door, lake: GuardedLake) -> None:
+    """Go through a door; what leaves it is an error of our own tree, or nothing."""
+    said = ""
+    try:
+        door(lake)
+    except S3CommitError as error:
+        said = str(error)
+    assert len(said) < _LONGEST_MESSAGE, f"a message of {len(said)} characters"

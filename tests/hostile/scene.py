@@ -1,0 +1,405 @@
+"""Jobs in all their states, beside others that nothing of theirs may touch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.protocol.records import (
+    AbortedRecord,
+    FileEntry,
+    JobRecord,
+    LockRecord,
+    ManifestRecord,
+    PlannedObject,
+    PlanRecord,
+    SealRecord,
+    ShardRecord,
+    StageSealRecord,
+    StateRecord,
+)
+from airflow_s3commit.protocol.statistics import ColumnStatistics
+from airflow_s3commit.protocol.success import SuccessData
+from airflow_s3commit.store.base import Fetched
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore
+
+__all__ = [
+    "BEFORE",
+    "DEAD",
+    "FOREIGN_KEY",
+    "INNOCENT",
+    "KEPT",
+    "SCENES",
+    "GuardedLake",
+    "Mutation",
+    "Scene",
+    "Site",
+    "TooMuch",
+    "scene",
+]
+
+DEAD = "33333333-aaaa-4bbb-8ccc-000000000003"
+ENDED = "44444444-aaaa-4bbb-8ccc-000000000004"
+BEFORE = "55555555-aaaa-4bbb-8ccc-000000000005"
+INNOCENT = "innocent/"
+FOREIGN_KEY = f"{INNOCENT}dt=1/data.csv"
+
+#: A file of a partition that no job of a scene writes.
+KEPT = f"{ROOT}dt=9/kept.csv"
+
+#: Calls to the store that any one command may make on a scene of a handful of objects.
+MOST_CALLS = 1_500
+
+_STAGING = f"{ROOT}__magic_job-{OURS}/"
+
+
+class TooMuch(BaseException):
+    """A command asks the store without end, or reads an object without a limit: no handler sees this."""
+
+
+class GuardedStore(WatchedStore):
+    """A store that ends a command which asks too often, and holds nobody to a length it does not know."""
+
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+        """Refuse to be read without a limit."""
+        if limit is None:
+            raise TooMuch(f"{key} is read without a limit")
+        if len(self.calls) > MOST_CALLS:
+            raise TooMuch(f"{len(self.calls)} calls")
+        return super().get(bucket, key, limit=limit)
+
+
+class GuardedLake(Lake):
+    """A lake on such a store, as a scene left it."""
+
+    def __init__(self, buckets: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.store = GuardedStore((BUCKET, "other"), now=self.store_clock.time, min_part_bytes=1)
+        if buckets is not None:
+            self.store._buckets = _copied(buckets)
+            # What is written from now on has ids of its own.
+            self._ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
+            self.store._upload_ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
+
+    def get(self, key: str) -> bytes:
+        """Return an object's content."""
+        return self.store._buckets[BUCKET].objects[key].body
+
+    def pretend(self, key: str, size: int) -> None:
+        """Have the store say that an object is longer than it is."""
+        objects = self.store._buckets[BUCKET].objects
+        objects[key] = replace(objects[key], info=replace(objects[key].info, size=size))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A record of a scene.
+
+    Attributes:
+        scene: The scene's name.
+        kind: The record's type.
+        key: Its key.
+        lines: Whether there is one on each line.
+
+    """
+
+    scene: str
+    kind: type[msgspec.Struct]
+    key: str
+    lines: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One record, changed in one place.
+
+    Attributes:
+        site: Which record.
+        what: Where it is changed, and into what, for people.
+        body: What stands there instead; None leaves the body, and has the store say that it is 1 TiB.
+
+    """
+
+    site: Site
+    what: str
+    body: bytes | None
+
+    def __str__(self) -> str:
+        return f"{self.site.scene}: {self.site.key}: {self.what}"
+
+
+class Scene:
+    """Some jobs in some state.
+
+    Args:
+        name: Its name.
+        build: Makes it in an empty lake.
+        kinds: Which records it is for, by their key.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[Lake], None],
+        kinds: Callable[[Lake], Mapping[str, type[msgspec.Struct]]],
+    ) -> None:
+        self.name = name
+        lake = GuardedLake()
+        _surround(lake)
+        build(lake)
+        lake.store.rest()
+        self._buckets = _copied(lake.store._buckets)
+        self._now = lake.store_clock.time()
+        self.sites = [
+            Site(name, kind, key, lines=key.endswith(".jsonl")) for key, kind in sorted(kinds(lake).items())
+        ]
+        self._bodies = {site.key: lake.get(site.key) for site in self.sites}
+
+    def body(self, site: Site) -> bytes:
+        """Return a record as it is."""
+        return self._bodies[site.key]
+
+    def lake(self) -> GuardedLake:
+        """Return a fresh copy of it."""
+        lake = GuardedLake(self._buckets)
+        lake.store_clock.sleep(self._now - lake.store_clock.time() + 1.0)
+        return lake
+
+    def spoiled(self, mutation: Mutation, *, pinned: bool) -> GuardedLake:
+        """Return a copy with a record changed; ``pinned`` has what points to it agree."""
+        lake = self.lake()
+        if mutation.body is None:
+            lake.pretend(mutation.site.key, 2**40)
+        else:
+            lake.store.put(BUCKET, mutation.site.key, mutation.body)
+        if pinned:
+            _pin(lake)
+        # Longer than any lease in it.
+        lake.store_clock.sleep(120.0)
+        lake.store.calls.clear()
+        return lake
+
+
+def _copied(buckets: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: replace(
+            bucket,
+            objects=dict(bucket.objects),
+            uploads={
+                upload_id: replace(pending, parts=dict(pending.parts))
+                for upload_id, pending in bucket.uploads.items()
+            },
+            completed=dict(bucket.completed),
+        )
+        for name, bucket in buckets.items()
+    }
+
+
+def _surround(lake: Lake) -> None:
+    """Make what belongs to others: a dataset, a job on the same destination, and what is no job's."""
+    lake.put({"dt=1/old.csv": b"old", "dt=2/old.csv": b"older", "dt=9/kept.csv": b"kept"})
+    other = Lake()
+    other.store, other.prefix, other._ids = lake.store, INNOCENT, lake._ids  # type: ignore[assignment]
+    other.clock = lake.clock
+    other.put({"dt=1/data.csv": b"innocent"})
+    other.sealed({"dt=1/a.csv": b"innocent"}, job_id=BEFORE).commit()
+    other.run_stage(other.set_up(THEIRS), {"dt=1/b.csv": b"innocent"})
+    lake.run_stage(
+        lake.set_up(THEIRS, conflict_mode="append"), {"dt=1/theirs.csv": b"theirs", "dt=7/x.csv": b"x"}
+    )
+    lake.store.put(BUCKET, "private/secret", b"private")
+    lake.store.put("other", f"{ROOT}dt=1/old.csv", b"elsewhere")
+    for key in ("private/pending", f"{ROOT}dt=1/manual.bin"):
+        lake.store.create_upload(BUCKET, key, metadata={}, content_type="text/plain")
+
+
+_STATISTICS = {
+    "delay": ColumnStatistics(values=1, nulls=0, least=-1, greatest=5),
+    "price": ColumnStatistics(values=1, nulls=0, least="1.5", greatest="2.5", decimal=True),
+}
+
+
+def _write(lake: Lake, **options: Any) -> Any:
+    job = lake.set_up(said={"dag_id": "nightly", "run_id": "r"}, **options)
+    tasks = []
+    for number, path in enumerate(("dt=1/a.csv", "dt=2/b.csv")):
+        with job.task_attempt(
+            "spark", "1", f"{number:05d}", "1", part_bytes=1, threads=0, min_part_bytes=1
+        ) as writer:
+            file = writer.open(path)
+            file.write(b"12")
+            file.close(rows=1, statistics=_STATISTICS)
+            tasks.append(writer.commit())
+    return job, tasks
+
+
+def _open(lake: Lake) -> None:
+    _write(lake, unique_filenames=False, track_pending="s3")
+
+
+def _planned(lake: Lake) -> None:
+    lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
+    job, tasks = _write(lake)
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.plan()
+    lock = LockRecord(
+        job_id=DEAD, staging=f"{lake.destination}__magic_job-{DEAD}/", owner="dead", lease=1.0, nonce="n"
+    )
+    journal.create(lake.store, BUCKET, f"{HOME}lock.json", lock)
+
+
+def _committing(lake: Lake) -> None:
+    lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
+    job, tasks = _write(lake)
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.plan()
+    job.begin(2)
+    job.complete(0)
+
+
+def _finishing(lake: Lake) -> None:
+    job, tasks = _write(lake)
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.plan()
+    assert isinstance(lake.store, WatchedStore)
+    lake.store.die("put", f"{OURS}.json")
+    try:
+        job.commit()
+    except Crash:
+        lake.store.rest()
+
+
+def _aborting(lake: Lake) -> None:
+    job, tasks = _write(lake)
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.begin(2)
+    job.complete(0)
+    assert isinstance(lake.store, WatchedStore)
+    lake.store.die("list_uploads")
+    try:
+        job.abort(reason="enough")
+    except Crash:
+        lake.store.rest()
+
+
+def _committed(lake: Lake) -> None:
+    job, tasks = _write(lake)
+    job.seal_stage("spark", "1", tasks)
+    job.seal()
+    job.commit()
+    lake.set_up(ENDED, said={"dag_id": "nightly"}).abort(reason="no longer wanted")
+
+
+def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
+    """Return the records of the job, and of its destination, by key."""
+    by_ending: dict[str, type[msgspec.Struct]] = {
+        f"{_STAGING}job.json": JobRecord,
+        f"{_STAGING}state.json": StateRecord,
+        "/000000.pending": PendingUpload,
+        f"{_STAGING}sealed.json": SealRecord,
+        "spark-1/sealed.json": StageSealRecord,
+        "plan/summary.json": PlanRecord,
+        "/0.jsonl": PlannedObject,
+        "shards/0.json": ShardRecord,
+        "00000_1.pendingset": PendingSet,
+        "lock.json": LockRecord,
+        f"manifests/{OURS}.json": ManifestRecord,
+        f"manifests/{OURS}.jsonl": FileEntry,
+        f"aborted/{ENDED}.json": AbortedRecord,
+        "_SUCCESS": SuccessData,
+    }
+    return {
+        key: kind
+        for key in lake.keys(ROOT)
+        if THEIRS not in key
+        for ending, kind in by_ending.items()
+        if key.endswith(ending)
+    }
+
+
+SCENES: dict[str, Callable[[Lake], None]] = {
+    "open": _open,
+    "planned": _planned,
+    "committing": _committing,
+    "finishing": _finishing,
+    "aborting": _aborting,
+    "committed": _committed,
+}
+
+
+@cache
+def scene(name: str) -> Scene:
+    """Return a scene, made once."""
+    return Scene(name, SCENES[name], _records)
+
+
+def _pin(lake: GuardedLake) -> None:
+    """Have every record name the others as they are now: whoever may write one may write them all."""
+    objects = lake.store._buckets[BUCKET].objects
+
+    def rewrite(key: str, change: Callable[[Any], None]) -> None:
+        if key not in objects or objects[key].info.size > len(objects[key].body):
+            return
+        try:
+            plain = json.loads(objects[key].body)
+            before = json.dumps(plain)
+            change(plain)
+            if json.dumps(plain) != before:
+                lake.store.put(BUCKET, key, json.dumps(plain).encode())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, S3CommitError):
+            return
+
+    def etag(key: str) -> str:
+        return str(objects[key].info.etag)
+
+    def stage(plain: Any) -> None:
+        for task in plain["tasks"]:
+            task["etag"] = etag(f"{_STAGING}stages/spark-1/tasks/{task['task']}_{task['attempt']}.pendingset")
+
+    def seal(plain: Any) -> None:
+        for one in plain["stages"]:
+            one["etag"] = etag(f"{_STAGING}stages/{one['stage']}-{one['stage_attempt']}/sealed.json")
+
+    def plan(plain: Any) -> None:
+        plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
+        for part in plain["parts"]:
+            part["etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/{part['number']}.jsonl")
+
+    def state(plain: Any) -> None:
+        if plain["seal_etag"] is not None:
+            plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
+        if plain["plan_etag"] is not None:
+            plain["plan_etag"] = etag(f"{_STAGING}plan/summary.json")
+
+    def shard(plain: Any) -> None:
+        plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
+
+    def manifest(plain: Any) -> None:
+        plain["files_sha256"] = hashlib.sha256(objects[f"{HOME}manifests/{OURS}.jsonl"].body).hexdigest()
+
+    def planned(plain: Any) -> None:
+        plain["etag"] = etag(plain["key"])
+
+    for key in [key for key in objects if key.startswith(f"{_STAGING}plan/") and key.endswith(".jsonl")]:
+        if objects[key].body.count(b"\n") <= 1:
+            rewrite(key, planned)
+    rewrite(f"{_STAGING}stages/spark-1/sealed.json", stage)
+    rewrite(f"{_STAGING}sealed.json", seal)
+    rewrite(f"{_STAGING}plan/summary.json", plan)
+    rewrite(f"{_STAGING}state.json", state)
+    rewrite(f"{_STAGING}shards/0.json", shard)
+    rewrite(f"{HOME}manifests/{OURS}.json", manifest)

@@ -1,0 +1,74 @@
+"""Whoever may write to the prefix cannot break those who read it: every record, every field, every value.
+
+By default each field and each value goes through each door at least once, in rotation; with
+``S3COMMIT_HOSTILE=all`` in the environment each field goes through each with each value.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+
+from airflow_s3commit.cli import connect
+from airflow_s3commit.protocol.destination import Destination
+from tests.hostile.doors import COMMANDS, READING, only_ours, run_command
+from tests.hostile.rotation import ALL, in_turn
+from tests.hostile.scene import GuardedLake, TooMuch
+from tests.protocol.building import OURS
+
+
+def go_through(number: int, doors: Callable[[GuardedLake], None]) -> None:
+    """Let every mutation of this turn go through a door, and name those that broke it."""
+    broken = []
+    for mutation, lake in in_turn(number):
+        before = lake.everything()
+        try:
+            only_ours(doors, lake)
+            assert lake.everything() == before, "something was changed"
+        except (Exception, TooMuch) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            broken.append(f"{mutation}\n    {type(error).__name__}: {str(error)[:200]} ({where.name})")
+    assert not broken, f"{len(broken)} broke it:\n" + "\n".join(broken[:20])
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_looks_at_records(name: str) -> None:
+    """Only our own errors leave what reads records, it changes nothing, and it asks the store a few times."""
+    go_through(list(READING).index(name), READING[name])
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", ["glance", "dossier"])
+def test_the_page(name: str) -> None:
+    """What the page in Airflow's UI reads is read as everything else is."""
+    from airflow_s3commit.plugin import dossier, glance  # noqa: PLC0415 - they need Airflow
+    from airflow_s3commit.plugin.places import Place  # noqa: PLC0415
+
+    def look(lake: GuardedLake) -> None:
+        place = Place(Destination.parse(lake.destination))
+        if name == "glance":
+            glance.look(lake.store, place)
+        else:
+            dossier.look_closely(lake.store, place, OURS)
+
+    go_through(len(name), look)
+
+
+@pytest.mark.parametrize("turn", range(len(COMMANDS) if ALL else 3))
+def test_commands_that_look(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands end with an exit code that has a meaning, and with one JSON object where it is wanted.
+
+    They take turns: each field goes through several of them.
+    """
+    opened: list[GuardedLake] = []
+    monkeypatch.setattr(connect, "open_store", lambda _: opened[-1].store)
+    commands = cycle([*COMMANDS][turn:] + [*COMMANDS][:turn])
+
+    def command(lake: GuardedLake) -> None:
+        opened[:] = [lake]
+        run_command(lake, next(commands))
+
+    go_through(7 * turn, command)
