@@ -18,10 +18,10 @@ IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo stack test bench lint format dist docs clean
+.PHONY: help demo stack images stack-docker test test-all bench lint format hashes dist docs clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; takes about five minutes
 	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo $(ARGS)
@@ -29,9 +29,21 @@ demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; ta
 stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark and S3 until Ctrl-C; ARGS=--check
 	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose $(ARGS)
 
+images: ## build the images of docker/ and list their sizes; needs Docker; BASE=… is another Debian to start from
+	@for image in spark airflow seaweedfs; do \
+	  docker build --quiet --file docker/Dockerfile --target $$image --tag s3commit-$$image \
+	    --network $(or $(BUILD_NETWORK),default) $(foreach name,BASE SPARK_EXTRA,$(if $($(name)),--build-arg $(name)=$($(name)))) . || exit 1; done
+	@docker image ls --filter reference='s3commit-*:latest' --format '{{.Repository}}  {{.Size}}'
+
+stack-docker: $(STAMP) ## the stack in containers, tried out: two nights, one with a worker killed; ARGS=--check
+	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose --docker $(ARGS)
+
 test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
 	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+
+test-all: $(STAMP) ## every test, those of the containers included: ten minutes and 6 GB of disk more
+	@$(MAKE) test ARGS="-m '' $(ARGS)"
 
 bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time
 	@for one in commit_rate scale requests write; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done
@@ -47,6 +59,10 @@ docs: $(STAMP) ## build the documentation into site/; a warning is an error
 format: $(STAMP) ## put the code into its format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+hashes: $(STAMP) ## give every version in constraints.txt the hashes of its files; after a change of one
+	@$(BIN)/uv pip compile --quiet --universal --no-deps --generate-hashes --no-header --no-annotate \
+	  constraints.txt --output-file constraints.txt
 
 dist: $(STAMP) ## build the wheel and the source distribution into dist/, and check them
 	@rm -rf dist

@@ -1,34 +1,39 @@
 #!/usr/bin/env bash
-# Make sure of the programs that are not Python's. Nothing is done where they are there already.
+# What an image has beside Python, on any Debian base.
 #
-#   install-system.sh [java] [openssl]
-#
-# IMAGE_USER, set in the Dockerfiles alone: a user to make, who will run the image's programs.
+#   install-system.sh user ID                        make the user s3commit, who runs the image's programs
+#   install-system.sh programs [java] [openssl]      make sure of these; nothing is done where they are there
+#   install-system.sh directories DIRECTORY ...      make directories that the user may write to
 set -euo pipefail
 
-missing=()
-for wanted in "$@"; do
-  case $wanted in
-    java) command -v java >/dev/null || missing+=(openjdk-17-jre-headless) ;;
-    openssl) command -v openssl >/dev/null || missing+=(openssl) ;;
-    *) echo "install-system.sh does not know $wanted" >&2 && exit 64 ;;
-  esac
-done
-# Spark's start scripts call ps.
-command -v ps >/dev/null || missing+=(procps)
-
-if [ "${#missing[@]}" -gt 0 ]; then
-  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    echo "Missing here: ${missing[*]}. Install them, then run this again." >&2
-    exit 1
-  fi
+programs() {
+  local missing=() wanted
+  for wanted in "$@"; do
+    case $wanted in
+      # Spark's start scripts call ps.
+      java)
+        command -v java >/dev/null || missing+=(openjdk-17-jre-headless)
+        command -v ps >/dev/null || missing+=(procps)
+        ;;
+      openssl) command -v openssl >/dev/null || missing+=(openssl) ;;
+      *) echo "install-system.sh does not know $wanted" >&2 && exit 64 ;;
+    esac
+  done
+  [ "${#missing[@]}" -gt 0 ] || return 0
   # Where manual pages are left out, as in slim images, Java's package still wants their directory.
   mkdir -p /usr/share/man/man1
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
-  rm -rf /var/lib/apt/lists/*
-fi
+  apt-get clean
+  rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
+}
 
-if [ -n "${IMAGE_USER:-}" ] && ! id "$IMAGE_USER" >/dev/null 2>&1; then
-  useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin "$IMAGE_USER"
-fi
+case ${1:?user, programs or directories?} in
+  user)
+    groupadd --gid "${2:?which id?}" s3commit
+    useradd --uid "$2" --gid "$2" --create-home --shell /usr/sbin/nologin s3commit
+    ;;
+  programs) shift && programs "$@" ;;
+  directories) shift && install -d -o s3commit -g s3commit "$@" ;;
+  *) echo "install-system.sh does not know $1" >&2 && exit 64 ;;
+esac

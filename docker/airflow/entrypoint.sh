@@ -13,6 +13,17 @@ spark_for_tasks() {
   [ -z "${SPARK_CONF_DIR:-}" ] || "$docker/spark/configure.sh"
 }
 
+# What tasks and their Spark drivers inherit is this environment: where the queue is, and its password, the worker
+# reads from files of its own.
+hide_queue() {
+  local name
+  for name in AIRFLOW__CELERY__BROKER_URL AIRFLOW__CELERY__RESULT_BACKEND; do
+    (umask 077 && printf %s "${!name:?}" >"$AIRFLOW_HOME/$name")
+    export "${name}_CMD=cat $(printf %q "$AIRFLOW_HOME/$name")"
+    unset "$name"
+  done
+}
+
 write_passwords() (
   umask 077
   # shellcheck disable=SC2153 # both come from the environment
@@ -36,6 +47,7 @@ case ${1:?which component?} in
   triggerer) exec airflow triggerer --skip-serve-logs ;;
   worker)
     spark_for_tasks
+    hide_queue
     exec airflow celery worker --skip-serve-logs --without-gossip --without-mingle
     ;;
   *) exec "$@" ;;

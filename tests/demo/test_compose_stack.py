@@ -27,7 +27,7 @@ x-common: &common
 services:
   api:
     <<: *common
-    build: {context: ., dockerfile: Dockerfile}
+    build: {context: ., dockerfile: Dockerfile, target: mine}
     command: [serve, /data/x]
     environment: {ADDRESS: "0.0.0.0:80", TOKEN: "${TOKEN:?make one}", DEPTH: 3, COLOUR: "${COLOUR:-red}"}
     volumes: ["./here:/data:ro", "kept:/state"]
@@ -41,7 +41,10 @@ services:
 
 def written(directory: Path) -> Path:
     """Write a Compose file and the image it builds."""
-    (directory / "Dockerfile").write_text('FROM scratch\nENTRYPOINT ["/opt/source/run.sh"]\n')
+    (directory / "Dockerfile").write_text(
+        'FROM a AS other\nENTRYPOINT ["/other.sh"]\n'
+        'FROM a AS mine\nCOPY b b\nENTRYPOINT ["/opt/source/run.sh"]\nFROM mine AS last\nCOPY c c\n'
+    )
     file = directory / "compose.yaml"
     file.write_text(COMPOSE)
     return file
@@ -53,7 +56,7 @@ def service(name: str = "api", mounts: Mapping[str, str] | None = None, **enviro
 
 
 def test_services_are_read_with_their_variables_filled_in(tmp_path: Path) -> None:
-    """Entry points come from the image's Dockerfile, variables from the file beside, defaults from itself."""
+    """Entry points come from the image's stage, variables from the file beside, defaults from itself."""
     services = read_compose(written(tmp_path), {"TOKEN": "t0"})
     api, user = services["api"], services["user"]
     assert api.command == ("/opt/source/run.sh", "serve", "/data/x")

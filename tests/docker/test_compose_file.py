@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,12 @@ DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
 
 TEXT = COMPOSE.read_text()
+DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 FILE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
+
+#: The components of Airflow that stay and are not the worker.
+AIRFLOW = {"airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
 
 #: Variables whose values must not be in the file.
 SECRET = re.compile(r"PASSWORD$|SECRET|ACCESS_KEY|FERNET|JWT")
@@ -84,6 +89,64 @@ def test_ports_are_loopback_s(name: str) -> None:
     assert SERVICES[name].get("network_mode") is None
 
 
+#: Variables with the control plane's secrets, and the services that use them.
+CONTROL = {
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": {*AIRFLOW, "airflow-migrate"},
+    "AIRFLOW__CORE__FERNET_KEY": {*AIRFLOW, "airflow-migrate"},
+    "AIRFLOW__CELERY__BROKER_URL": {"airflow-scheduler", "airflow-worker"},
+    "AIRFLOW__CELERY__RESULT_BACKEND": {"airflow-scheduler", "airflow-worker"},
+    "AIRFLOW__API__SECRET_KEY": {"airflow-api-server"},
+    "AIRFLOW__API_AUTH__JWT_SECRET": {"airflow-api-server", "airflow-scheduler"},
+    "AIRFLOW_ADMIN_PASSWORD": {"airflow-api-server"},
+}
+
+
+def test_the_control_plane_keeps_its_secrets() -> None:
+    """What signs, decrypts or opens the database is where it is used: not with the worker, nor with Spark."""
+    known = {
+        variable: {name for name, service in SERVICES.items() if variable in service.get("environment", {})}
+        for variable in CONTROL
+    }
+    assert known == CONTROL
+    reached = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    assert {name for name in reached if "control" in reached[name]} == {
+        *AIRFLOW,
+        "airflow-migrate",
+        "postgres",
+    }
+    assert {name for name in reached if "queue" in reached[name]} == CONTROL[
+        "AIRFLOW__CELERY__BROKER_URL"
+    ] | {"redis"}
+
+
+def test_tasks_do_not_inherit_the_queue_s_password(tmp_path: Path) -> None:
+    """The worker reads where its queue is from files of its user's own, which its children do not know of."""
+    stand_in = tmp_path / "airflow"
+    stand_in.write_text("#!/bin/sh\nenv\n")
+    stand_in.chmod(0o755)
+    queue = {
+        "AIRFLOW__CELERY__BROKER_URL": "redis://:hidden@r/0",
+        "AIRFLOW__CELERY__RESULT_BACKEND": "redis://:hidden@r/1",
+    }
+    home = tmp_path / "a home"
+    said = subprocess.run(
+        [DOCKER / "airflow" / "entrypoint.sh", "worker"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "AIRFLOW_HOME": str(home), **queue},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "hidden" not in said
+    inherited = dict(line.split("=", 1) for line in said.splitlines())
+    for name, value in queue.items():
+        assert name not in inherited
+        told = subprocess.run(
+            shlex.split(inherited[f"{name}_CMD"]), check=True, capture_output=True, text=True
+        )
+        assert told.stdout == value
+        assert (home / name).stat().st_mode & 0o777 == 0o600
+
+
 def test_no_secret_is_written_down() -> None:
     """Every password and key is a variable, without a default; so are those within URLs and connections."""
     for name, service in SERVICES.items():
@@ -128,7 +191,7 @@ def test_every_path_is_there() -> None:
         if "build" in service:
             context = (DOCKER / service["build"]["context"]).resolve()
             dockerfile = context / service["build"]["dockerfile"]
-            for path in re.findall(r"/opt/source/([\w./-]+)", dockerfile.read_text()):
+            for path in re.findall(r"/opt/source/([\w./-]+\.sh)", dockerfile.read_text()):
                 assert (context / path).stat().st_mode & 0o111
         for word in [*service.get("entrypoint", []), *service["healthcheck"].get("test", [])]:
             if word.startswith("/opt/source/"):
@@ -142,18 +205,37 @@ def test_images_do_not_hold_secrets() -> None:
     assert "*" in ignored
     kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
     assert all((ROOT / name).exists() for name in kept)
-    for dockerfile in DOCKER.glob("*/Dockerfile"):
-        assert not SECRET.search(dockerfile.read_text())
+    assert not SECRET.search(DOCKERFILE)
 
 
-def test_dockerfiles_only_copy_and_run() -> None:
+def test_the_dockerfile_only_copies_and_runs_scripts() -> None:
     """All that makes an image lies in scripts, which also run outside Docker."""
-    for dockerfile in DOCKER.glob("*/Dockerfile"):
-        lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
-        assert {line.split()[0] for line in lines} == {"FROM", "ENV", "COPY", "RUN", "USER", "ENTRYPOINT"}
-        assert [line for line in lines if line.startswith("RUN")] == [
-            f"RUN /opt/source/docker/{dockerfile.parent.name}/install.sh"
-        ]
+    lines = [line for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
+    assert {line.split()[0] for line in lines} == {
+        *("ARG", "FROM", "ENV", "COPY", "RUN", "USER", "ENTRYPOINT"),
+    }
+    assert all(line.startswith("RUN /opt/source/docker/install-") for line in lines if line.startswith("RUN"))
+
+
+def test_images_find_what_debian_installs_anywhere() -> None:
+    """Every PATH that the Dockerfile sets has the directories of administration: useradd lies there."""
+    paths = re.findall(r" PATH=(\S+)", DOCKERFILE)
+    assert paths
+    for path in paths:
+        assert {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} <= set(
+            path.split(":")
+        )
+
+
+def test_each_image_is_built_once_and_runs_as_nobody_special() -> None:
+    """One service builds an image for all that use it; it ends as a user by number, who is not root."""
+    built = [service for service in SERVICES.values() if "build" in service]
+    assert sorted(service["image"] for service in built) == sorted(
+        {service["image"] for service in SERVICES.values() if service["image"].startswith("s3commit-")}
+    )
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n((?:(?!FROM ).*\n?)*)", DOCKERFILE, re.MULTILINE))
+    for service in built:
+        assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", stages[service["build"]["target"]], re.MULTILINE)
 
 
 def test_the_pipeline_s_identity_is_narrow(tmp_path: Path) -> None:

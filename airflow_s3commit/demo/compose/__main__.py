@@ -1,4 +1,8 @@
-"""``make stack``: the Compose stack on loopback without Docker, tried out by one run of the nightly DAG."""
+"""``make stack`` and ``make stack-docker``: the Compose stack, tried out by runs of the nightly DAG.
+
+On loopback without Docker it is one run. In containers there is a second one, in which the worker's container
+is killed while it commits.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ import sys
 import time
 import urllib.request
 from contextlib import ExitStack
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from airflow_s3commit.demo.airflow_api import ApiError
+from airflow_s3commit.demo.compose.containers import ContainerStack
+from airflow_s3commit.demo.compose.kill import KillWhileCommitting
 from airflow_s3commit.demo.compose.stack import LoopbackStack
 from airflow_s3commit.demo.flights import Flights
 from airflow_s3commit.demo.java import NoJava, java_home
@@ -34,6 +40,8 @@ __all__ = ["main"]
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_s3commit.demo.compose.reach import Stack
+
 CHECKOUT = Path(__file__).parents[3]
 
 DESTINATION = Destination.parse("s3://lake/flights/")
@@ -43,6 +51,9 @@ ELSEWHERE = "elsewhere/probe"
 
 DAY = date(2013, 1, 1)
 
+#: Nights in which the worker may be killed: a commit can be over before it is seen.
+NIGHTS = 3
+
 #: Seconds until the DAGs must be known.
 DAG_SECONDS = 120.0
 
@@ -50,6 +61,7 @@ DAG_SECONDS = 120.0
 def main(argv: list[str] | None = None) -> int:
     """Run the stack; return 0 if everything that was checked held."""
     parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
+    parser.add_argument("--docker", action="store_true", help="in containers; one is killed in mid-commit")
     parser.add_argument("--check", action="store_true", help="stop when the nightly DAG has been judged")
     parser.add_argument("--home", type=Path, default=CHECKOUT / ".stack", help="where all it makes lies")
     arguments = parser.parse_args(argv)
@@ -58,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     end_in_order_on_signals()
     try:
         with own_directory(arguments.home) as home, ExitStack() as resources:
-            stack = _started(resources, console, home)
+            stack = _started(resources, console, home, in_containers=arguments.docker)
             held = _try_out(console, stack)
             if not arguments.check:
                 _stay(console, stack)
@@ -73,13 +85,16 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if held else 1
 
 
-def _started(resources: ExitStack, console: Console, home: Path) -> LoopbackStack:
-    console.rule("[bold]Starting what docker/compose.yaml describes, without Docker[/]", align="left")
+def _started(resources: ExitStack, console: Console, home: Path, *, in_containers: bool) -> Stack:
+    how = "in containers" if in_containers else "without Docker"
+    console.rule(f"[bold]Starting what docker/compose.yaml describes, {how}[/]", align="left")
     began = time.monotonic()
 
     def tell(name: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {name}")
 
+    if in_containers:
+        return resources.enter_context(ContainerStack(CHECKOUT, home, tell=tell))
     stack = LoopbackStack(CHECKOUT, home, java_home(home / "java"), tell=tell)
     resources.enter_context(stack)
     for sentence in stack.missing:
@@ -87,8 +102,8 @@ def _started(resources: ExitStack, console: Console, home: Path) -> LoopbackStac
     return stack
 
 
-def _try_out(console: Console, stack: LoopbackStack) -> bool:
-    """Run the nightly DAG for a day over Airflow's API, and judge by what it left."""
+def _try_out(console: Console, stack: Stack) -> bool:
+    """Run the nightly DAG over Airflow's API, and judge by what it left."""
     console.rule(f"[bold]The nightly DAG for {DAY}, over Airflow's REST API[/]", align="left")
     _wait_for_dag(stack)
     store, flights = S3Store.connect(stack.store("ADMIN")), Flights()
@@ -96,24 +111,40 @@ def _try_out(console: Console, stack: LoopbackStack) -> bool:
     def tell(seconds: float, what: str) -> None:
         console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
 
-    chapter = Story(stack, store, DESTINATION, flights, tell).night(DAY)
+    story = Story(stack, store, DESTINATION, flights, tell)
+    chapters = [story.night(DAY)]
     for says, holds in _seen_elsewhere(stack):
-        chapter.check(says, holds)
-    console.print(chapter_view(chapter))
-    return _judge(console, stack, store, flights, chapter)
+        chapters[0].check(says, holds)
+    console.print(chapter_view(chapters[0]))
+    if isinstance(stack, ContainerStack):
+        console.rule("[bold]A night in which the worker's container is killed in mid-commit[/]", align="left")
+        chapters += _nights_with_a_kill(stack, store, story)
+        console.print(chapter_view(chapters[-1]))
+    return _judge(console, stack, store, flights, chapters)
 
 
-def _judge(
-    console: Console, stack: LoopbackStack, store: S3Store, flights: Flights, chapter: Chapter
-) -> bool:
-    verdicts = judge_days(stack.store("ADMIN"), DESTINATION, flights, [chapter])
+def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> list[Chapter]:
+    """Run nights until the worker was killed while it committed; the last one says whether it was."""
+    nights = []
+    for day in (DAY + timedelta(days=night) for night in range(1, NIGHTS + 1)):
+        with KillWhileCommitting(stack, store, DESTINATION) as kill:
+            nights.append(story.night(day))
+        if kill.killed:
+            break
+    nights[-1].check("the worker was killed while it committed", kill.killed)
+    return nights
+
+
+def _judge(console: Console, stack: Stack, store: S3Store, flights: Flights, chapters: list[Chapter]) -> bool:
+    verdicts = judge_days(stack.store("ADMIN"), DESTINATION, flights, chapters)
     console.print(final_table(DESTINATION, verdicts))
     pending = sum(1 for _ in store.list_uploads(DESTINATION.bucket, ""))
     console.print(f"{pending} uploads pending in all of s3://{DESTINATION.bucket}/")
-    return chapter.holds and pending == 0 and all(verdict.right for verdict in verdicts)
+    held = all(chapter.holds for chapter in chapters)
+    return held and pending == 0 and all(verdict.right for verdict in verdicts)
 
 
-def _seen_elsewhere(stack: LoopbackStack) -> Iterator[tuple[str, bool]]:
+def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
     """What the run must have left with Spark, and what the pipeline's keys must not open."""
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
         f"{stack.spark_page}/json/", timeout=30
@@ -126,7 +157,7 @@ def _seen_elsewhere(stack: LoopbackStack) -> Iterator[tuple[str, bool]]:
     yield "every service is healthy", not stack.ailing()
 
 
-def _is_refused(stack: LoopbackStack) -> bool:
+def _is_refused(stack: Stack) -> bool:
     store = S3Store.connect(stack.store("PIPELINE"), retry=RetryPolicy(deadline=0.0))
     try:
         store.put(DESTINATION.bucket, ELSEWHERE, b"")
@@ -135,7 +166,7 @@ def _is_refused(stack: LoopbackStack) -> bool:
     return False
 
 
-def _wait_for_dag(stack: LoopbackStack) -> None:
+def _wait_for_dag(stack: Stack) -> None:
     deadline = time.monotonic() + DAG_SECONDS
     while not stack.api.has_dag(REFRESH):
         if errors := stack.api.import_errors():
@@ -146,7 +177,7 @@ def _wait_for_dag(stack: LoopbackStack) -> None:
         time.sleep(0.5)
 
 
-def _stay(console: Console, stack: LoopbackStack) -> None:
+def _stay(console: Console, stack: Stack) -> None:
     """Show where everything is, and stay until a signal or the end of a service."""
     console.rule("[bold]It is up[/]", align="left")
     for name, where in (
@@ -154,7 +185,7 @@ def _stay(console: Console, stack: LoopbackStack) -> None:
         ("Spark master", stack.spark_page),
         ("S3", stack.store("PIPELINE").endpoint_url),
         ("passwords and keys", str(stack.secrets)),
-        ("logs", f"{stack.logs}, the tasks' in {stack.task_logs}"),
+        ("logs", stack.logs),
     ):
         console.print(f"{name:>20}  {where}", soft_wrap=True)
     console.print("Ctrl-C stops all of it.")

@@ -20,6 +20,9 @@ __all__ = ["Service", "read_compose", "read_env"]
 #: ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
+#: A stage of a Dockerfile: its name, and its lines up to the next one.
+_STAGE = re.compile(r"^FROM \S+ AS (\S+)\n((?:(?!FROM ).*\n?)*)", re.MULTILINE)
+
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
 
 
@@ -66,17 +69,17 @@ def read_compose(path: Path, variables: Mapping[str, str]) -> dict[str, Service]
 
     """
     services: dict[str, Any] = yaml.safe_load(_filled_in(path.read_text(), variables))["services"]
-    built = {
-        service["image"]: path.parent / service["build"]["context"] / service["build"]["dockerfile"]
+    entrypoints = {
+        service["image"]: _entrypoint(path.parent, service["build"])
         for service in services.values()
         if "build" in service
     }
-    return {name: _service(name, service, built) for name, service in services.items()}
+    return {name: _service(name, service, entrypoints) for name, service in services.items()}
 
 
-def _service(name: str, service: dict[str, Any], built: Mapping[str, Path]) -> Service:
+def _service(name: str, service: dict[str, Any], entrypoints: Mapping[str, list[str]]) -> Service:
     image = service["image"]
-    entrypoint = service.get("entrypoint") or (_entrypoint(built[image]) if image in built else [])
+    entrypoint = service.get("entrypoint") or entrypoints.get(image, [])
     health = service["healthcheck"]
     mounts = (mount.split(":") for mount in service.get("volumes", ()))
     return Service(
@@ -90,10 +93,11 @@ def _service(name: str, service: dict[str, Any], built: Mapping[str, Path]) -> S
     )
 
 
-def _entrypoint(dockerfile: Path) -> list[str]:
-    found = _ENTRYPOINT.search(dockerfile.read_text())
+def _entrypoint(directory: Path, build: Mapping[str, str]) -> list[str]:
+    dockerfile, target = directory / build["context"] / build["dockerfile"], build["target"]
+    found = _ENTRYPOINT.search(dict(_STAGE.findall(dockerfile.read_text())).get(target, ""))
     if found is None:
-        raise ProgramFailed(f"{dockerfile} names no ENTRYPOINT in the form of a list")
+        raise ProgramFailed(f"{dockerfile} names no ENTRYPOINT in the form of a list for {target}")
     entrypoint: list[str] = json.loads(found[1])
     return entrypoint
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_s3commit.demo.compose.reach import HOST
 from airflow_s3commit.demo.programs import free_ports
 
 if TYPE_CHECKING:
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.demo.compose.file import Service
 
-__all__ = ["HOST", "Places"]
-
-HOST = "127.0.0.1"
+__all__ = ["Places"]
 
 #: What listens on every interface of a container listens on loopback here.
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - looked for, so as not to be used

@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_s3commit.demo.airflow_api import AirflowApi
 from airflow_s3commit.demo.compose.file import Service, read_compose, read_env
-from airflow_s3commit.demo.compose.places import HOST, Places
+from airflow_s3commit.demo.compose.places import Places
+from airflow_s3commit.demo.compose.reach import HOST, WORKER, Stack
 from airflow_s3commit.demo.compose.running import RunningServices, ServiceProgram
 from airflow_s3commit.demo.postgres import PostgresServer
 from airflow_s3commit.demo.programs import ProgramFailed, free_ports
-from airflow_s3commit.store.s3 import S3Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,17 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["LoopbackStack"]
 
 #: The services whose programs are Debian's and not this project's, and what works without them.
-DATABASE, QUEUE, WORKER, SCHEDULER = "postgres", "redis", "airflow-worker", "airflow-scheduler"
-
-API, STORE, SPARK = "airflow-api-server", "seaweedfs", "spark-master"
-
-REGION = "us-east-1"
+DATABASE, QUEUE, SCHEDULER = "postgres", "redis", "airflow-scheduler"
 
 #: How many ports the S3 server's inner parts listen on.
 INNER_PORTS = 7
 
 
-class LoopbackStack:
+class LoopbackStack(Stack):
     """Every service of the Compose file as a process of this machine, on 127.0.0.1.
 
     As a context manager everything is healthy after entry, and gone after exit. Everything also ends when
@@ -68,6 +63,7 @@ class LoopbackStack:
         self._places: Places | None = None
         self.missing: list[str] = []
         self.secrets = self._home / "env"
+        self._logs = self._home / "logs"
 
     def __enter__(self) -> Self:
         with ExitStack() as on_error:
@@ -82,45 +78,15 @@ class LoopbackStack:
         self._resources.close()
 
     @property
-    def logs(self) -> Path:
-        """The directory with the logs of its services; the tasks' are below `task_logs`."""
-        return self._home / "logs"
+    def logs(self) -> str:
+        """Where the logs of its services are, and those of Airflow's tasks."""
+        return f"{self._logs}, the tasks' in {self._home / 'volumes' / 'airflow-logs'}"
 
-    @property
-    def task_logs(self) -> Path:
-        """The directory with the logs of Airflow's tasks."""
-        return self._home / "volumes" / "airflow-logs"
-
-    @property
-    def airflow_url(self) -> str:
-        """Where Airflow's pages and API are."""
-        return f"http://{HOST}:{self._at(API, 8080)}"
-
-    @property
-    def spark_page(self) -> str:
-        """Where the Spark master shows its workers and applications."""
-        return f"http://{HOST}:{self._at(SPARK, 8080)}"
-
-    @property
-    def api(self) -> AirflowApi:
-        """Airflow's API, as its administrator."""
-        return AirflowApi(self.airflow_url, "admin", read_env(self.secrets)["AIRFLOW_ADMIN_PASSWORD"])
-
-    def store(self, identity: str) -> S3Config:
-        """Return what `S3Store.connect` needs to reach the store.
-
-        Args:
-            identity: ``ADMIN`` or ``PIPELINE``.
-
-        """
-        secrets = read_env(self.secrets)
-        return S3Config(
-            endpoint_url=f"http://{HOST}:{self._at(STORE, 8333)}",
-            region=REGION,
-            access_key=secrets[f"S3_{identity}_ACCESS_KEY"],
-            secret_key=secrets[f"S3_{identity}_SECRET_KEY"],
-            path_style=True,
-        )
+    def port(self, service: str, port: int) -> int:
+        """Return the loopback port that stands for a service's port."""
+        if self._places is None:
+            raise ProgramFailed("the stack was not started, so it has no addresses")
+        return self._places.port(service, port)
 
     def check_running(self) -> None:
         """Return if every service runs.
@@ -150,7 +116,7 @@ class LoopbackStack:
         self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
         self._adapt(programs, sockets)
         self._running = RunningServices(
-            programs, directory=self._home / "containers", logs=self.logs, tell=self._tell
+            programs, directory=self._home / "containers", logs=self._logs, tell=self._tell
         )
         self._resources.enter_context(self._running)
 
@@ -176,7 +142,7 @@ class LoopbackStack:
             # It runs the tasks, so it needs all that the worker has, and waits for all that it waits for.
             services[SCHEDULER] = replace(
                 services[SCHEDULER],
-                environment=services[WORKER].environment,
+                environment=services[SCHEDULER].environment | services[WORKER].environment,
                 after=services[WORKER].after,
             )
         return {name: service for name, service in services.items() if name not in left_out}
@@ -224,14 +190,6 @@ class LoopbackStack:
             return {
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self._home / 'volumes' / 'airflow.db'}"
             }
-        server = self._resources.enter_context(PostgresServer(self.logs / f"{DATABASE}.log"))
+        server = self._resources.enter_context(PostgresServer(self._logs / f"{DATABASE}.log"))
         self._tell(DATABASE)
-        return {
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url(),
-            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{server.url()}",
-        }
-
-    def _at(self, service: str, port: int) -> int:
-        if self._places is None:
-            raise ProgramFailed("the stack was not started, so it has no addresses")
-        return self._places.port(service, port)
+        return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url()}
