@@ -212,6 +212,7 @@ def s3_commit_task_group(
     staging: str | None = None,
     track_pending: str = "task",
     fencing: str = "required",
+    object_options: Mapping[str, Any] | None = None,
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
@@ -243,6 +244,8 @@ def s3_commit_task_group(
         `S3CommitSetupOperator` takes it. (templated)
     :param fencing: ``required``, or ``best-effort`` for stores without conditional writes, likewise.
         (templated)
+    :param object_options: Encryption, storage class, ACL, tags and headers of what the job writes, as
+        `S3CommitSetupOperator` takes them. (templated)
     :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as
         `S3CommitJobOperator` takes it.
@@ -273,6 +276,7 @@ def s3_commit_task_group(
             staging=staging,
             track_pending=track_pending,
             fencing=fencing,
+            object_options=object_options,
             kill_window=kill_window,
             **connection,
             **step,

@@ -140,6 +140,7 @@ def _options(session: Session, pendingsets: str | None, conflict_mode: str) -> J
         committer="magic" if pendingsets is None else "partitioned",
         conflict_mode=mode,
         staging=session.staging_root.uri if session.staging_root is not None else None,
+        object_options=session.connection.object_options,
     )
 
 

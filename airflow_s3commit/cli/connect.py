@@ -7,14 +7,15 @@ from where boto3 takes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from airflow_s3commit.cli.parameters import SectionedOption
+from airflow_s3commit.cli.parameters import SectionedOption, as_object_options, object_option_texts
 from airflow_s3commit.exceptions import StoreUnsuitable
+from airflow_s3commit.protocol.records import ObjectOptions
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store
@@ -34,11 +35,13 @@ class Connection:
     Attributes:
         config: Its address, and whose credentials to use.
         patience: Seconds for which a request is sent again.
+        object_options: How the store keeps what a command writes.
 
     """
 
     config: S3Config
     patience: float = DEFAULT_PATIENCE
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
 
     @classmethod
     def taken_from(cls, values: dict[str, Any]) -> Connection:
@@ -51,6 +54,7 @@ class Connection:
         endpoint = values.pop("endpoint_url")
         verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
         patience = values.pop("patience")
+        object_options = as_object_options(values.pop("object_options"))
         if not verify_ssl and bundle is not None:
             raise click.UsageError("--no-verify-ssl and --ca-bundle contradict each other")
         try:
@@ -63,7 +67,7 @@ class Connection:
             )
         except StoreUnsuitable as error:
             raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
-        return cls(config, patience)
+        return cls(config, patience, object_options)
 
     def arguments(self) -> list[str]:
         """Return the options that lead another command to the same store."""
@@ -80,6 +84,8 @@ class Connection:
             said.append("--no-verify-ssl")
         if config.path_style is not None:
             said.append("--path-style" if config.path_style else "--virtual-hosted")
+        for text in object_option_texts(self.object_options):
+            said += ["--object-option", text]
         return said
 
 
@@ -149,6 +155,15 @@ def store_options() -> list[click.Option]:
                 "show_default": True,
                 "metavar": "SECONDS",
                 "help": "How long a request that gets no answer is sent again.",
+            },
+        ),
+        (
+            ["--object-option", "object_options"],
+            {
+                "multiple": True,
+                "metavar": "NAME=VALUE",
+                "help": "How what this command writes is kept, where no job says it: sse=aws:kms, "
+                "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
             },
         ),
     )

@@ -17,6 +17,7 @@ from airflow_s3commit.cli.session import Session
 from airflow_s3commit.cli.wording import plain, several
 from airflow_s3commit.protocol.bucket_settings import DEFAULT_DAYS, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.doctor import Check, Diagnosis, examine
+from airflow_s3commit.protocol.object_probes import object_probes
 from airflow_s3commit.protocol.probes import DATA_PROBES, RECORD_PROBES
 
 __all__ = ["doctor"]
@@ -35,6 +36,7 @@ _MARKS = {
     examples="""
     s3commit doctor s3://lake/flights/
     s3commit doctor s3://lake/flights/ --policy > policy.json
+    s3commit doctor s3://lake/flights/ --object-option sse=aws:kms --object-option tags.team=flights
     s3commit doctor s3://lake/flights/ --lifecycle --days 14
     s3commit doctor s3://lake/flights/ --json | jq '.checks[] | select(.verdict == "failed")'
     """,
@@ -57,18 +59,22 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     """Try out at a destination what jobs will do there, and say what is wrong and how to put it right.
 
     Small hidden objects and uploads are made below DEST/_s3commit/ (and in --staging), and all of them are
-    removed again. Exit code 1 if a check failed; warnings don't count.
+    removed again. Each --object-option is tried with an upload, whose object is looked at. Exit code 1 if a
+    check failed; warnings don't count.
     """
     if policy or lifecycle:
         return _to_paste(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
     if kms_key is not None:
         raise click.UsageError("--kms-key goes with --policy")
+    asked = session.connection.object_options
     total = len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES)
+    total += len(list(object_probes(asked)))
     begun = count()
     with session.output.working("trying it out", total) as step:
         diagnosis = examine(
-            session.store, session.destination, session.staging_root, progress=lambda _: step(next(begun))
-        )
+            session.store, session.destination, session.staging_root, object_options=asked,
+            progress=lambda _: step(next(begun)),
+        )  # fmt: skip
     session.output.result(diagnosis.to_dict(), *_views(diagnosis))
     return ExitCode.OK if diagnosis.healthy else ExitCode.FINDINGS
 
@@ -77,8 +83,9 @@ def _to_paste(session: Session, *, policy: bool, lifecycle: bool, days: int, kms
     documents = {}
     if policy:
         documents["policy"] = iam_policy(
-            session.destination, session.staging_root, kms_key=kms_key, partition=_partition(session)
-        )
+            session.destination, session.staging_root, kms_key=kms_key, partition=_partition(session),
+            object_options=session.connection.object_options,
+        )  # fmt: skip
     if lifecycle:
         documents["lifecycle"] = lifecycle_rule(session.destination, days)
         session.output.note(

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, Layout
 from airflow_s3commit.protocol.records import JobReference
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import with_headers
 
 __all__ = ["Session"]
 
@@ -53,7 +54,8 @@ class Session:
     @cached_property
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
-        return self.door.open(self.connection) if self.door else connect.open_store(self.connection)
+        store = self.door.open(self.connection) if self.door else connect.open_store(self.connection)
+        return with_headers(store, self.connection.object_options.of_records)
 
     @property
     def layout(self) -> Layout:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import JobReference
+    from airflow_s3commit.protocol.records import JobReference, ObjectOptions
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["S3CommitHook", "StoreAddress"]
@@ -108,16 +108,21 @@ class S3CommitHook(BaseHook):
             policy = replace(policy, told=self.on_retry)
         return S3Store(self.aws.conn, retry=policy)
 
-    def job(self, reference: Mapping[str, str] | JobReference) -> Job:
+    def job(
+        self, reference: Mapping[str, str] | JobReference, object_options: ObjectOptions | None = None
+    ) -> Job:
         """Return the job that a reference from XCom names. Asks nothing of the store.
 
         :param reference: What `S3CommitSetupOperator` returned.
+        :param object_options: How to encrypt what is written of a job whose own record is not there.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
-        return Job.at(self.store, named)
+        store = with_headers(self.store, object_options.of_records) if object_options else self.store
+        return Job.at(store, named)
 
     @cached_property
     def address(self) -> StoreAddress:

@@ -12,7 +12,7 @@ from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_f
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
@@ -45,6 +45,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         list pending uploads by prefix: otherwise an abort misses what a killed task left. (templated)
     :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` goes on, and then
         only one process may commit to the destination at a time. (templated)
+    :param object_options: How the store keeps what the job writes: a dict with the entries of `ObjectOptions`
+        (``storage_class``, ``sse``, ``sse_kms_key_id``, ``sse_bucket_key``, ``acl``, ``tags``, ``headers``).
+        (templated)
     :param kill_window: Seconds between two looks for uploads of an earlier job's tasks, which may be dying
         still.
     """
@@ -58,6 +61,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "replace_order",
         "track_pending",
         "fencing",
+        "object_options",
     )
     ui_color = "#e8f0f7"
 
@@ -71,6 +75,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         replace_order: str = "publish-then-delete",
         track_pending: str = "task",
         fencing: str = "required",
+        object_options: Mapping[str, Any] | None = None,
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
@@ -82,6 +87,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.replace_order = replace_order
         self.track_pending = track_pending
         self.fencing = fencing
+        self.object_options = object_options
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -90,7 +96,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
         with refusals_are_final():
             options = self._options()
-            self._abort_earlier(context)
+            self._abort_earlier(context, options)
             reference = self._choose_job()
             self._remember(context, [reference.to_dict()])
             job = Job.setup(
@@ -113,7 +119,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
         from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415
 
-        from airflow_s3commit.protocol.records import JobOptions  # noqa: PLC0415
+        from airflow_s3commit.protocol.records import JobOptions, ObjectOptions  # noqa: PLC0415
 
         try:
             check_conflict_mode(self.conflict_mode)
@@ -124,6 +130,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "track_pending": self.track_pending,
                 "fencing": self.fencing,
                 "staging": self.staging,
+                "object_options": ObjectOptions.from_dict(self.object_options or {}),
             }
             return msgspec.convert(asked, JobOptions)
         except (ValueError, msgspec.ValidationError) as error:
@@ -140,13 +147,14 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         layout = Layout.of(destination, str(uuid4()), root)
         return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
 
-    def _abort_earlier(self, context: Context) -> None:
+    def _abort_earlier(self, context: Context, options: JobOptions) -> None:
         remembered = context.get("task_state_store")
         if remembered is None:
             return
         for reference in cast("list[dict[str, str]]", remembered.get(REMEMBERED_JOBS) or []):
             try:
-                uploads = self._abort(self.hook.job(reference))
+                # One that has no record yet says nothing of how the note that its id is spent is encrypted.
+                uploads = self._abort(self.hook.job(reference, options.object_options))
             except AlreadyCommitted as settled:
                 self.log.info("Earlier job %s needs no abort: %s", reference["job_id"], settled)
             else:

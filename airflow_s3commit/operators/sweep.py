@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     :param apply: Do it; without it, this is a dry run. Text that is neither yes nor no is refused.
         (templated)
     :param staging: Where jobs on this destination have their staging, if not below it. (templated)
+    :param object_options: How to encrypt the small objects by which a sweep asks the store its time, as
+        `S3CommitSetupOperator` takes it: for buckets that deny what comes unencrypted. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -52,6 +54,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         "older_than",
         "apply",
         "staging",
+        "object_options",
     )
     ui_color = "#efe8f7"
 
@@ -62,6 +65,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         older_than: timedelta | float | str = DEFAULT_SWEEP_AGE,
         apply: bool | str = False,
         staging: str | None = None,
+        object_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -69,19 +73,22 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.older_than = older_than
         self.apply = apply
         self.staging = staging
+        self.object_options = object_options
 
     def execute(self, context: Context) -> JsonObject:
         """Find what is dead and, unless it is a dry run, remove it."""
         from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.records import ObjectOptions  # noqa: PLC0415
         from airflow_s3commit.protocol.sweep import sweep  # noqa: PLC0415
+        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
         older_than, dry_run = self._seconds(), self._is_dry()
         with refusals_are_final():
             destination = Destination.parse(self.destination)
             root = Destination.parse(self.staging) if self.staging else None
-            report = sweep(
-                self.hook.store, destination, older_than=older_than, dry_run=dry_run, staging_root=root
-            )
+            kept = ObjectOptions.from_dict(self.object_options or {})
+            store = with_headers(self.hook.store, kept.of_records)
+            report = sweep(store, destination, older_than=older_than, dry_run=dry_run, staging_root=root)
         count_sweep(report)
         self._log(report)
         totals = _totals(report)

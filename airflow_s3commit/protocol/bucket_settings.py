@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX
+from airflow_s3commit.protocol.object_probes import required_actions
+from airflow_s3commit.protocol.records import ObjectOptions
 
 __all__ = ["DEFAULT_DAYS", "RULE_ID", "iam_policy", "lifecycle_rule"]
 
@@ -36,6 +38,7 @@ def iam_policy(
     staging_root: Destination | None = None,
     *,
     kms_key: str | None = None,
+    object_options: ObjectOptions | None = None,
     partition: str = "aws",
 ) -> dict[str, Any]:
     """Return the least that the role of a pipeline must be allowed, as an identity-based policy.
@@ -47,19 +50,25 @@ def iam_policy(
     Args:
         destination: Where jobs write.
         staging_root: Where their records are, if not below it.
-        kms_key: ARN of the key that encrypts the buckets, if one does.
+        kms_key: ARN of the key that encrypts the buckets, if one does; by default that of the options.
+        object_options: How jobs have their objects kept.
         partition: Which part of AWS the buckets are in: ``aws``, ``aws-cn`` or ``aws-us-gov``.
 
     """
     buckets = [destination.bucket]
-    statements = [
-        _statement("S3CommitData", _DATA_ACTIONS, [_objects(partition, destination, destination.prefix)])
-    ]
+    asked = object_options or ObjectOptions()
+    if kms_key is None and (asked.sse_kms_key_id or "").startswith("arn:"):
+        kms_key = asked.sse_kms_key_id
+    actions = (*_DATA_ACTIONS, *required_actions(asked))
+    statements = [_statement("S3CommitData", actions, [_objects(partition, destination, destination.prefix)])]
     if staging_root is not None and not _is_below(staging_root, destination):
         if staging_root.bucket not in buckets:
             buckets.append(staging_root.bucket)
         records = _objects(partition, staging_root, staging_root.key(MAGIC_PREFIX))
-        statements.append(_statement("S3CommitRecords", _RECORD_ACTIONS, [records]))
+        actions = (
+            (*_RECORD_ACTIONS, "s3:PutObjectAcl") if "x-amz-acl" in asked.of_records else _RECORD_ACTIONS
+        )
+        statements.append(_statement("S3CommitRecords", actions, [records]))
     statements += [
         _statement("S3CommitList", ("s3:ListBucket",), [_bucket(partition, name) for name in buckets]),
         _statement(

@@ -23,9 +23,12 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.context import new_uuid
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import HOME, MAGIC_PREFIX
+from airflow_s3commit.protocol.object_probes import object_probes
 from airflow_s3commit.protocol.probes import DATA_PROBES, RECORD_PROBES
+from airflow_s3commit.protocol.records import ObjectOptions
 from airflow_s3commit.protocol.sandbox import Finding, Probe, Sandbox, Verdict
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import with_headers
 
 __all__ = ["Check", "Diagnosis", "examine"]
 
@@ -86,6 +89,7 @@ def examine(
     destination: Destination,
     staging_root: Destination | None = None,
     *,
+    object_options: ObjectOptions | None = None,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     progress: Callable[[str], None] = lambda _: None,
@@ -99,6 +103,7 @@ def examine(
         store: Where everything is.
         destination: The destination.
         staging_root: Where jobs have their records, if not below it.
+        object_options: How jobs there have their objects kept: each option is tried, and looked for after.
         clock: This machine's clock.
         new_id: Names the directory of this examination.
         progress: Told of each check before it is made.
@@ -106,7 +111,10 @@ def examine(
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     home = destination.below(HOME).below(name)
-    checks = _examine(Sandbox(store, destination, home, clock), (*RECORD_PROBES, *DATA_PROBES), progress)
+    asked = object_options or ObjectOptions()
+    store = with_headers(store, asked.of_records)
+    probes = (*RECORD_PROBES, *DATA_PROBES, *object_probes(asked))
+    checks = _examine(Sandbox(store, destination, home, clock), probes, progress)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
         checks += _examine(staged, RECORD_PROBES, progress)

@@ -63,12 +63,14 @@ class Sandbox:
         """Write an object whatever is there, and return its ETag."""
         return self.store.put(self.bucket, self.key(name), body).etag
 
-    def begin(self, name: str, metadata: dict[str, str]) -> tuple[str, str]:
-        """Begin an upload; return its key and id."""
+    def begin(
+        self, name: str, metadata: dict[str, str], headers: dict[str, str] | None = None
+    ) -> tuple[str, str]:
+        """Begin an upload, whose object has these headers; return its key and id."""
         key = self.key(name)
         self._uploads.add(key)
         return key, self.store.create_upload(
-            self.bucket, key, metadata=metadata, content_type="application/octet-stream"
+            self.bucket, key, metadata=metadata, content_type="application/octet-stream", headers=headers
         )
 
     def is_there(self, key: str) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.causes import add_failure
 from airflow_s3commit.exceptions import AccessDenied, InvalidDestination, JobMismatch
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.destination import Destination, split_uri
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import Layout
 from airflow_s3commit.protocol.records import (
@@ -21,10 +21,12 @@ from airflow_s3commit.protocol.records import (
     JobOptions,
     JobReference,
     ManifestRecord,
+    ObjectOptions,
     SealReference,
 )
 from airflow_s3commit.spark.dying_tasks import QUIET, abort_twins, abort_until_quiet
 from airflow_s3commit.spark.executor_store import forget_store, store_of_process
+from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -35,11 +37,13 @@ from airflow_s3commit.spark.session import (
     store_from_conf,
     tasks_have_twins,
 )
+from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from airflow_s3commit.spark.options import WriteOptions
+    from airflow_s3commit.store.base import ObjectStore
 
 __all__ = [
     "Target",
@@ -69,6 +73,8 @@ class Target:
         own: Whether the write set the job up by itself, and so commits it.
         store: How to reach the store.
         twins: Whether Spark may run a second attempt at a task beside the first.
+        object_options: How the objects of a write's own job are kept.
+        session: What the session says to S3A of the bucket.
 
     """
 
@@ -78,10 +84,16 @@ class Target:
     own: bool
     store: StoreSettings
     twins: bool = False
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
+    session: S3ASettings = field(default_factory=S3ASettings)
 
     def job(self) -> Job:
         """Return the job, with this process's store."""
-        return Job.at(store_of_process(self.store), self.reference)
+        return Job.at(self.job_store(), self.reference)
+
+    def job_store(self) -> ObjectStore:
+        """Return this process's store, whose writes have what an own job's records are to have."""
+        return with_headers(store_of_process(self.store), self.object_options.of_records)
 
 
 @contextmanager
@@ -108,7 +120,10 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
         )
     layout = Layout.of(Destination.parse(options.destination), job_id)
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
-    return Target(reference, options.stage or DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, True, options.store)
+    return Target(
+        reference, options.stage or DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, True, options.store,
+        object_options=options.object_options,
+    )  # fmt: skip
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
@@ -123,26 +138,34 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     Raises:
         InvalidDestination: The write has no path, or another than the job.
         InvalidRecord: The conf names a job in part.
+        InvalidOption: The session asks S3A for encryption that this package cannot do.
 
     """
     store = options.store.or_else(store_from_conf(conf))
     found = given or job_from_conf(conf)
     if found is None:
-        return replace(own_target(options, job_id), store=store, twins=tasks_have_twins(conf))
+        target = own_target(options, job_id)
+        session = s3a_settings(conf, split_uri(target.reference.destination)[0])
+        kept = session.fill(options.object_options)
+        return replace(target, store=store, twins=tasks_have_twins(conf), object_options=kept)
     destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
             f"the write goes to {options.destination}, but its job {found.reference.job_id} commits to"
             f" {destination}; leave the path out, or the job (spark.s3commit.job.* in the Spark conf)"
         )
-    return Target(found.reference, options.stage or found.stage, found.stage_attempt, False, store)
+    session = s3a_settings(conf, split_uri(destination)[0])
+    return Target(
+        found.reference, options.stage or found.stage, found.stage_attempt, False, store, session=session
+    )
 
 
 def ready_job(target: Target, options: WriteOptions) -> Job:
     """Return the job, set up if it is the write's own, and checked against what the user asked for.
 
     Raises:
-        JobMismatch: The save mode, or the option ``conflictMode``, contradicts the job's conflict mode.
+        JobMismatch: The save mode, the option ``conflictMode``, or what options or session say of how objects
+            are kept contradicts the job.
         S3CommitError: The job could not be set up.
 
     """
@@ -150,13 +173,18 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
         job = target.job()
         if not target.own:
             _check_modes(job, options)
+            _check_object_options(job, options, target.session)
             return job
         if job.state() is not None:
             return job
         return Job.setup(
-            store_of_process(target.store),
+            target.job_store(),
             target.reference.destination,
-            options=JobOptions(committer=options.committer, conflict_mode=options.own_conflict_mode),
+            options=JobOptions(
+                committer=options.committer,
+                conflict_mode=options.own_conflict_mode,
+                object_options=target.object_options,
+            ),
             job_id=target.reference.job_id,
             context={"engine": "spark"},
         )
@@ -259,3 +287,22 @@ def _check_modes(job: Job, options: WriteOptions) -> None:
             f' {job.reference.destination}; leave the choice to the job: .mode("append") without'
             " conflictMode, or write_pending without a mode"
         )
+
+
+def _check_object_options(job: Job, options: WriteOptions, session: S3ASettings) -> None:
+    """Refuse a write whose options, or whose session, want objects kept otherwise than its job does."""
+    kept = job.record().options.object_options
+    for said, asked in (
+        ("the write's options", options.object_options.or_else(kept)),
+        ("fs.s3a.* of the Spark session", session.fill(kept)),
+    ):
+        others = [
+            f"{name}={getattr(asked, name)!r}"
+            for name in kept.__struct_fields__
+            if getattr(asked, name) != getattr(kept, name)
+        ]
+        if others:
+            raise JobMismatch(
+                f"{said} ask for {', '.join(others)}, which job {job.reference.job_id} on"
+                f" {job.reference.destination} does not: say it with the job, in its object_options"
+            )

@@ -29,7 +29,7 @@ from airflow_s3commit.spark.table_plan import plan_table
 from airflow_s3commit.spark.write_task import TaskIds, write_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -55,6 +55,9 @@ class S3CommitDataSource(DataSource):
 
     #: What a session's registration found in its conf.
     store_defaults: ClassVar[StoreSettings] = StoreSettings()
+
+    #: What it found there for S3A, of how objects are kept.
+    s3a_defaults: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -98,7 +101,7 @@ class S3CommitDataSource(DataSource):
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
-        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()))
+        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), self.s3a_defaults)
 
 
 @dataclass
@@ -123,13 +126,15 @@ class S3CommitWriter(DataSourceArrowWriter):
         options: The options of the write.
         write_id: A UUID for this write; the job that it sets up by itself, where the conf names none, has it
             as its id.
+        s3a: What the session's registration found for S3A, of how objects are kept.
 
     """
 
-    def __init__(self, plan: TablePlan, options: WriteOptions, write_id: str) -> None:
+    def __init__(self, plan: TablePlan, options: WriteOptions, write_id: str, s3a: Mapping[str, str]) -> None:
         self._plan = plan
         self._options = options
         self._write_id = write_id
+        self._s3a = dict(s3a)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads.
@@ -143,8 +148,8 @@ class S3CommitWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        options = self._options
-        target = target_of(options, self._write_id, context.getLocalProperty)
+        options, s3a, session = self._options, self._s3a, context.getLocalProperty
+        target = target_of(options, self._write_id, lambda key: session(key) or s3a.get(key))
         job = ready_job(target, options)
         ids = TaskIds.of_spark(
             target.stage,

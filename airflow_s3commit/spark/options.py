@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, cast, get_args
 
 from airflow_s3commit.exceptions import StoreUnsuitable
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import check_id
-from airflow_s3commit.protocol.records import Committer, ConflictMode
+from airflow_s3commit.protocol.records import Committer, ConflictMode, ObjectOptions
 from airflow_s3commit.spark.session import StoreSettings
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.tables.option_values import (
@@ -44,6 +45,7 @@ class WriteOptions:
         overwrite: Whether the save mode is ``overwrite``.
         committer: Committer of a job that the write sets up by itself.
         stage: Name of this write within its job; None takes the conf's.
+        object_options: How the store keeps what is written, as far as the user said.
         part_bytes: Size of an uploaded part.
         upload_bytes: Bytes that a task holds after they are encoded, until the store has them.
         store: How to reach the store.
@@ -56,6 +58,7 @@ class WriteOptions:
     overwrite: bool = False
     committer: Committer = "partitioned"
     stage: str | None = None
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
     part_bytes: int = 16 * _MIB
     upload_bytes: int = 80 * _MIB
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -91,11 +94,13 @@ def parse_options(
         store = StoreSettings(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
+    kept = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(
         **own,
         table=table_options(found),
         overwrite=overwrite,
+        object_options=kept,
         store=store.or_else(store_defaults or StoreSettings()),
     )
     if overwrite and parsed.conflict_mode not in (None, "replace"):
@@ -112,6 +117,14 @@ def _part_bytes(value: str) -> int:
     if size < MIN_PART_BYTES:
         raise ValueError(f"S3 takes no parts under {MIN_PART_BYTES} bytes")
     return size
+
+
+def _texts(value: str) -> dict[str, str]:
+    """Read a JSON object of texts."""
+    read = json.loads(value)
+    if not isinstance(read, dict) or not all(isinstance(text, str) for text in read.values()):
+        raise ValueError('not a JSON object of strings, such as {"team": "flights"}')
+    return read
 
 
 def _path(value: str) -> str:
@@ -145,6 +158,31 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "uploadBytes", "upload_bytes", parse_bytes,
         "What a task holds after it is encoded, until the store has it.", "80m", "bytes",
     ),
+    Option(
+        "storageClass", "storage_class", str, "Storage class of the files.",
+        "fs.s3a.create.storage.class, or the bucket's",
+    ),
+    Option(
+        "sse", "sse", str, "Server-side encryption: AES256, aws:kms or aws:kms:dsse.",
+        "fs.s3a.encryption.algorithm, or the bucket's",
+    ),
+    Option(
+        "sseKmsKeyId", "sse_kms_key_id", str, "The KMS key of sse.",
+        "fs.s3a.encryption.key, or the account's own",
+    ),
+    Option(
+        "sseBucketKey", "sse_bucket_key", parse_flag, "Spare KMS requests with a bucket key.",
+        "the bucket's",
+    ),
+    Option(
+        "acl", "acl", str, "Canned ACL, such as bucket-owner-full-control.",
+        "fs.s3a.acl.default, or none",
+    ),
+    Option("objectTags", "tags", _texts, "Tags of the files: a JSON object.", "none"),
+    Option(
+        "objectHeaders", "headers", _texts,
+        "Cache-Control and its like, and x-amz-meta-… of the files: a JSON object.", "none",
+    ),
     Option("endpointUrl", "endpoint_url", str, "The store's address, if it is not AWS.", "boto3's choice"),
     Option("region", "region", str, "The store's region.", "boto3's choice"),
     Option(
@@ -153,5 +191,6 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
 )  # fmt: skip
 
+_OBJECT_FIELDS = set(ObjectOptions.__struct_fields__)
 _STORE_FIELDS = {known.name for known in fields(StoreSettings)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}

@@ -25,6 +25,7 @@ from airflow_s3commit.spark.commit_flow import Target, abort_failed_write, commi
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
 from airflow_s3commit.spark.row_batches import rows_counted
+from airflow_s3commit.spark.s3a_conf import conf_of
 from airflow_s3commit.spark.session import DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, JobInConf
 from airflow_s3commit.spark.table_plan import months_columns, plan_table
 from airflow_s3commit.spark.write_task import TaskIds, write_task
@@ -164,7 +165,7 @@ def write_pending(
     asked = None
     if job is not None:
         asked = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
-    target = target_of(parsed, write_id, lambda key: session.conf.get(key, None), asked)
+    target = target_of(parsed, write_id, conf_of(session), asked)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
     if target.own:

@@ -15,13 +15,16 @@ from uuid import uuid4
 
 from pyspark.sql.utils import is_remote
 
+from airflow_s3commit.protocol.destination import split_uri
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.spark.batch_jobs import STAGE, Batch, begin_batch, commit_batch
 from airflow_s3commit.spark.commit_flow import Target, abort_failed_write, renewing_store
 from airflow_s3commit.spark.executor_store import store_of_process
 from airflow_s3commit.spark.options import InvalidOption, WriteOptions, parse_options
 from airflow_s3commit.spark.pending import write_pending
+from airflow_s3commit.spark.s3a_conf import conf_of, s3a_settings
 from airflow_s3commit.spark.session import job_from_conf, store_from_conf
+from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,14 +121,21 @@ class BatchWriter:
             S3CommitError: As `write_pending` and `Job.commit` do.
 
         """
-        conf = _conf_of(frame.sparkSession)
+        conf = conf_of(frame.sparkSession)
         _refuse_job_in_conf(conf)
         settings = self.parsed.store.or_else(store_from_conf(conf))
         stream = self.stream or _query_id(frame.sparkSession)
         batch = Batch(stream, self.name, str(self.parsed.destination), int(batch_id))
         token = uuid4().hex
+        kept = s3a_settings(conf, split_uri(batch.destination)[0]).fill(self.parsed.object_options)
+        options = JobOptions(
+            committer=self.parsed.committer,
+            conflict_mode=self.parsed.own_conflict_mode,
+            object_options=kept,
+        )
         with renewing_store(settings):
-            job = begin_batch(store_of_process(settings), batch, self._job_options, token)
+            store = with_headers(store_of_process(settings), kept.of_records)
+            job = begin_batch(store, batch, options, token)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)
             return
@@ -133,17 +143,13 @@ class BatchWriter:
             with renewing_store(settings):
                 manifest = self._write(frame, job, token)
         except BaseException as error:
-            failed = Target(job.reference, STAGE, token, True, settings)
+            failed = Target(job.reference, STAGE, token, True, settings, object_options=kept)
             abort_failed_write(failed, instead="the batch's next attempt will try", cause=error)
             raise
         logger.info(
             "batch %d of stream %s: committed %d files as job %s", batch.number, stream,
             manifest.counts.files, manifest.job_id,
         )  # fmt: skip
-
-    @property
-    def _job_options(self) -> JobOptions:
-        return JobOptions(committer=self.parsed.committer, conflict_mode=self.parsed.own_conflict_mode)
 
     def _write(self, frame: DataFrame, job: Job, token: str) -> ManifestRecord:
         written = write_pending(
@@ -158,10 +164,6 @@ class BatchWriter:
             options=self.options,
         )
         return commit_batch(job, token, written.seal.counts.rows if written.seal is not None else None)
-
-
-def _conf_of(session: SparkSession) -> ConfGet:
-    return lambda key: session.conf.get(key, None)
 
 
 def _refuse_job_in_conf(conf: ConfGet) -> None:

@@ -220,3 +220,34 @@ def test_nothing_is_asked_of_the_store_before_execute(monkeypatch) -> None:
     monkeypatch.setattr(S3CommitHook, "aws", property(touched))
     monkeypatch.setattr(S3CommitHook, "store", property(touched))
     operator()
+
+
+KMS = {"sse": "aws:kms", "sse_kms_key_id": "alias/lake"}
+
+
+def test_objects_are_kept_as_the_task_says(store, context) -> None:
+    """Options may be templates, reach the job's record and its files, and have no entry that is unknown."""
+    setup = operator(object_options={**KMS, "tags": {"run": "{{ run_id }}"}})
+    setup.render_template_fields({**context, "run_id": "r-1"})
+    reference = setup.execute(context)
+    options = Job.at(store, JobReference.from_dict(reference)).record().options.object_options
+    assert (options.sse, options.tags) == ("aws:kms", {"run": "r-1"})
+    write_stage(store, reference)
+    (upload,) = store._buckets["lake"].uploads.values()
+    assert upload.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/lake"
+    assert upload.headers["x-amz-tagging"] == "run=r-1"
+    with pytest.raises(AirflowFailException, match="no entry 'storageClass'"):
+        operator(object_options={"storageClass": "GLACIER"}).execute(context)
+    with pytest.raises(AirflowFailException, match="sse='SSE-KMS' is not"):
+        operator(object_options={"sse": "SSE-KMS"}).execute(context)
+
+
+def test_a_bucket_that_demands_encryption_takes_the_abort_of_an_earlier_try(store, context) -> None:
+    """A try that died before its job had a record is aborted with the encryption of the one that follows."""
+    context["task_state_store"] = TaskStateStore()
+    setup = operator(object_options=KMS)
+    earlier = setup._choose_job().to_dict()
+    setup._remember(context, [earlier])
+    setup.execute(context)
+    spent = store._buckets["lake"].objects[f"flights/_s3commit/aborted/{earlier['job_id']}.json"]
+    assert spent.headers["x-amz-server-side-encryption"] == "aws:kms"

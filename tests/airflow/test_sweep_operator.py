@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -127,3 +128,16 @@ def test_a_lost_destination_is_refused(store, context) -> None:
     """A destination that is none is not retried."""
     with pytest.raises(AirflowFailException, match="InvalidDestination"):
         sweeper(destination="/flights").execute(context)
+
+
+def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:
+    """Asking the store its time takes an object, which a bucket may demand to be encrypted."""
+    sent: list[Any] = []
+    put = store.put
+    monkeypatch.setattr(
+        store, "put", lambda *args, **kwargs: sent.append(kwargs.get("headers")) or put(*args, **kwargs)
+    )
+    store.create_upload("lake", "flights/stray", metadata={}, content_type="x")
+    sweeper(apply=True, older_than=1, object_options={"sse": "AES256"}).execute(context)
+    assert sent
+    assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)

@@ -55,6 +55,19 @@ def test_what_a_store_needs_is_given_to_the_group() -> None:
     assert (aws.track_pending, aws.fencing) == ("task", "required")
 
 
+def test_how_objects_are_kept_is_given_to_the_group() -> None:
+    """Encryption and the like are said once, and handed to the setup, which may render them."""
+    kept = {"sse": "aws:kms", "tags": {"run": "{{ run_id }}"}}
+    with (
+        DAG("nightly", schedule=None) as dag,
+        s3_commit_task_group(destination="s3://lake/t/", object_options=kept) as commit,
+    ):
+        commit.spark_submit(application="flights.py")
+    setup = dag.get_task("s3_commit.setup")
+    assert setup.object_options == kept
+    assert "object_options" in setup.template_fields
+
+
 def test_it_survives_serialization() -> None:
     """The scheduler sees the same tasks, the teardown with its flag among them."""
     dag = build()

@@ -87,3 +87,35 @@ def test_options_that_go_with_others_are_not_taken_alone(lake: Lake, run: RunPro
     """A key without a policy, or no days at all, are mistakes."""
     assert run("doctor", DEST, "--kms-key", "arn").exit_code == 2
     assert run("doctor", DEST, "--lifecycle", "--days", "0").exit_code == 2
+
+
+OPTIONS = (
+    "--object-option", "sse=aws:kms", "--object-option", "sse_bucket_key=true", "--object-option",
+    "tags.team=flights", "--object-option", "headers.x-amz-meta-source=a=b",
+)  # fmt: skip
+
+
+def test_object_options_are_tried(store: MemoryStore, run: RunProgram) -> None:
+    """Each option that is given has its line."""
+    told = plain_json(run("doctor", DEST, "--json", *OPTIONS))
+    names = [check["name"] for check in told["checks"] if check["verdict"] == "ok"]
+    assert names[-4:-1] == ["object option sse", "object option tags", "object option headers"]
+
+
+def test_object_options_lead_to_the_policy(lake: Lake, run: RunProgram) -> None:
+    """The policy allows what the options need."""
+    assert "s3:PutObjectTagging" in run("doctor", DEST, "--policy", *OPTIONS).stdout
+
+
+@pytest.mark.parametrize("text", ["colour=blue", "sse=SSE-C", "sse.x=1", "sse_bucket_key=maybe", "tags=1"])
+def test_a_wrong_object_option_is_a_usage_error(lake: Lake, run: RunProgram, text: str) -> None:
+    """It is refused before the store is asked for anything, with the name of the option."""
+    result = run("doctor", DEST, "--object-option", text)
+    assert result.exit_code == 2
+    assert "--object-option" in result.stderr
+
+
+def test_advice_repeats_object_options(lake: Lake, run: RunProgram) -> None:
+    """What is pasted writes with the same encryption."""
+    result = run("show", lake.destination, "11111111-aaaa-4bbb-8ccc-000000000009", *OPTIONS)
+    assert "--object-option sse=aws:kms --object-option sse_bucket_key=true" in result.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_s3commit.protocol.bucket_settings import RULE_ID, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.records import ObjectOptions
 from airflow_s3commit.store.lifecycle import abort_days
 
 FLIGHTS = Destination("lake", "flights/")
@@ -98,3 +99,19 @@ def test_the_lifecycle_rule_is_the_one_that_is_looked_for() -> None:
     assert abort_days(configuration["Rules"], "other/") is None
     with pytest.raises(ValueError, match="1 day"):
         lifecycle_rule(FLIGHTS, 0)
+
+
+def test_object_options_need_more() -> None:
+    """Tags, an ACL and a key each add what AWS asks for; without them nothing is added."""
+    key = "arn:aws:kms:eu-central-1:111122223333:key/abcd"
+    asked = ObjectOptions(
+        sse="aws:kms", sse_kms_key_id=key, acl="bucket-owner-full-control", tags={"team": "flights"}
+    )
+    policy = iam_policy(FLIGHTS, Destination("records", "x/"), object_options=asked)
+    data, records = "arn:aws:s3:::lake/flights/a", "arn:aws:s3:::records/x/__magic_job-1/job.json"
+    for action in ("s3:PutObjectTagging", "s3:PutObjectAcl"):
+        assert _allows(policy, action, data)
+        assert not _allows(iam_policy(FLIGHTS), action, data)
+    assert _allows(policy, "s3:PutObjectAcl", records)
+    assert not _allows(policy, "s3:PutObjectTagging", records)
+    assert _allows(policy, "kms:GenerateDataKey", key)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.doctor import Check, Diagnosis, examine
+from airflow_s3commit.protocol.records import ObjectOptions
 from airflow_s3commit.store.base import DeleteFailure, Doomed, ObjectInfo, Upload
 from airflow_s3commit.store.memory import MemoryStore
 from tests.crash.faulty import FaultyStore
@@ -238,3 +240,105 @@ def test_a_diagnosis_is_plain_data() -> None:
     plain = _examined(Lacking("prefixes")).to_dict()
     assert plain["healthy"] is True
     assert {"name", "place", "verdict", "says", "remedy"} == set(plain["checks"][0])
+
+
+class Careless(Lacking):
+    """A store that takes headers and drops some of them.
+
+    Args:
+        dropped: Their names.
+        refused: A header that the credentials may not send.
+
+    """
+
+    def __init__(self, *dropped: str, refused: str = "") -> None:
+        super().__init__()
+        self._dropped = dropped
+        self._refused = refused
+
+    def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:
+        """Begin an upload without the headers that this store drops."""
+        sent = dict(arguments.pop("headers", None) or {})
+        if self._refused in sent:
+            raise AccessDenied(f"may not send {self._refused}")
+        kept = {name: value for name, value in sent.items() if name not in self._dropped}
+        return super().create_upload(bucket, key, headers=kept, **arguments)
+
+
+ASKED = ObjectOptions(
+    storage_class="STANDARD_IA",
+    sse="aws:kms",
+    sse_kms_key_id="1234abcd",
+    sse_bucket_key=True,
+    acl="bucket-owner-full-control",
+    tags={"team": "flights"},
+    headers={"cache-control": "no-store", "x-amz-meta-source": "bts"},
+)
+
+
+def _asked(store: Lacking) -> dict[str, Check]:
+    diagnosis = examine(store, FLIGHTS, STAGING, object_options=ASKED, clock=store.clock)
+    return {check.name: check for check in diagnosis.checks if check.name.startswith("object option")}
+
+
+def test_each_object_option_is_tried_and_removed() -> None:
+    """A line for each option that is asked for, and nothing of it is left."""
+    store = Lacking()
+    checks = _asked(store)
+    assert [name.rpartition(" ")[2] for name in checks] == ["sse", "storage_class", "acl", "tags", "headers"]
+    assert {check.verdict for check in checks.values()} == {"ok"}
+    assert store.everything() == Lacking().everything()
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "verdict", "says"),
+    [
+        ("sse", "x-amz-server-side-encryption", "failed", "x-amz-server-side-encryption is None"),
+        ("sse", "x-amz-server-side-encryption-aws-kms-key-id", "failed", "key-id is None"),
+        ("sse", "x-amz-server-side-encryption-bucket-key-enabled", "warning", "key-enabled is None"),
+        ("storage_class", "x-amz-storage-class", "warning", "x-amz-storage-class is None"),
+        ("tags", "x-amz-tagging", "warning", "x-amz-tagging-count is None"),
+        ("headers", "cache-control", "warning", "cache-control is None"),
+        ("headers", "x-amz-meta-source", "warning", "x-amz-meta-source is None"),
+    ],
+)
+def test_an_object_option_that_is_ignored_is_seen_at_the_object(
+    name: str, header: str, verdict: str, says: str
+) -> None:
+    """What the store takes and does not keep is said of that option alone; lost encryption is a failure."""
+    checks = _asked(Careless(header))
+    found = checks.pop(f"object option {name}")
+    assert (found.verdict, says in found.says, bool(found.remedy)) == (verdict, True, True)
+    assert {check.verdict for check in checks.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "cure"),
+    [
+        ("storage_class", "x-amz-storage-class", "--policy"),
+        ("acl", "x-amz-acl", "s3:PutObjectAcl"),
+        ("tags", "x-amz-tagging", "s3:PutObjectTagging"),
+    ],
+)
+def test_an_object_option_that_is_denied_has_its_cure(name: str, header: str, cure: str) -> None:
+    """The remedy names the permission that is missing."""
+    asked = msgspec.structs.replace(ASKED, acl="public-read")
+    store = Careless(refused=header)
+    diagnosis = examine(store, FLIGHTS, object_options=asked, clock=store.clock)
+    (found,) = [check for check in diagnosis.checks if check.name == f"object option {name}"]
+    assert found.verdict == "failed"
+    assert cure in (found.remedy or "")
+
+
+def test_a_denied_key_has_its_cure() -> None:
+    """Where the key may not be used, what the key's policy must allow is said."""
+
+    class Keyless(Lacking):
+        def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:
+            if key.endswith("object-sse"):
+                raise AccessDenied("not authorized to perform: kms:GenerateDataKey")
+            return super().create_upload(bucket, key, **arguments)
+
+    found = _asked(Keyless())["object option sse"]
+    assert found.verdict == "failed"
+    assert "allow kms:GenerateDataKey and kms:Decrypt on 1234abcd" in (found.remedy or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -40,6 +40,9 @@ _RESERVED = "s3commit-"
 #: S3's limit on user metadata, names and values together, and how much of it our own needs.
 _METADATA_BYTES = 2048
 _OWN_METADATA_BYTES = 256
+
+#: All of a user's headers: S3 takes 8 KiB of a request, with its signature, token and our own.
+_HEADERS_BYTES = 4096
 
 #: S3's limits on tags.
 _MAX_TAGS = 10
@@ -96,6 +99,20 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         # Copies, which nobody else changes.
         msgspec.structs.force_setattr(self, "headers", lowered)
         msgspec.structs.force_setattr(self, "tags", dict(self.tags))
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> ObjectOptions:
+        """Make them of plain values, as operators and command lines take them.
+
+        Raises:
+            InvalidOption: An entry is none of the options, or wrong.
+
+        """
+        unknown = [name for name in mapping if name not in cls.__struct_fields__]
+        if unknown:
+            names = ", ".join(cls.__struct_fields__)
+            raise InvalidOption(f"object_options has no entry {unknown[0]!r}; its entries are {names}")
+        return cls(**mapping)
 
     @property
     def of_records(self) -> dict[str, str]:
@@ -186,6 +203,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
             f"{METADATA_PREFIX}… headers have {size} bytes; S3 keeps {_METADATA_BYTES} of an object, of which"
             f" {_OWN_METADATA_BYTES} are for what this package writes there"
         )
+    if sum(len(name) + len(value) for name, value in headers.items()) > _HEADERS_BYTES:
+        raise InvalidOption(f"headers are longer than {_HEADERS_BYTES} bytes; S3 takes 8,192 with all others")
     if "expires" in headers:
         _check_date(headers["expires"])
 
