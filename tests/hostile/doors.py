@@ -30,7 +30,6 @@ from airflow_s3commit.sensors.search import ManifestSearch
 from airflow_s3commit.sensors.view import DestinationView
 from airflow_s3commit.sensors.wanted import Wanted
 from tests.hostile.scene import DEAD, GuardedLake
-from tests.protocol.building import OURS
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
 
@@ -53,9 +52,9 @@ def _list(lake: GuardedLake) -> None:
 
 
 def _describe(lake: GuardedLake) -> None:
-    details = describe_job(lake.store, _place(lake), OURS)
+    details = describe_job(lake.store, _place(lake), lake.job_id)
     json.dumps(details.to_dict())
-    milestones(lake.context(), details.summary)
+    milestones(lake.context(lake.job_id), details.summary)
 
 
 def _endings(lake: GuardedLake) -> None:
@@ -78,15 +77,15 @@ def _verify(lake: GuardedLake) -> None:
 
 
 def _verify_pending(lake: GuardedLake) -> None:
-    json.dumps(verify_pending(lake.context(), deep=True).to_dict())
+    json.dumps(verify_pending(lake.context(lake.job_id), deep=True).to_dict())
 
 
 def _preview(lake: GuardedLake) -> None:
-    json.dumps(preview_commit(lake.context()).to_dict())
+    json.dumps(preview_commit(lake.context(lake.job_id)).to_dict())
 
 
 def _manifests(lake: GuardedLake) -> None:
-    record = read_manifest(lake.store, _place(lake), OURS)
+    record = read_manifest(lake.store, _place(lake), lake.job_id)
     json.dumps(record.to_dict())
     for _ in manifest_files(lake.store, record):
         pass
@@ -107,7 +106,7 @@ def _sensor(lake: GuardedLake) -> None:
     view = DestinationView(lake.store, _place(lake))
     wanted = Wanted.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
     ManifestSearch(view, wanted).look()
-    ManifestSearch(view, Wanted.of(job=OURS)).look()
+    ManifestSearch(view, Wanted.of(job=lake.job_id)).look()
 
 
 def _feed(lake: GuardedLake) -> None:
@@ -137,7 +136,7 @@ READING: dict[str, Door] = {
 
 
 def _job(lake: GuardedLake) -> Any:
-    return lake.job(lock_wait=0.0)
+    return lake.job(lake.job_id, lock_wait=0.0)
 
 
 def _seal(lake: GuardedLake) -> None:
@@ -158,7 +157,7 @@ def _shards(lake: GuardedLake) -> None:
 
 
 def _set_up(lake: GuardedLake) -> None:
-    lake.set_up()
+    lake.set_up(lake.job_id)
 
 
 def _abort_stage(lake: GuardedLake) -> None:
@@ -175,12 +174,14 @@ def _sweep(lake: GuardedLake) -> None:
 
 
 def _adopt(lake: GuardedLake) -> None:
-    adopt(lake.store, lake.destination, job_id=OURS, clock=lake.clock, new_id=lake.new_id, lock_wait=0.0)
+    adopt(
+        lake.store, lake.destination, job_id=lake.job_id, clock=lake.clock, new_id=lake.new_id, lock_wait=0.0
+    )
 
 
 def _adopt_to_abort(lake: GuardedLake) -> None:
     adopt(
-        lake.store, lake.destination, job_id=OURS, commit=False, force=True, clock=lake.clock,
+        lake.store, lake.destination, job_id=lake.job_id, commit=False, force=True, clock=lake.clock,
         new_id=lake.new_id, lock_wait=0.0,
     )  # fmt: skip
 
@@ -233,7 +234,7 @@ def run_command(lake: GuardedLake, name: str) -> None:
         AssertionError: It broke, or wrote something else than one JSON object.
 
     """
-    arguments = [part.format(at=lake.destination, job=OURS) for part in COMMANDS[name]]
+    arguments = [part.format(at=lake.destination, job=lake.job_id) for part in COMMANDS[name]]
     for as_json in (["--json"], []):
         result = CliRunner().invoke(
             program, [*arguments, *as_json], env={"COLUMNS": "200"}, prog_name="s3commit"

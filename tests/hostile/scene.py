@@ -31,6 +31,8 @@ from airflow_s3commit.protocol.statistics import ColumnStatistics
 from airflow_s3commit.protocol.success import SuccessData
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore
+from tests.protocol.dead_hadoop import ROOT as SALES
+from tests.protocol.dead_hadoop import TASKS, UUID, DeadJob, task_id
 
 __all__ = [
     "BEFORE",
@@ -79,10 +81,18 @@ class GuardedStore(WatchedStore):
 
 
 class GuardedLake(Lake):
-    """A lake on such a store, as a scene left it."""
+    """A lake on such a store, as a scene left it.
+
+    Attributes:
+        job_id: The job that the scene is about.
+        others: Ids of the pending uploads that are not that job's.
+
+    """
 
     def __init__(self, buckets: Mapping[str, Any] | None = None) -> None:
         super().__init__()
+        self.job_id = OURS
+        self.others: frozenset[str] = frozenset()
         self.store = GuardedStore((BUCKET, "other"), now=self.store_clock.time, min_part_bytes=1)
         if buckets is not None:
             self.store._buckets = _copied(buckets)
@@ -156,7 +166,9 @@ class Scene:
         self.name = name
         lake = GuardedLake()
         _surround(lake)
+        self._others = frozenset(lake.store._buckets[BUCKET].uploads)
         build(lake)
+        self._about = (lake.job_id, lake.prefix)
         lake.store.rest()
         self._buckets = _copied(lake.store._buckets)
         self._now = lake.store_clock.time()
@@ -172,6 +184,7 @@ class Scene:
     def lake(self) -> GuardedLake:
         """Return a fresh copy of it."""
         lake = GuardedLake(self._buckets)
+        lake.others, (lake.job_id, lake.prefix) = self._others, self._about
         lake.store_clock.sleep(self._now - lake.store_clock.time() + 1.0)
         return lake
 
@@ -304,6 +317,16 @@ def _committed(lake: Lake) -> None:
     lake.set_up(ENDED, said={"dag_id": "nightly"}).abort(reason="no longer wanted")
 
 
+def _hadoop(lake: Lake) -> None:
+    dead = DeadJob()
+    dead.store = lake.store
+    for number, files in TASKS.items():
+        dead.commit_magic_task(number, files)
+    dead.leave_magic_attempt(1, {"day=18/part-00001.parquet": (b"left",)})
+    assert isinstance(lake, GuardedLake)
+    lake.job_id, lake.prefix = UUID, SALES
+
+
 def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
     """Return the records of the job, and of its destination, by key."""
     by_ending: dict[str, type[msgspec.Struct]] = {
@@ -316,6 +339,8 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
         "/0.jsonl": PlannedObject,
         "shards/0.json": ShardRecord,
         "00000_1.pendingset": PendingSet,
+        f"{task_id(0)}.pendingset": PendingSet,
+        "part-00001.parquet.pending": PendingUpload,
         "lock.json": LockRecord,
         f"manifests/{OURS}.json": ManifestRecord,
         f"manifests/{OURS}.jsonl": FileEntry,
@@ -324,7 +349,7 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
     }
     return {
         key: kind
-        for key in lake.keys(ROOT)
+        for key in lake.keys(lake.prefix)
         if THEIRS not in key
         for ending, kind in by_ending.items()
         if key.endswith(ending)
@@ -338,6 +363,7 @@ SCENES: dict[str, Callable[[Lake], None]] = {
     "finishing": _finishing,
     "aborting": _aborting,
     "committed": _committed,
+    "hadoop": _hadoop,
 }
 
 

@@ -17,7 +17,6 @@ from airflow_s3commit.protocol.destination import Destination
 from tests.hostile.doors import COMMANDS, READING, only_ours, run_command
 from tests.hostile.rotation import ALL, in_turn
 from tests.hostile.scene import GuardedLake, TooMuch
-from tests.protocol.building import OURS
 
 
 def go_through(number: int, doors: Callable[[GuardedLake], None]) -> None:
@@ -52,7 +51,7 @@ def test_the_page(name: str) -> None:
         if name == "glance":
             glance.look(lake.store, place)
         else:
-            dossier.look_closely(lake.store, place, OURS)
+            dossier.look_closely(lake.store, place, lake.job_id)
 
     go_through(len(name), look)
 
