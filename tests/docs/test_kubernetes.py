@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.docs.blocks import DOCS, blocks_of
+from tests.docs.blocks import DOCS, ROOT, blocks_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.xdist_group("docs-dags")]
 
@@ -66,6 +67,16 @@ print("\\n" + json.dumps({"tasks": tasks, "stage": tell(stage.build_pod_request_
 def pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Let Airflow make the page's pods."""
     home = tmp_path_factory.mktemp("airflow")
+    provider = home / "provider"
+    uv = Path(sysconfig.get_path("scripts")) / "uv"
+    subprocess.run(
+        [
+            *(uv, "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target", provider),
+            *("--constraint", "constraints.txt", "--group", "kubernetes"),
+        ],
+        cwd=ROOT,
+        check=True,
+    )
     shown = home / "nightly_on_kubernetes.py"
     shown.write_text(TITLED[shown.name])
     cluster = {"name": "none", "cluster": {"server": "https://127.0.0.1:1"}}
@@ -79,8 +90,9 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "KUBECONFIG": str(home / "kubeconfig"),
+            "PYTHONPATH": str(provider),
         },
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
