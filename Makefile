@@ -42,7 +42,7 @@ test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k
 	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
-test-all: $(STAMP) ## every test, those of the containers included: ten minutes and 6 GB of disk more
+test-all: $(STAMP) ## every test, real Hadoop jobs and the containers included: half an hour and 6 GB of disk more
 	@$(MAKE) test ARGS="-m '' $(ARGS)"
 
 bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time

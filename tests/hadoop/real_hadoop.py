@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RELEASES", "Hadoop"]
 
@@ -26,11 +31,13 @@ class Hadoop:
     Attributes:
         release: Its version.
         class_path: Its jars, hadoop-aws and the AWS SDK among them.
+        classes: Where programs are compiled to.
 
     """
 
     release: str
     class_path: str
+    classes: Path
 
     @classmethod
     def get(cls, release: str, directory: Path) -> Hadoop:
@@ -58,11 +65,32 @@ class Hadoop:
             if answer.returncode:
                 pytest.skip(f"Maven cannot get the jars of Hadoop {release}: {answer.stdout.strip()[:500]}")
             made.replace(remembered)
-        return cls(release, remembered.read_text())
+        classes = remembered.with_name(f"{remembered.name}-classes")
+        classes.mkdir(exist_ok=True)
+        return cls(release, remembered.read_text(), classes)
 
-    def run(self, program: str, *arguments: str, timeout: float = 120.0) -> list[list[str]]:
+    def run(
+        self,
+        program: str,
+        *arguments: str,
+        exit_code: int = 0,
+        environment: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = 180.0,
+    ) -> list[list[str]]:
         """Run a program of this folder, and return the lines that it printed, each as its values."""
-        command = ["java", "-cp", self.class_path, str(HERE / f"{program}.java"), *arguments]
-        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
-        assert done.returncode == 0, done.stderr.decode()[-4000:]
+        source, compiled = HERE / f"{program}.java", self.classes / f"{program}.class"
+        if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+            javac = ["javac", "-proc:none", "-cp", self.class_path, "-d", str(self.classes), str(source)]
+            subprocess.run(javac, check=True, timeout=timeout)
+        settings = [f"-D{name}={value}" for name, value in (properties or {}).items()]
+        command = ["java", *settings, "-cp", f"{self.classes}:{self.class_path}", program, *arguments]
+        done = subprocess.run(
+            command,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == exit_code, done.stderr.decode()[-4000:]
         return [line.split("\t") for line in done.stdout.decode().splitlines()]
