@@ -18,7 +18,7 @@ IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo stack images stack-docker test test-all bench lint format hashes dist docs clean
+.PHONY: help demo stack images stack-docker test test-all model bench lint format hashes dist docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k
 
 test-all: $(STAMP) ## every test, real Hadoop jobs and the containers included: half an hour and 6 GB of disk more
 	@$(MAKE) test ARGS="-m '' $(ARGS)"
+
+model: $(STAMP) ## search the protocol's models with spin; ARGS=--large takes minutes each, a name picks one
+	@$(IN_VENV) $(BIN)/python -m tests.model.checker $(ARGS)
 
 bench: $(STAMP) ## measure, in a few minutes; each of benchmarks/ alone, without --quick, takes its time
 	@for one in commit_rate scale requests write; do $(IN_VENV) $(BIN)/python benchmarks/$$one.py --quick || exit 1; done

@@ -1,0 +1,49 @@
+"""The protocol's models: what must hold holds in every state; each fault breaks the rule that it is about."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.model.checker import MODELS, check, missing_programs
+from tests.model.runs import FAULTS, HOLDS, LARGE, LIVENESS, Run
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "model.md"
+
+needs_spin = pytest.mark.skipif(
+    bool(missing_programs()), reason=f"the model checker needs {', '.join(missing_programs())}"
+)
+
+
+@needs_spin
+@pytest.mark.parametrize("run", [*HOLDS, *LIVENESS], ids=lambda run: run.name)
+def test_it_holds(run: Run) -> None:
+    """No rule breaks in any state, and no execution goes on for ever, within the bound."""
+    outcome = check(run)
+    assert not outcome.violations
+    assert outcome.complete
+
+
+@needs_spin
+@pytest.mark.parametrize("run", FAULTS, ids=lambda run: run.name)
+def test_a_fault_is_found(run: Run) -> None:
+    """A protocol with this fault breaks the rule that the fault is about."""
+    assert check(run).violations >= run.breaks
+
+
+def test_the_page_names_every_search() -> None:
+    """The documentation names each search and each rule that a fault breaks."""
+    page = PAGE.read_text()
+    for run in (*HOLDS, *LIVENESS, *FAULTS, *LARGE):
+        assert f"`{run.name}`" in page
+        assert all(f"`{rule}`" in page for rule in run.breaks)
+
+
+def test_every_fault_of_a_model_is_put_back_by_a_run() -> None:
+    """A switch that makes a model wrong is used by a search that must fail."""
+    used = {switch for run in FAULTS for switch in run.switches}
+    for model in MODELS.glob("*.pml"):
+        switches = set(re.findall(r"\bFAULT_\w+", model.read_text()))
+        assert switches <= used
