@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,18 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["MAX_DELETES", "check_bulk", "delete_in_bulk", "delete_singly", "refuses_etags"]
+__all__ = ["MAX_DELETES", "check_bulk", "delete_in_bulk", "delete_singly", "fits_in_bulk", "refuses_etags"]
+
+# XML 1.0 has no way to write these, not even as a reference (https://www.w3.org/TR/xml/#charsets).
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 #: A bulk delete names at most this many objects (S3's limit).
 MAX_DELETES = 1000
+
+
+def fits_in_bulk(target: Doomed) -> bool:
+    """Tell whether an object's key can be named in a bulk delete, which is a document of XML."""
+    return _NOT_IN_XML.search(target.key) is None
 
 
 def check_bulk(bucket: str, doomed: Sequence[Doomed]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome
-from airflow_s3commit.store.bulk_delete import refuses_etags
+from airflow_s3commit.store.bulk_delete import fits_in_bulk, refuses_etags
 from airflow_s3commit.store.calls import make_call
 from airflow_s3commit.store.errands import Errand, Recess
 from airflow_s3commit.store.errors import CLIENT_ERRORS
@@ -147,7 +147,11 @@ class Round(Generic[T]):
     def _send_deletes(self, errand: Errand, call: DeleteMany, way: Way) -> None:
         if not call.doomed:
             self._done.append((errand.tag, []))
-        elif way is None or call.bucket in self._transport.without_etags:
+        elif (
+            way is None
+            or call.bucket in self._transport.without_etags
+            or not all(map(fits_in_bulk, call.doomed))
+        ):
             self._refer(errand)
         else:
             errand.address, errand.keys = way

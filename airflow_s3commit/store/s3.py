@@ -23,6 +23,7 @@ from airflow_s3commit.store.bulk_delete import (
     check_bulk,
     delete_in_bulk,
     delete_singly,
+    fits_in_bulk,
     refuses_etags,
 )
 from airflow_s3commit.store.calls import with_threads
@@ -242,7 +243,9 @@ class S3Store(UploadVerbs):
                 raise
 
     def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
-        """See `ObjectStore.delete_many`. Where a store refuses ETags in bulk, objects are deleted singly.
+        """See `ObjectStore.delete_many`. What cannot be deleted in bulk is deleted singly.
+
+        That is everything with an ETag where the store refuses ETags in bulk, and keys that XML cannot hold.
 
         Raises:
             ValueError: More than `MAX_DELETES` objects.
@@ -251,6 +254,10 @@ class S3Store(UploadVerbs):
         check_bulk(bucket, doomed)
         if not doomed:
             return []
+        unfit = [target for target in doomed if not fits_in_bulk(target)]
+        if unfit:
+            left = delete_singly(self, bucket, unfit, self._threads)
+            return left + self.delete_many(bucket, [target for target in doomed if fits_in_bulk(target)])
         with_etags = any(target.etag is not None for target in doomed)
         if with_etags and bucket in self._without_etags:
             return delete_singly(self, bucket, doomed, self._threads)

@@ -261,6 +261,19 @@ class TestDeletes:
         assert subject.store.delete_many(subject.bucket, doomed) == []
         assert subject.names() == ["c"]
 
+    @pytest.mark.parametrize("character", ["\x01", "\x0b", "\x1f", "\ufffe"])
+    def test_a_key_that_xml_cannot_hold_is_deleted(self, subject: Subject, character: str) -> None:
+        """A bulk delete takes any key that the store took, by `delete_many` and by `perform`."""
+        for act in (
+            lambda doomed: subject.store.delete_many(subject.bucket, doomed),
+            lambda doomed: dict(subject.store.perform([(0, DeleteMany(subject.bucket, doomed))]))[0],
+        ):
+            name = f"a{character}b"
+            subject.put(name)
+            subject.put("plain")
+            assert act([Doomed(subject.key(name)), Doomed(subject.key("plain"))]) == []
+            assert subject.names() == []
+
     def test_bulk_delete_of_nothing(self, subject: Subject) -> None:
         """A bulk delete that names nothing does nothing."""
         assert subject.store.delete_many(subject.bucket, []) == []
