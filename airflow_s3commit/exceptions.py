@@ -15,7 +15,8 @@
     └── Refused                 a rule said no: the same call will be refused again
         ├── PreconditionFailed  a conditional write met another writer
         ├── InvalidDestination
-        ├── InvalidRecord       a record is damaged, foreign or was changed after it was written
+        ├── InvalidRecord       a record is damaged, or was changed after it was written
+        │   ├── ForeignRecord   it is another job's, or was copied here from another place
         │   └── TooLarge        it is longer than any record of its kind, and was not read
         ├── NoSuchJob
         ├── JobMismatch         the job id is taken by a job with other parameters
@@ -42,6 +43,7 @@ __all__ = [
     "DestinationNotEmpty",
     "DidNotHappen",
     "DuplicateOutput",
+    "ForeignRecord",
     "InvalidDestination",
     "InvalidOption",
     "InvalidRecord",
@@ -159,6 +161,10 @@ class TooLarge(InvalidRecord):
     def of(cls, uri: str, size: int, limit: int) -> TooLarge:
         """Return the error for an object of ``size`` bytes, of which ``limit`` would be read at most."""
         return cls(f"{uri} has {size} bytes; no more than {limit} are read of such an object")
+
+
+class ForeignRecord(InvalidRecord):
+    """A record is of another job, or was written for another place and copied here: nobody acts on it."""
 
 
 class NoSuchJob(Refused):

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
+    ForeignRecord,
     InvalidRecord,
     JobClosed,
     NoSuchKey,
@@ -21,32 +22,41 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
     S3CommitError,
 )
-from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.conflicts import data_objects
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.hadoop_status import refuse_to_cut
 from airflow_s3commit.protocol.journal import Stored
-from airflow_s3commit.protocol.layout import holds_job_id
+from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX, owner_of
 from airflow_s3commit.protocol.lock import release_lock
+from airflow_s3commit.protocol.ownership import JOB_METADATA
 from airflow_s3commit.protocol.pendingset import PendingUpload
-from airflow_s3commit.protocol.records import AbortedRecord, AbortReport, SavedSuccess, StateRecord
-from airflow_s3commit.protocol.sealed import load_seal
-from airflow_s3commit.protocol.setup import find_job
-from airflow_s3commit.protocol.stage import find_stage_seal
-from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state, spend
-from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.upload import JOB_METADATA
-from airflow_s3commit.protocol.uploads import (
+from airflow_s3commit.protocol.records import AbortReport, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.removal import (
     PendingId,
     abort_uploads,
     delete_objects,
     delete_ours,
+    delete_record,
+    delete_records,
 )
+from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.stage import find_stage_seal
+from airflow_s3commit.protocol.state import (
+    find_aborted,
+    find_manifest,
+    is_spent,
+    move,
+    read_state,
+    replace_state,
+    spend,
+)
+from airflow_s3commit.protocol.tracking import intended_uploads, tracked_uploads, untracked_uploads
 from airflow_s3commit.store.base import Doomed, Head, ObjectInfo
 from airflow_s3commit.store.calls import in_batches
 
-__all__ = ["abort_job", "abort_late", "abort_stage"]
+__all__ = ["abort_attempt", "abort_job", "abort_late", "abort_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,19 +72,21 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
 
     Args:
         context: The job.
-        force: Go on although old data was overwritten or deleted and cannot be put back.
+        force: Go on although old data was overwritten or deleted and cannot be put back, or although the
+            job's state is damaged, so that nothing tells whether it was.
         reason: Why, for the record.
 
     Raises:
         AlreadyCommitted: It is committed, or a job of Hadoop's that is successful.
         JobClosed: It is a job of Hadoop's that has published some of its output: adopt it.
         NotReversible: Old data may be gone already; commit again, or use ``force``.
+        InvalidRecord: Its state is damaged, or a record was copied here. Nothing was changed.
         OutcomeUnknown: An answer was lost; abort again.
 
     """
     with naming(context, "abort"):
         while True:
-            current = read_state(context)
+            current = _read_state(context, reason, force=force)
             if current is None:
                 return _abort_unknown(context, reason)
             if current.record.state not in ("aborting", "aborted"):
@@ -97,13 +109,40 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
         JobClosed: It is sealed.
 
     """
-    if find_stage_seal(context, stage, stage_attempt) is not None:
-        raise JobClosed(
-            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
-        )
+    _refuse_if_sealed(context, stage, stage_attempt)
     prefix = context.layout.stage(stage, stage_attempt)
     tracked = tracked_uploads(context, prefix)
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+
+
+def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
+    """Abort what one task attempt recorded of its uploads, from any process; return how many uploads.
+
+    For a task attempt whose process is gone and another attempt of which counts. Before: its stage attempt is
+    not sealed. After: its uploads are gone and its records too, so that it cannot be sealed any more. Run
+    again: nothing is left to be done. An attempt that keeps its uploads to itself until it commits
+    (``track_pending="task"``) has recorded none before: the job's commit, abort or a sweep finds those.
+
+    Raises:
+        JobClosed: Its stage attempt is sealed: its uploads may be committed.
+        InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
+        S3CommitError: An upload could not be aborted; its records are kept, so run it again.
+
+    """
+    pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
+    with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):
+        _refuse_if_sealed(context, stage, stage_attempt)
+        directory = pendingset.removesuffix(PENDINGSET_SUFFIX) + "/"
+        recorded = [*tracked_uploads(context, pendingset), *tracked_uploads(context, directory)]
+        if None in recorded:
+            raise InvalidRecord(f"{context.staging_uri(pendingset)}, or a record beside it, cannot be read")
+        ids = {PendingId.of(upload) for upload in recorded if upload is not None}
+        aborted = abort_uploads(context, [*ids, *intended_uploads(context, directory)])
+        # Only now: for as long as an upload is pending, something must name it.
+        delete_record(context, context.staging_bucket, pendingset)
+        listed = context.store.list_objects(context.staging_bucket, directory)
+        delete_records(context, (info.key for info in listed))
+    return aborted
 
 
 def abort_late(context: JobContext) -> int:
@@ -121,6 +160,27 @@ def abort_late(context: JobContext) -> int:
         raise JobClosed(f"{context.name} is not committed: its uploads are not late")
     with naming(context, "abort"):
         return _abort_leftovers(context)
+
+
+def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        raise JobClosed(
+            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
+        )
+
+
+def _read_state(context: JobContext, reason: str | None, *, force: bool) -> Stored[StateRecord] | None:
+    """Read the job's state; with ``force`` a damaged one is written over by one that is aborting."""
+    try:
+        return read_state(context)
+    except ForeignRecord:
+        raise
+    except InvalidRecord as error:
+        if not force:
+            raise
+        if find_manifest(context) is not None:
+            raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted") from error
+        return replace_state(context, "aborting", begun=True, reason=reason)
 
 
 def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
@@ -158,13 +218,13 @@ def _said_of(context: JobContext) -> Mapping[str, str]:
     It is for people: a record that cannot be read does not keep the job from being aborted.
     """
     try:
-        job = find_job(context)
+        job = context.record or find_job(context)
         if job is not None:
             return job.context
-        earlier = journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord)
+        earlier = find_aborted(context)
     except InvalidRecord:
         return {}
-    return earlier.record.context if earlier is not None else {}
+    return earlier.context if earlier is not None else {}
 
 
 def _refuse_to_cut(context: JobContext) -> None:
@@ -226,7 +286,7 @@ def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
         directories = list(load_seal(context, state.seal_etag).record.partitions)
     except InvalidRecord:
         directories = None
-    named = (info for info in data_objects(context, directories) if holds_job_id(info.key, context.job_id))
+    named = (info for info in data_objects(context, directories) if owner_of(info.key) == context.job_id)
     deleted = 0
     for batch in in_batches(named, _BATCH):
         doomed = []
@@ -236,7 +296,7 @@ def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
                 doomed.append(Doomed(info.key, outcome.etag))
             elif isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
                 raise outcome
-        deleted += delete_objects(context, doomed)
+        deleted += delete_objects(context, doomed, "metadata")
     return deleted
 
 
@@ -260,7 +320,7 @@ def _restore_success(context: JobContext, saved: SavedSuccess) -> None:
         # Another process is restoring the marker too, and cleaned up after both.
         _restore_success(context, saved)
     leftovers = (upload for upload in store.list_uploads(bucket, key) if upload.key == key)
-    abort_uploads(context, (PendingId(bucket, key, upload.upload_id) for upload in leftovers))
+    abort_uploads(context, (PendingId(bucket, key, upload.upload_id, "writer") for upload in leftovers))
 
 
 def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:

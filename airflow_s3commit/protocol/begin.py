@@ -46,7 +46,7 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
             f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
         )
     verify_pendingsets(context, load_stage_seals(context, seal.record))
-    plan = find_plan(context, run.plan_etag)
+    plan = _standing_plan(context, run.plan_etag)
     if job.options.needs_lock:
         run.lock = take_lock(context, settle)
         fresh = read_state(context)
@@ -56,7 +56,7 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
         if plan is None or plan.record.seal_etag != seal.etag:
             plan = make_plan(context, job, seal)
         else:
-            verify_plan(context, plan.record)
+            verify_plan(context, job, seal.record, plan.record)
             check_unchanged(context, job, seal.record, plan.record)
     except Refused as error:
         # Moving the state, to the same one, fences off a process that began meanwhile with the lock it shares
@@ -82,6 +82,17 @@ def begin(run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobCon
         clean_if_ended(context)
         raise Overtaken
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+
+
+def _standing_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
+    """Read the plan; where the caller pinned none, a damaged one is as good as none."""
+    try:
+        return find_plan(context, etag)
+    except InvalidRecord as error:
+        if etag is not None:
+            raise
+        logger.warning("%s: planning again: %s", context.name, error)
+        return None
 
 
 def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:

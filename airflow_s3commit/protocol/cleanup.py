@@ -6,16 +6,18 @@ rest of this remains to be done. The state goes last.
 
 from __future__ import annotations
 
-from airflow_s3commit.exceptions import NoSuchKey, StoreRejected
+import logging
+
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.records import StateRecord
-from airflow_s3commit.protocol.state import read_state
-from airflow_s3commit.store.base import Doomed
-from airflow_s3commit.store.calls import in_batches
+from airflow_s3commit.protocol.removal import delete_record, delete_records
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.state import find_aborted, find_manifest, read_state
 
-__all__ = ["clean_if_ended", "clean_staging"]
+__all__ = ["clean_if_ended", "clean_staging", "is_own_staging"]
 
-_DELETE_BATCH = 1_000
+logger = logging.getLogger(__name__)
 
 
 def clean_if_ended(context: JobContext) -> bool:
@@ -32,29 +34,59 @@ def clean_if_ended(context: JobContext) -> bool:
 
 
 def clean_staging(context: JobContext) -> None:
-    """Remove everything below the job's staging prefix.
+    """Remove everything below the job's staging prefix, if a record of the job says that it is its own.
 
     Before: the job is committed and its manifest written, or aborted. After: nothing of it is left there.
     Run again: removes what is left.
 
     Raises:
+        InvalidRecord: A record there is of another place: the staging was copied.
         StoreRejected: The store kept an object.
 
     """
+    if not is_own_staging(context):
+        logger.warning(
+            "%s: %s is left: no record of the job says that it is its own",
+            context.name,
+            context.layout.staging.uri,
+        )
+        return
     store, bucket, layout = context.store, context.staging_bucket, context.layout
-    store.delete(bucket, layout.job)
+    delete_record(context, bucket, layout.job)
     listed = store.list_objects(bucket, layout.staging.prefix)
-    doomed = (Doomed(info.key) for info in listed if info.key != layout.state)
-    for batch in in_batches(doomed, _DELETE_BATCH):
-        failures = store.delete_many(bucket, batch)
-        if failures:
-            first = failures[0]
-            raise StoreRejected(
-                f"{context.name}: could not delete {context.staging_uri(first.key)}:"
-                f" {first.code} {first.message}",
-                code=first.code,
-            )
-    store.delete(bucket, layout.state)
+    delete_records(context, (info.key for info in listed if info.key != layout.state))
+    delete_record(context, bucket, layout.state)
+
+
+def is_own_staging(context: JobContext) -> bool:
+    """Tell whether a record of the job says that this staging is its own.
+
+    That is the job's own record; or, once it is gone, the manifest or the record of its abort at the
+    destination. All three are written once. `Layout` sees to it that the directory is called after the job.
+
+    Raises:
+        InvalidRecord: The ending is damaged, or something was copied here.
+
+    """
+    if context.record is not None or _is_job_here(context):
+        return True
+    ending = find_manifest(context) or find_aborted(context)
+    if ending is None:
+        return False
+    # Endings that older versions wrote name no staging: then it is the one below the destination.
+    return ending.staging == context.layout.staging.uri or (
+        ending.staging is None and context.layout.is_below_destination
+    )
+
+
+def _is_job_here(context: JobContext) -> bool:
+    try:
+        return find_job(context) is not None
+    except ForeignRecord:
+        raise
+    except InvalidRecord as error:
+        logger.warning("%s: its record says nothing: %s", context.name, error)
+        return False
 
 
 def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:

@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import Struct
 
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import holds_job_id
+from airflow_s3commit.protocol.layout import owner_of
 from airflow_s3commit.protocol.survey import JobSummary
 from airflow_s3commit.store.base import ObjectStore
 
@@ -67,7 +67,7 @@ def commit_progress(
 
 
 def _progress(job: JobSummary, keys: Iterable[str]) -> CommitProgress:
-    pending = sum(job.job_id in key and holds_job_id(key, job.job_id) for key in keys)
+    pending = sum(owner_of(key) == job.job_id for key in keys)
     files = job.output.files
     completed = max(files - pending, 0)
     rate = completed / job.age if job.age is not None and job.age >= 1 else None

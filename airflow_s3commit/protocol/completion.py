@@ -55,7 +55,7 @@ def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, sha
     counts = _complete(run, seal, lambda number: number % state.shards == shard, None)
     context = run.context
     seal_etag, _ = pinned_etags(context, state)
-    record = ShardRecord(job_id=context.job_id, shard=shard, seal_etag=seal_etag, counts=counts)
+    record = ShardRecord(**context.layout.place, shard=shard, seal_etag=seal_etag, counts=counts)
     context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
     clean_if_ended(context)
 

@@ -38,6 +38,7 @@ from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import partition_of
 from airflow_s3commit.protocol.limits import PLAN_PART_BYTES
 from airflow_s3commit.protocol.listing_choice import choose_listing
+from airflow_s3commit.protocol.ownership import check_place
 from airflow_s3commit.protocol.records import (
     JobOptions,
     JobRecord,
@@ -58,8 +59,10 @@ __all__ = [
     "data_objects",
     "find_plan",
     "make_plan",
+    "nothing_planned",
     "plan_reference",
     "planned_objects",
+    "replaced_objects",
     "verify_plan",
 ]
 
@@ -89,7 +92,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
             written = context.store.put(context.staging_bucket, key, body)
             parts.append(PlanPart(number=number, etag=written.etag, objects=len(objects)))
         record = PlanRecord(
-            job_id=context.job_id,
+            **context.layout.place,
             plan_id=plan_id,
             seal_etag=seal.etag,
             parts=parts,
@@ -101,6 +104,20 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
         written = context.store.put(context.staging_bucket, context.layout.plan, encode(record))
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)
+
+
+def nothing_planned(context: JobContext, seal_etag: str) -> PlanRecord:
+    """Return the plan of a job that replaces nothing; it is not written anywhere."""
+    return PlanRecord(
+        **context.layout.place,
+        plan_id="none",
+        seal_etag=seal_etag,
+        parts=[],
+        objects=0,
+        bytes=0,
+        overwritten=0,
+        digest=_Digest().value,
+    )
 
 
 def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
@@ -116,22 +133,22 @@ def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | Non
         if etag is not None:
             raise InvalidRecord(f"{where} is missing; plan again")
         return None
-    if stored.record.job_id != context.job_id:
-        raise InvalidRecord(f"{where} is the plan of job {stored.record.job_id}")
+    check_place(stored.record, context.layout, where)
     if etag is not None and stored.etag != etag.strip('"'):
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
     return stored
 
 
-def verify_plan(context: JobContext, plan: PlanRecord) -> None:
+def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
     """Read a plan's parts and check that they hold what its digest says, before anything is published.
 
     Raises:
-        InvalidRecord: A part is missing or was changed, or the plan names other parts than were written.
+        InvalidRecord: A part is missing or was changed, or names what this job does not replace; or the plan
+            names other parts than were written.
 
     """
     digest = _Digest()
-    for _ in digest.watch(planned_objects(context, plan)):
+    for _ in digest.watch(replaced_objects(context, job, seal, plan)):
         pass
     if digest.value != plan.digest:
         where = context.staging_uri(context.layout.plan)
@@ -159,8 +176,37 @@ def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan:
         )
 
 
+def replaced_objects(
+    context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord
+) -> Iterator[PlannedObject]:
+    """Yield the objects of a plan, after checking of each that it is one that this job may replace.
+
+    Raises:
+        InvalidRecord: A part is missing or was changed; or it names an object outside the destination or
+            hidden from readers, in a partition that gets no data, or not to be replaced at all.
+
+    """
+    touched = None if job.options.whole_destination else frozenset(seal.partitions)
+    for planned in planned_objects(context, plan):
+        relative = context.layout.destination.relative(planned.key) or ""
+        fault = None
+        if not relative or relative.endswith("/") or is_hidden(relative):
+            fault = "which is no data file of the destination"
+        elif touched is not None and partition_of(relative) not in touched:
+            fault = "in a partition that gets no data"
+        elif not planned.overwritten and job.options.conflict_mode != "replace":
+            fault = f"although its conflict mode is {job.options.conflict_mode}"
+        if fault is not None:
+            where = context.staging_uri(context.layout.plan)
+            raise InvalidRecord(
+                f"{where}: the plan of {context.name} replaces"
+                f" {join_uri(context.bucket, planned.key)}, {fault}; it was changed after it was made"
+            )
+        yield planned
+
+
 def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedObject]:
-    """Yield the objects of a plan, a part at a time, each part checked against the plan.
+    """Yield the objects that a plan names, a part at a time, each part checked against the plan; to look at.
 
     Raises:
         InvalidRecord: A part is missing or was changed.
@@ -174,11 +220,7 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
             raise InvalidRecord(f"{context.staging_uri(key)} is missing; plan again") from None
         if fetched.info.etag != part.etag:
             raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
-        where = context.staging_uri(key)
-        for planned in decode_lines(PlannedObject, BytesIO(fetched.body), where):
-            if context.layout.destination.relative(planned.key) is None:
-                raise InvalidRecord(f"{where} names {planned.key}, outside the destination")
-            yield planned
+        yield from decode_lines(PlannedObject, BytesIO(fetched.body), context.staging_uri(key))
 
 
 def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iterator[ObjectInfo]:

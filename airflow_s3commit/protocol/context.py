@@ -45,6 +45,7 @@ class JobContext:
         lease: Seconds for which a commit lock is taken, and within which it is renewed.
         lock_wait: Seconds to wait for another living job's commit lock.
         conditional: Whether the store's conditional writes are relied on.
+        record: The job's own record, once read and verified; None before, and where it is gone.
         threads: Listings that run at once; 0 lists in the caller's thread.
 
     """
@@ -57,6 +58,7 @@ class JobContext:
     lease: float = 60.0
     lock_wait: float = 600.0
     conditional: bool = True
+    record: JobRecord | None = None
     threads: int = 16
 
     @property
@@ -86,7 +88,7 @@ class JobContext:
         that the job's options ask of records.
         """
         store = with_headers(self.store, record.options.object_options.of_records)
-        return replace(self, store=store, conditional=record.conditional_writes)
+        return replace(self, store=store, conditional=record.conditional_writes, record=record)
 
     def staging_uri(self, key: str) -> str:
         """Return the URI of a key in the staging bucket."""

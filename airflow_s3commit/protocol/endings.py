@@ -11,6 +11,7 @@ from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.journal import Stored, fetch_listed
 from airflow_s3commit.protocol.layout import aborted_prefix, manifests_prefix
+from airflow_s3commit.protocol.ownership import check_ending
 from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, decode, largest
 from airflow_s3commit.protocol.survey import JobSummary, committed_summary
 from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore
@@ -68,13 +69,15 @@ def _kind(destination: Destination, key: str) -> type[ManifestRecord | AbortedRe
 
 def _summary(destination: Destination, key: str, fetched: Fetched | InvalidRecord) -> JobSummary:
     age = max(fetched.date - fetched.info.modified, 0.0) if isinstance(fetched, Fetched) else None
+    where, job_id = join_uri(destination.bucket, key), key.rpartition("/")[2].removesuffix(".json")
     try:
         if isinstance(fetched, InvalidRecord):
             raise fetched
-        record = decode(_kind(destination, key), fetched.body, join_uri(destination.bucket, key))
+        record = decode(_kind(destination, key), fetched.body, where)
+        check_ending(record, destination, job_id, where)
     except InvalidRecord as error:
         return JobSummary(
-            job_id=key.rpartition("/")[2].removesuffix(".json"),
+            job_id=job_id,
             destination=None,
             staging=None,
             state="aborted" if _kind(destination, key) is AbortedRecord else "committed",

@@ -15,11 +15,11 @@ from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.lock import release_lock
 from airflow_s3commit.protocol.manifest import write_manifest, write_success
 from airflow_s3commit.protocol.records import ManifestRecord, SealRecord, StateRecord
+from airflow_s3commit.protocol.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.sealed import load_stage_seals, pendingset_key
 from airflow_s3commit.protocol.setup import find_job, load_job
 from airflow_s3commit.protocol.state import find_manifest
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.uploads import PendingId, abort_uploads
 
 __all__ = ["finish"]
 
@@ -58,14 +58,14 @@ def finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
 
 def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     context, job = run.context, load_job(run.context)
-    seal, plan = run.pinned(current.record)
+    seal, plan = run.pinned_seal(current.record), run.pinned_plan(current.record)
     files = run.files or FileList.of_sealed(context, seal)
     metrics = {**run.metrics, **run.requests()}
     manifest = find_manifest(context) or write_manifest(
         context, job, seal, plan, files=files, metrics=metrics
     )
     if job.options.replace_order == "publish-then-delete":
-        run.delete_planned(plan)
+        run.delete_planned(job, seal, plan)
     _discard_the_rest(context, seal)
     write_success(context, manifest, files, tasks=sum(stage.tasks for stage in seal.stages))
     release_lock(context)

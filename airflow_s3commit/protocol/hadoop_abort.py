@@ -24,10 +24,11 @@ from airflow_s3commit.protocol.hadoop_files import (
     text_digest,
 )
 from airflow_s3commit.protocol.hadoop_status import classify, examine
+from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state
-from airflow_s3commit.protocol.uploads import PendingId, abort_uploads, is_ours
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
 

@@ -134,7 +134,7 @@ class Adoption:
 
     def set_up(self, options: JobOptions, source: str) -> bool:
         """Set our job up; False if it is committed already."""
-        record = set_up_job(self.context, options, {"adopted_from": source})
+        record = set_up_job(self.context, options, {"adopted_from": source}, adopting=True)
         if record is not None:
             self.context = self.context.as_recorded(record)
             self.is_set_up = True

@@ -36,11 +36,12 @@ from airflow_s3commit.protocol.hadoop_files import (
     upload_digest,
 )
 from airflow_s3commit.protocol.layout import SUCCESS
+from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import decode, largest
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.protocol.success import SuccessData
-from airflow_s3commit.protocol.uploads import PendingId, is_ours
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches
 

@@ -6,17 +6,18 @@ any point. What a step needs is on the store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.abort import abort_job, abort_late, abort_stage
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord
+from airflow_s3commit.protocol.abort import abort_attempt, abort_job, abort_late, abort_stage
 from airflow_s3commit.protocol.attempt_files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.cleanup import clean_if_ended
 from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
 from airflow_s3commit.protocol.context import JobContext, new_uuid
 from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.layout import Layout, check_attempt_id, check_id
 from airflow_s3commit.protocol.pendingset import TaskExtra
 from airflow_s3commit.protocol.publish import (
     Progress,
@@ -46,6 +47,11 @@ from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
 
 __all__ = ["Job"]
 
+logger = logging.getLogger(__name__)
+
+#: The entry of a job's context that says what people call it.
+NAME = "name"
+
 _MIB = 1024 * 1024
 
 
@@ -67,6 +73,7 @@ class Job:
         *,
         options: JobOptions | None = None,
         job_id: str | None = None,
+        name: str | None = None,
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
@@ -78,7 +85,8 @@ class Job:
             store: Where everything is.
             destination: URI of the dataset's directory, ``s3://bucket/prefix/``.
             options: How the job commits; by default ``partitioned`` with conflict mode ``fail``.
-            job_id: Its id; a random UUID by default.
+            job_id: Its id: a UUID in lower case with hyphens; a random one by default.
+            name: What people call it. It is kept in the context, and shown wherever the job is.
             context: What the orchestrator wants to be remembered with the job.
             clock: Where time comes from.
             new_id: Where ids come from.
@@ -90,9 +98,10 @@ class Job:
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
-        layout = Layout.of(Destination.parse(destination), job_id or new_id(), root)
+        layout = Layout.of(Destination.parse(destination), new_id() if job_id is None else job_id, root)
         job = cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait))
-        job._record = set_up_job(job._context, options, context or {})
+        said = {**(context or {}), **({} if name is None else {NAME: name})}
+        job._record = set_up_job(job._context, options, said)
         return job
 
     @classmethod
@@ -111,11 +120,9 @@ class Job:
             InvalidRecord: The reference's staging is not that of its job.
 
         """
-        check_id(reference.job_id)
-        staging = Destination.parse(reference.staging)
-        layout = Layout(Destination.parse(reference.destination), staging, reference.job_id)
-        if not f"/{staging.prefix}".endswith(f"/{MAGIC_PREFIX}{reference.job_id}/"):
-            raise InvalidRecord(f"{reference.staging} is not the staging of job {reference.job_id}")
+        layout = Layout(
+            Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
+        )
         return cls(
             JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait)
         )
@@ -209,7 +216,21 @@ class Job:
 
     def abort_stage(self, stage: str, stage_attempt: str) -> int:
         """See `airflow_s3commit.protocol.abort.abort_stage`."""
-        return abort_stage(self._context, stage, stage_attempt)
+        return abort_stage(self._live_or_ended(), stage, stage_attempt)
+
+    def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
+        """Abort what one task attempt recorded of its uploads, from any process; return how many uploads.
+
+        Repeatable. What an attempt has not recorded yet (see ``JobOptions.track_pending``) is found by the
+        job's own commit or abort, or by a sweep.
+
+        Raises:
+            JobClosed: Its stage attempt is sealed: its uploads may be committed.
+            InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
+            S3CommitError: An upload could not be aborted; run it again.
+
+        """
+        return abort_attempt(self._live_or_ended(), stage, stage_attempt, task, attempt)
 
     def seal(
         self,
@@ -260,7 +281,7 @@ class Job:
 
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
         """See `airflow_s3commit.protocol.abort.abort_job`."""
-        return abort_job(self._live_or_ended(), force=force, reason=reason)
+        return abort_job(self._live_or_ended(damaged_too=force), force=force, reason=reason)
 
     def abort_late(self) -> int:
         """See `airflow_s3commit.protocol.abort.abort_late`."""
@@ -271,21 +292,34 @@ class Job:
         *,
         rollback: bool = False,
         force: bool = False,
+        keep_replaced: bool = False,
         reason: str | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> ManifestRecord | AbortReport:
         """See `airflow_s3commit.protocol.recover.recover_job`."""
         return recover_job(
-            self._live_or_ended(), rollback=rollback, force=force, reason=reason, progress=progress
+            self._live_or_ended(),
+            rollback=rollback,
+            force=force,
+            keep_replaced=keep_replaced,
+            reason=reason,
+            progress=progress,
         )
 
     def _live(self) -> JobContext:
         """Return the context of a job whose record is there."""
         return self._context.as_recorded(self.record())
 
-    def _live_or_ended(self) -> JobContext:
-        """Return the context of a job whose record may have been cleaned up."""
+    def _live_or_ended(self, *, damaged_too: bool = False) -> JobContext:
+        """Return the context of a job whose record may have been cleaned up, or may even be damaged."""
         if self._record is None:
-            # Kept: a second abort writes as the first did, which has removed the record.
-            self._record = find_job(self._context)
+            try:
+                # Kept: a second abort writes as the first did, which has removed the record.
+                self._record = find_job(self._context)
+            except ForeignRecord:
+                raise
+            except InvalidRecord:
+                if not damaged_too:
+                    raise
+                logger.warning("%s: going on without its record", self._context.name, exc_info=True)
         return self._context if self._record is None else self._live()

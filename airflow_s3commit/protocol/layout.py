@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypedDict
+from uuid import UUID
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.destination import Destination
@@ -18,12 +20,15 @@ __all__ = [
     "PENDING_SUFFIX",
     "SUCCESS",
     "Layout",
+    "Place",
     "aborted_prefix",
     "check_attempt_id",
     "check_id",
-    "holds_job_id",
+    "check_new_id",
+    "is_canonical",
     "lock_key",
     "manifests_prefix",
+    "owner_of",
     "partition_of",
     "time_key",
     "unique_name",
@@ -44,6 +49,12 @@ SUCCESS = "_SUCCESS"
 #: The directory of a destination that holds what outlives a job.
 HOME = "_s3commit"
 
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_is_uuid = re.compile(_UUID).fullmatch
+
+# What Spark appends to a name that it is given: a bucket (``_00001``), a file counter (``-c000``, ``.c000``).
+_OWNER = re.compile(rf"-({_UUID})(?:_\d+|-c\d+)*(?=\.|\Z)")
+_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/manifests/({_UUID})\.jsonl\Z")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
@@ -58,8 +69,30 @@ def check_id(value: str, what: str = "job id") -> str:
     """
     pattern = _ID if what == "job id" else _STEP_ID
     if not pattern.fullmatch(value):
-        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters, digits, '-' and '_'")
+        advice = "; leave it out, and give people something to read with name=" if what == "job id" else ""
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters, digits, '-' and '_'{advice}")
     return value
+
+
+def is_canonical(job_id: str) -> bool:
+    """Tell whether a job id is a UUID in its one canonical spelling: lower case, with hyphens."""
+    return _is_uuid(job_id) is not None
+
+
+def check_new_id(job_id: str) -> str:
+    """Return the id of a new job: a canonical UUID, because file names are searched for it.
+
+    Raises:
+        InvalidRecord: It is another spelling, or no UUID at all.
+
+    """
+    if is_canonical(job_id):
+        return job_id
+    try:
+        advice = f"write it as {UUID(job_id)}"
+    except ValueError:
+        advice = "leave job_id out, and give people something to read with name="
+    raise InvalidRecord(f"job id {job_id!r} is not a UUID in lower case with hyphens: {advice}")
 
 
 def check_attempt_id(value: str, what: str) -> str:
@@ -80,21 +113,35 @@ def partition_of(relative_path: str) -> str:
 
 
 def unique_name(relative_path: str, job_id: str) -> str:
-    """Put ``-<job id>`` before the first dot of the last element, unless the path holds the id already.
+    """Put ``-<job id>`` before the first dot of the last element, unless the name is the job's already.
 
-    The rule is Hadoop's (``Paths.addUUID``), but for an id that is only part of a longer word: whoever looks
-    for the job's files by name (`holds_job_id`) would not find it there.
+    Hadoop does the same (``Paths.addUUID``), but is content with the id anywhere in the path. Here `owner_of`
+    always names the job.
     """
-    if holds_job_id(relative_path, job_id):
-        return relative_path
     directory, slash, name = relative_path.rpartition("/")
+    if _is_named_by(name, job_id):
+        return relative_path
     stem, dot, ending = name.partition(".")
     return f"{directory}{slash}{stem}-{job_id}{dot}{ending}"
 
 
-def holds_job_id(key: str, job_id: str) -> bool:
-    """Tell whether a key was made unique with this job's id, and not with a longer one that contains it."""
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", key) is not None
+def owner_of(key: str) -> str | None:
+    """Return the job whose id a file name was made unique with; None if the name says nothing.
+
+    Only the last path element counts, and there the first ``-<UUID>`` that is followed by ``.``, by what
+    Spark appends (``-c<digits>``, ``_<digits>``) or by nothing. So a key has one owner at most, and neither a
+    directory such as ``dt=<UUID>`` nor a longer word makes one. The list of files that belongs to a manifest
+    is its job's too.
+    """
+    found = _OWNER.search(key, key.rfind("/") + 1) or _FILE_LIST.search(key)
+    return found[1] if found is not None else None
+
+
+def _is_named_by(name: str, job_id: str) -> bool:
+    if is_canonical(job_id):
+        return owner_of(name) == job_id
+    # A job of an older version, or Hadoop's: `owner_of` knows no such ids, so nothing is ever claimed by it.
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
 
 
 def lock_key(destination: Destination) -> str:
@@ -117,14 +164,25 @@ def time_key(destination: Destination) -> str:
     return destination.key(f"{HOME}/time")
 
 
+class Place(TypedDict):
+    """The fields by which every record of a job says whose it is, and for which place it was written."""
+
+    job_id: str
+    destination: str
+    staging: str
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The keys of one job.
 
     Attributes:
         destination: Where its data goes.
-        staging: Where its records are, up to and including the job's own directory.
+        staging: Where its records are: a directory called ``__magic_job-<job id>``, and no other.
         job_id: Its id.
+
+    Raises:
+        InvalidRecord: The staging is not one of this job, or the id cannot be part of a key.
 
     """
 
@@ -132,11 +190,27 @@ class Layout:
     staging: Destination
     job_id: str
 
+    def __post_init__(self) -> None:
+        """Refuse a staging that is any other directory: everything below a staging is removed at the end."""
+        check_id(self.job_id)
+        if not f"/{self.staging.prefix}".endswith(f"/{MAGIC_PREFIX}{self.job_id}/"):
+            raise InvalidRecord(f"{self.staging.uri} is not the staging of job {self.job_id}")
+
     @classmethod
     def of(cls, destination: Destination, job_id: str, staging_root: Destination | None = None) -> Layout:
         """Return the layout of a job whose staging is below its destination, or below ``staging_root``."""
         root = staging_root or destination
-        return cls(destination, root.below(MAGIC_PREFIX + check_id(job_id)), job_id)
+        return cls(destination, root.below(MAGIC_PREFIX + job_id), job_id)
+
+    @property
+    def is_below_destination(self) -> bool:
+        """Whether the staging is in the destination itself, where it is unless the job's options say else."""
+        return self.staging == self.destination.below(MAGIC_PREFIX + self.job_id)
+
+    @property
+    def place(self) -> Place:
+        """The fields by which every record of the job says whose it is, and for which place."""
+        return {"job_id": self.job_id, "destination": self.destination.uri, "staging": self.staging.uri}
 
     @property
     def job(self) -> str:
@@ -215,6 +289,16 @@ class Layout:
     def manifest_files(self) -> str:
         """Key of the list of files that belongs to the manifest, in the destination's bucket."""
         return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
+
+    @property
+    def probe(self) -> str:
+        """Key of the upload that setup begins and aborts, to see whether it may; beside the data."""
+        return self.destination.key(f"{HOME}/probe-{self.job_id}")
+
+    @property
+    def own_uploads(self) -> frozenset[str]:
+        """Keys of the job's uploads that are no data."""
+        return frozenset((self.manifest_files, self.probe))
 
     @property
     def aborted(self) -> str:

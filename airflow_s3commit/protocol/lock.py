@@ -12,13 +12,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_s3commit.exceptions import LockHeld, NoSuchKey, PreconditionFailed, StoreRejected
+from airflow_s3commit.exceptions import ForeignRecord, LockHeld, NoSuchKey, Refused, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.ownership import check_place
 from airflow_s3commit.protocol.records import LockRecord
+from airflow_s3commit.protocol.removal import delete_unchanged
+from airflow_s3commit.protocol.setup import find_job
+from airflow_s3commit.protocol.state import find_aborted, find_manifest
 
 __all__ = ["CommitLock", "release_lock", "take_lock"]
 
@@ -91,13 +95,13 @@ def take_lock(context: JobContext, settle: Callable[[JobContext], None]) -> Comm
         except NoSuchKey:
             continue
         holder = stored.record
-        if holder.job_id == context.job_id:
+        if (holder.job_id, holder.staging) == (context.job_id, context.layout.staging.uri):
             taken: Stored[LockRecord] | None = stored if holder == ours else _swap(context, stored)
+        elif holder.destination not in (None, context.layout.destination.uri):
+            logger.warning("%s: the commit lock was copied here from %s", context.name, holder.destination)
+            taken = _swap(context, stored)
         elif stored.date - stored.modified > holder.lease + _STORE_CLOCK_SECONDS:
-            logger.warning(
-                "%s: the lock of job %s lapsed; settling that job first", context.name, holder.job_id
-            )
-            settle(_holder_context(context, holder))
+            _settle_holder(context, holder, settle)
             taken = _swap(context, stored)
         else:
             taken = None
@@ -110,24 +114,14 @@ def release_lock(context: JobContext) -> None:
     """Give the lock up if this job holds it. Run again: nothing more happens."""
     stored = _find(context)
     while stored is not None and stored.record.job_id == context.job_id:
-        try:
-            context.store.delete(
-                context.bucket, context.layout.lock, if_match=stored.etag if context.conditional else None
-            )
-        except PreconditionFailed:
-            stored = _find(context)
-        except StoreRejected:
-            # A store without conditional deletes: the lock was ours a moment ago, and its lease still runs.
-            context.store.delete(context.bucket, context.layout.lock)
+        if delete_unchanged(context, context.bucket, context.layout.lock, stored.etag):
             return
-        else:
-            return
+        stored = _find(context)
 
 
 def _record(context: JobContext) -> LockRecord:
     return LockRecord(
-        job_id=context.job_id,
-        staging=context.layout.staging.uri,
+        **context.layout.place,
         owner=context.owner,
         lease=context.lease,
         nonce=context.new_id(),
@@ -149,9 +143,48 @@ def _swap(context: JobContext, stored: Stored[LockRecord]) -> Stored[LockRecord]
     )
 
 
-def _holder_context(context: JobContext, holder: LockRecord) -> JobContext:
-    layout = Layout(context.layout.destination, Destination.parse(holder.staging), holder.job_id)
-    return replace(context, layout=layout)
+def _settle_holder(context: JobContext, holder: LockRecord, settle: Callable[[JobContext], None]) -> None:
+    dead = _holder_here(context, holder)
+    if dead is None:
+        return
+    logger.warning("%s: the lock of job %s lapsed; settling that job first", context.name, holder.job_id)
+    try:
+        settle(dead)
+    except S3CommitError as error:
+        error.add_note(
+            f"while settling {dead.name}, whose commit lock lapsed; end that job first: s3commit show"
+            f" {dead.layout.destination.uri} {dead.job_id}"
+        )
+        raise
+
+
+def _holder_here(context: JobContext, holder: LockRecord) -> JobContext | None:
+    """Return the job that a lock names, if its own record says that it is one on this destination.
+
+    None otherwise: the lock was copied here with its dataset, or the job ended and was cleaned up. In either
+    case there is nothing to be settled, and what the lock names is not touched.
+
+    Raises:
+        InvalidRecord: A record of the job is damaged, so that it cannot be settled.
+
+    """
+    try:
+        layout = Layout(context.layout.destination, Destination.parse(holder.staging), holder.job_id)
+    except Refused as error:
+        logger.warning("%s: the commit lock names no job: %s", context.name, error)
+        return None
+    try:
+        check_place(holder, layout, join_uri(context.bucket, context.layout.lock))
+        found = replace(context, layout=layout, record=None)
+        record = find_job(found)
+    except ForeignRecord as error:
+        logger.warning("%s: the commit lock is of another place: %s", context.name, error)
+        return None
+    if record is not None:
+        return found.as_recorded(record)
+    # Its record goes first when it is cleaned up, and its ending is written before that.
+    ended = layout.is_below_destination or find_manifest(found) or find_aborted(found)
+    return found if ended else None
 
 
 def _wait(context: JobContext, holder: LockRecord, began: float) -> None:

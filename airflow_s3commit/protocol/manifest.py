@@ -28,6 +28,7 @@ from airflow_s3commit.protocol.destination import Destination, join_uri, split_u
 from airflow_s3commit.protocol.file_list import FileList
 from airflow_s3commit.protocol.layout import SUCCESS, Layout, check_id
 from airflow_s3commit.protocol.limits import LINE_BYTES, LIST_BYTES
+from airflow_s3commit.protocol.ownership import check_ending
 from airflow_s3commit.protocol.pendingset import IOStatistics
 from airflow_s3commit.protocol.records import (
     Counts,
@@ -90,8 +91,7 @@ def write_manifest(
             raise
         return standing
     record = ManifestRecord(
-        job_id=context.job_id,
-        destination=context.layout.destination.uri,
+        **context.layout.place,
         committer=job.options.committer,
         conflict_mode=job.options.conflict_mode,
         committed=context.now_ms(),
@@ -168,11 +168,13 @@ def read_manifest(store: ObjectStore, destination: Destination, job_id: str) -> 
 
     Raises:
         NoSuchKey: The job has not committed to this destination.
-        InvalidRecord: What is there is no manifest.
+        InvalidRecord: What is there is no manifest, another job's, or was copied here with its dataset.
 
     """
-    layout = Layout.of(destination, job_id)
-    return journal.load(store, destination.bucket, layout.manifest, ManifestRecord).record
+    key = Layout.of(destination, job_id).manifest
+    record = journal.load(store, destination.bucket, key, ManifestRecord).record
+    check_ending(record, destination, job_id, join_uri(destination.bucket, key))
+    return record
 
 
 def latest_manifest(store: ObjectStore, destination: Destination) -> ManifestRecord:

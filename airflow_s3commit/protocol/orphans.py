@@ -21,16 +21,18 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_s3commit.exceptions import Refused
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, Refused
 from airflow_s3commit.protocol import journal
+from airflow_s3commit.protocol.cleanup import is_own_staging
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.hadoop_status import HadoopJob, classify
 from airflow_s3commit.protocol.hadoop_status import Verdict as HadoopVerdict
 from airflow_s3commit.protocol.journal import Stored
-from airflow_s3commit.protocol.layout import lock_key
+from airflow_s3commit.protocol.layout import Layout, lock_key
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.records import LockRecord
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.protocol.spent import spent_ids
 from airflow_s3commit.protocol.staging import (
     Claims,
@@ -43,7 +45,7 @@ from airflow_s3commit.protocol.staging import (
     job_facts,
     left_by_hadoop,
 )
-from airflow_s3commit.protocol.state import find_manifest, read_state
+from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.protocol.store_time import asked_time, known_time, tells_when_uploads_began
 from airflow_s3commit.protocol.sweep_plan import (
     Action,
@@ -53,7 +55,6 @@ from airflow_s3commit.protocol.sweep_plan import (
     OrphanUpload,
     SweepPlan,
 )
-from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 __all__ = ["Surroundings", "Verdict", "is_here", "judge", "lapsed_lock", "left_by_hadoop", "plan_sweep"]
@@ -211,14 +212,15 @@ def _judge_hadoop(found: HadoopVerdict, silent: float, *, set_up: bool) -> Verdi
 
 def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
     """Tell whether a staging folder is of a job on this destination, as far as anything still says so."""
-    destination = context.layout.destination
-    if facts.job is not None:
-        return facts.job.destination == destination.uri
-    if folder.root == destination:
+    if facts.elsewhere is not None:
+        return False
+    if facts.job is not None or folder.root == context.layout.destination:
         return True
     # Its record is removed first of all, once everything but the removal of its staging has been done.
-    state = facts.state.record.state if facts.state is not None else None
-    return state == "aborted" or (state == "committed" and find_manifest(context) is not None)
+    try:
+        return is_own_staging(context)
+    except InvalidRecord:
+        return False
 
 
 def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | None:
@@ -229,9 +231,11 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
     holder, age = stored.record, stored.date - stored.modified
     if age <= holder.lease + _STORE_CLOCK_SECONDS:
         return None
-    folder = _holder(holder)
-    if read_state(JobContext(store, folder.layout(destination))) is not None:
-        return None
+    try:
+        if read_state(JobContext(store, _holder(holder).layout(destination))) is not None:
+            return None
+    except ForeignRecord:
+        logger.info("the commit lock of %s is of another place", destination.uri)
     return LapsedLock(
         uri=join_uri(destination.bucket, lock_key(destination)),
         etag=stored.etag,
@@ -345,4 +349,7 @@ def _find_lock(store: ObjectStore, destination: Destination) -> Stored[LockRecor
 
 
 def _holder(lock: LockRecord) -> StagingFolder:
-    return StagingFolder(Destination.parse(lock.staging), lock.job_id)
+    staging = Destination.parse(lock.staging)
+    # Refuses a staging that is not one of this job.
+    Layout(staging, staging, lock.job_id)
+    return StagingFolder(staging, lock.job_id)

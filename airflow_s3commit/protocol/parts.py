@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from airflow_s3commit.exceptions import NoSuchUpload
-from airflow_s3commit.protocol.uploads import PendingId
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.store.base import ObjectStore, Part
 from airflow_s3commit.store.calls import in_batches
 

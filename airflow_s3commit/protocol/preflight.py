@@ -119,7 +119,7 @@ def _refuses_false_conditions(store: ObjectStore, bucket: str, key: str) -> bool
 def _rehearse_upload(context: JobContext, headers: Mapping[str, str]) -> None:
     """Start, list and abort an upload as tasks will, so that missing rights show before any work is done."""
     store, bucket = context.store, context.bucket
-    key = context.layout.destination.key(f"_s3commit/probe-{context.job_id}")
+    key = context.layout.probe
     upload_id = store.create_upload(
         bucket, key, metadata={}, content_type="application/octet-stream", headers=headers or None
     )

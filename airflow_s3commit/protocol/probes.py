@@ -17,9 +17,9 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.limits import KIB
+from airflow_s3commit.protocol.ownership import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.preflight import check_bucket
 from airflow_s3commit.protocol.sandbox import BODY, Finding, Probe, Sandbox
-from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import Doomed, Upload
 
 __all__ = ["DATA_PROBES", "RECORD_PROBES"]

@@ -45,8 +45,9 @@ from airflow_s3commit.protocol.records import (
     SealRecord,
     StateRecord,
 )
+from airflow_s3commit.protocol.removal import delete_record
 from airflow_s3commit.protocol.setup import load_job
-from airflow_s3commit.protocol.state import find_manifest, gone, is_spent, move, pinned_etags, read_state
+from airflow_s3commit.protocol.state import find_manifest, gone, is_spent, move, read_state
 from airflow_s3commit.store.counting import counting
 
 __all__ = ["Progress", "begin_shards", "commit_job", "complete_shard", "finish_shards", "settle"]
@@ -61,6 +62,7 @@ def commit_job(
     *,
     seal_etag: str | None = None,
     plan_etag: str | None = None,
+    keep_replaced: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> ManifestRecord:
     """Make a sealed job's output visible, and return its manifest.
@@ -73,6 +75,8 @@ def commit_job(
         context: The job.
         seal_etag: ETag of the job's seal, if the caller was told it: any other seal is refused.
         plan_etag: The same for the plan.
+        keep_replaced: Do not read the plan of a commit that has begun, and delete nothing by it: it is
+            damaged. Old files stay beside the new ones.
         progress: Called after each completed upload.
 
     Raises:
@@ -95,6 +99,7 @@ def commit_job(
         seal_etag,
         plan_etag,
         progress,
+        keep_replaced=keep_replaced,
         requests=lambda: counted.counters,
     )
     with naming(context, "commit"):
@@ -177,6 +182,8 @@ def settle(context: JobContext) -> None:
         except (JobFailed, InvalidRecord, JobClosed):
             logger.warning("%s: could not be finished", context.name, exc_info=True)
             left = read_state(context)
+            if left is not None and left.record.state in ("committing", "committed"):
+                raise
             if left is not None and left.record.state == "aborting":
                 abort_job(context)
     else:
@@ -231,7 +238,7 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
             begin(run, current, settle)
         case "committing":
             with _rolling_back(run, current) as (job, seal, plan):
-                _prepare(run, current.record, job, plan)
+                _prepare(run, current.record, job, seal, plan)
                 complete_all(run, current.record, seal)
                 if move(run.context, current, "committed") is None:
                     raise Overtaken
@@ -251,8 +258,8 @@ def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int
         case "sealed":
             begin(run, current, settle)
         case "committing":
-            with _rolling_back(run, current) as (job, _, plan):
-                _prepare(run, current.record, job, plan)
+            with _rolling_back(run, current) as (job, seal, plan):
+                _prepare(run, current.record, job, seal, plan)
             return list(range(current.record.shards))
         case "committed":
             return []
@@ -314,13 +321,14 @@ def _rolling_back(
 ) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
     """Hold the lock while the block publishes, and roll the job back if the block finds it cannot be."""
     context, files = run.context, None
-    # A state that is damaged says nothing about the records that the commit goes by: nothing is rolled back.
-    pinned_etags(context, current.record)
+    # A state or plan that is damaged says nothing about the records that the commit goes by, and hinders no
+    # upload: it is for somebody to decide, and nothing is undone because of it.
+    job = load_job(context)
+    if run.lock is None and job.options.needs_lock:
+        run.lock = take_lock(context, settle)
+    plan = run.pinned_plan(current.record)
     try:
-        job = load_job(context)
-        if run.lock is None and job.options.needs_lock:
-            run.lock = take_lock(context, settle)
-        seal, plan = run.pinned(current.record)
+        seal = run.pinned_seal(current.record)
         files = seal.counts.files
         yield job, seal, plan
     except (JobFailed, InvalidRecord) as error:
@@ -384,18 +392,21 @@ def _half_undone(
     return unfinished
 
 
-def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, plan: PlanRecord) -> None:
+def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
     _remove_stale_success(run.context, state.saved_success)
     if job.options.replace_order == "delete-then-publish":
-        run.delete_planned(plan)
+        run.delete_planned(job, seal, plan)
 
 
 def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> None:
     if saved is None:
         return
     try:
-        context.store.delete(
-            context.bucket, context.layout.success, if_match=saved.etag if context.conditional else None
+        delete_record(
+            context,
+            context.bucket,
+            context.layout.success,
+            if_match=saved.etag if context.conditional else None,
         )
     except PreconditionFailed:
         logger.info("%s: _SUCCESS was written anew by another job", context.name)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from airflow_s3commit.causes import noting
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    ForeignRecord,
+    InvalidRecord,
+    JobClosed,
+    NoSuchJob,
+    NoSuchKey,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.abort import abort_job
+from airflow_s3commit.protocol.conflicts import find_plan
 from airflow_s3commit.protocol.context import JobContext, naming
+from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.publish import commit_job
-from airflow_s3commit.protocol.records import AbortReport, ManifestRecord, State
-from airflow_s3commit.protocol.setup import find_job
-from airflow_s3commit.protocol.state import find_manifest, is_spent, read_state
+from airflow_s3commit.protocol.records import AbortReport, ManifestRecord, SealRecord, State, StateRecord
+from airflow_s3commit.protocol.sealed import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.setup import find_job, load_job
+from airflow_s3commit.protocol.state import find_manifest, is_spent, read_state, replace_state
+from airflow_s3commit.store.base import Head, ObjectInfo
 
 __all__ = ["recover_job"]
 
@@ -25,6 +39,7 @@ def recover_job(
     *,
     rollback: bool = False,
     force: bool = False,
+    keep_replaced: bool = False,
     reason: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> ManifestRecord | AbortReport:
@@ -38,6 +53,8 @@ def recover_job(
     ``aborting``    the abort goes on
     ``aborted``     the staging is cleaned up
     (cleaned up)    nothing; the manifest of a committed job is returned
+    (damaged)       the state is found out from the job's other records and its uploads, and written
+                    anew; then as above
     ==============  ==========================================================================
 
     Before: anything. After: the job is committed or aborted, and cleaned up. Run again: a committed job's
@@ -47,6 +64,8 @@ def recover_job(
         context: The job.
         rollback: Undo a commit that has begun, instead of going on with it.
         force: Undo it although old data was overwritten or deleted and cannot be put back.
+        keep_replaced: Finish a commit without deleting what it replaces, because its plan is damaged: the
+            old files stay beside the new ones, for somebody to remove.
         reason: Why it is rolled back, for the record.
         progress: Called after each completed upload, where the commit goes on.
 
@@ -63,7 +82,7 @@ def recover_job(
     """
     with naming(context, "recover"):
         while True:
-            current = read_state(context)
+            current = _read_or_rebuild(context)
             etag = current.etag if current is not None else None
             try:
                 return _recover(
@@ -71,6 +90,7 @@ def recover_job(
                     current.record.state if current is not None else None,
                     rollback=rollback,
                     force=force,
+                    keep_replaced=keep_replaced,
                     reason=reason,
                     progress=progress,
                 )
@@ -85,12 +105,78 @@ def recover_job(
             logger.info("%s: another process moved this job on", context.name)
 
 
+def _read_or_rebuild(context: JobContext) -> Stored[StateRecord] | None:
+    try:
+        return read_state(context)
+    except ForeignRecord:
+        raise
+    except InvalidRecord as error:
+        logger.warning("%s: its state is found out anew: %s", context.name, error)
+    state, fields = _state_by_other_records(context)
+    # Where somebody else wrote meanwhile, theirs is read.
+    return replace_state(context, state, **fields) or read_state(context)
+
+
+def _state_by_other_records(context: JobContext) -> tuple[State, dict[str, Any]]:
+    """Find out how far a job came whose state is damaged: never further than its records show.
+
+    Raises:
+        NoSuchJob: Not even the job's own record is there.
+        InvalidRecord: That, or the seal, is damaged too: abort the job with ``force``.
+
+    """
+    if is_spent(context):
+        return "aborted", {}
+    job = load_job(context)
+    try:
+        seal = load_seal(context, None)
+    except InvalidRecord:
+        if _is_sealed(context):
+            raise
+        return "open", {}
+    fields: dict[str, Any] = {"seal_etag": seal.etag}
+    if find_manifest(context) is None and not _has_published(context, seal.record):
+        return "sealed", fields
+    options = job.options
+    reversible = options.unique_filenames and options.replace_order == "publish-then-delete"
+    try:
+        plan = find_plan(context, None)
+    except InvalidRecord as error:
+        logger.warning("%s: its plan is damaged too: %s", context.name, error)
+    else:
+        fields["plan_etag"] = plan.etag if plan is not None else None
+    committed = find_manifest(context) is not None
+    return "committed" if committed else "committing", {**fields, "begun": True, "reversible": reversible}
+
+
+def _is_sealed(context: JobContext) -> bool:
+    try:
+        context.store.head(context.staging_bucket, context.layout.seal)
+    except NoSuchKey:
+        return False
+    return True
+
+
+def _has_published(context: JobContext, seal: SealRecord) -> bool:
+    """Tell whether any sealed upload is complete; looks until it finds one."""
+    stages = load_stage_seals(context, seal)
+    for _, _, pendingset in each_pendingset(context, stages):
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in pendingset.commits]
+        for upload, outcome in context.store.perform(calls):
+            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
+                return True
+            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchKey):
+                raise outcome
+    return False
+
+
 def _recover(
     context: JobContext,
     state: State | None,
     *,
     rollback: bool,
     force: bool,
+    keep_replaced: bool,
     reason: str | None,
     progress: Callable[[Progress], None] | None,
 ) -> ManifestRecord | AbortReport:
@@ -108,7 +194,7 @@ def _recover(
                 " with: s3commit commit, or abort it with: s3commit abort"
             )
         case "committing" | "committed" if not rollback:
-            return commit_job(context, progress=progress)
+            return commit_job(context, keep_replaced=keep_replaced, progress=progress)
         case _:
             return abort_job(context, force=force, reason=reason or "rolled back by recover")
 

@@ -8,6 +8,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.journal import Stored
+from airflow_s3commit.protocol.ownership import check_place
 from airflow_s3commit.protocol.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealRecord, decode, largest
 from airflow_s3commit.store.base import Fetched, Get
@@ -40,8 +41,7 @@ def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
         stored = journal.load(context.store, context.staging_bucket, context.layout.seal, SealRecord)
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: seal the job first") from None
-    if stored.record.job_id != context.job_id:
-        raise InvalidRecord(f"{where} is the seal of job {stored.record.job_id}")
+    check_place(stored.record, context.layout, where)
     if etag is not None and stored.etag != etag.strip('"'):
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
     return stored
@@ -140,8 +140,9 @@ def load_stage_seal(
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
     record = stored.record
-    if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
-        raise InvalidRecord(f"{where} is the seal of another job or stage attempt")
+    check_place(record, context.layout, where)
+    if (record.stage, record.stage_attempt) != (stage, stage_attempt):
+        raise InvalidRecord(f"{where} is the seal of another stage attempt")
     if etag is not None and stored.etag != etag:
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
     return stored

@@ -11,7 +11,6 @@ from airflow_s3commit.exceptions import (
     AccessDenied,
     DestinationNotEmpty,
     InvalidDestination,
-    InvalidRecord,
     JobClosed,
     JobMismatch,
     NoSuchJob,
@@ -21,8 +20,11 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.conflicts import data_objects
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import join_uri
+from airflow_s3commit.protocol.layout import check_new_id
+from airflow_s3commit.protocol.ownership import check_place
 from airflow_s3commit.protocol.preflight import check_store
 from airflow_s3commit.protocol.records import JobOptions, JobRecord
+from airflow_s3commit.protocol.removal import delete_unchanged
 from airflow_s3commit.protocol.state import find_manifest, first_state, is_spent, read_state
 from airflow_s3commit.store.headers import with_headers
 
@@ -31,7 +33,9 @@ __all__ = ["find_job", "load_job", "set_up_job"]
 logger = logging.getLogger(__name__)
 
 
-def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[str, str]) -> JobRecord | None:
+def set_up_job(
+    context: JobContext, options: JobOptions, job_context: Mapping[str, str], *, adopting: bool = False
+) -> JobRecord | None:
     """Set a job up, or find it set up already.
 
     Before: nothing. After: the job's record and state stand, and the job is open. Run again with the same
@@ -41,8 +45,10 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
         context: The job.
         options: How it commits.
         job_context: What the orchestrator wants to be remembered: DAG, run, partition.
+        adopting: The job is Hadoop's, and keeps whatever id it has there.
 
     Raises:
+        InvalidRecord: The id of a new job is no UUID; or what stands under it was copied here.
         JobMismatch: The id is taken by a job with other options.
         JobClosed: A job of this id was aborted.
         DestinationNotEmpty: Committer ``directory``, conflict mode ``fail``, and there is data.
@@ -53,36 +59,44 @@ def set_up_job(context: JobContext, options: JobOptions, job_context: Mapping[st
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
         standing = find_job(context)
+        written: list[tuple[str, str]] = []
         if standing is None:
+            if not adopting:
+                check_new_id(context.job_id)
             if _has_committed(context):
                 return None
             conditional = check_store(context, options)
             _refuse_object(context)
             _refuse_data(context, options)
             record = JobRecord(
-                job_id=context.job_id,
-                destination=context.layout.destination.uri,
-                staging=context.layout.staging.uri,
+                **context.layout.place,
                 options=options,
                 context=dict(job_context),
                 conditional_writes=conditional,
                 created=context.now_ms(),
                 nonce=context.new_id(),
             )
-            standing = journal.create(
+            stored = journal.create(
                 context.store, context.staging_bucket, context.layout.job, record, conditional=conditional
-            ).record
-        if standing.options != options or standing.destination != context.layout.destination.uri:
+            )
+            standing = stored.record
+            check_place(standing, context.layout, context.staging_uri(context.layout.job))
+            if standing.nonce == record.nonce:
+                written.append((context.layout.job, stored.etag))
+        if standing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
         if read_state(context) is None:
-            journal.create(
+            first = first_state(context)
+            state = journal.create(
                 context.store,
                 context.staging_bucket,
                 context.layout.state,
-                first_state(context),
+                first,
                 conditional=standing.conditional_writes,
             )
-            if _has_ended_meanwhile(context):
+            if state.record.nonce == first.nonce:
+                written.append((context.layout.state, state.etag))
+            if _has_ended_meanwhile(context.as_recorded(standing), written):
                 return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return standing
@@ -97,8 +111,8 @@ def _has_committed(context: JobContext) -> bool:
     return False
 
 
-def _has_ended_meanwhile(context: JobContext) -> bool:
-    """Look again after the job's records were written, and withdraw them if the id has ended by then.
+def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]]) -> bool:
+    """Look again after the job's records were written, and withdraw ours if the id has ended by then.
 
     A commit or abort leaves its own record before it removes the job's. So of a setup and the end of an
     earlier job of this id at the same time, at least one sees the other.
@@ -111,32 +125,32 @@ def _has_ended_meanwhile(context: JobContext) -> bool:
             f"withdrawing the records in {context.layout.staging.uri}",
             "they are left until a sweep; nothing is visible or pending",
         ):
-            _withdraw(context)
+            _withdraw(context, written)
         raise
     if committed:
-        _withdraw(context)
+        _withdraw(context, written)
     return committed
 
 
-def _withdraw(context: JobContext) -> None:
-    context.store.delete(context.staging_bucket, context.layout.job)
-    context.store.delete(context.staging_bucket, context.layout.state)
+def _withdraw(context: JobContext, written: list[tuple[str, str]]) -> None:
+    """Delete the records that this process wrote, by key and ETag, as far as nobody has written over them."""
+    for key, etag in written:
+        if not delete_unchanged(context, context.staging_bucket, key, etag):
+            logger.info("%s: %s is another process's by now", context.name, context.staging_uri(key))
 
 
 def find_job(context: JobContext) -> JobRecord | None:
     """Read a job's record; None if there is none.
 
     Raises:
-        InvalidRecord: It is damaged or another job's.
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
 
     """
     stored = journal.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
     if stored is None:
         return None
-    record, where = stored.record, context.staging_uri(context.layout.job)
-    if record.job_id != context.job_id:
-        raise InvalidRecord(f"{where} is the record of job {record.job_id}, not of {context.job_id}")
-    return record
+    check_place(stored.record, context.layout, context.staging_uri(context.layout.job))
+    return stored.record
 
 
 def load_job(context: JobContext) -> JobRecord:
@@ -144,7 +158,7 @@ def load_job(context: JobContext) -> JobRecord:
 
     Raises:
         NoSuchJob: There is none.
-        InvalidRecord: It is damaged, or another job's or destination's.
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
 
     """
     record = find_job(context)
@@ -152,11 +166,6 @@ def load_job(context: JobContext) -> JobRecord:
         raise NoSuchJob(
             f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"
             " a new job"
-        )
-    if record.destination != context.layout.destination.uri:
-        where = context.staging_uri(context.layout.job)
-        raise InvalidRecord(
-            f"{where} is of a job on {record.destination}, not {context.layout.destination.uri}"
         )
     return record
 

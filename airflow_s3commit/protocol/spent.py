@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_s3commit.protocol.destination import Destination, join_uri
-from airflow_s3commit.protocol.layout import aborted_prefix, holds_job_id
+from airflow_s3commit.protocol.layout import aborted_prefix, owner_of
 from airflow_s3commit.protocol.staging import StagingFolder
 from airflow_s3commit.protocol.sweep_plan import SpentId
 from airflow_s3commit.store.base import ObjectStore, Upload
@@ -47,6 +47,6 @@ def spent_ids(
         job_id, age = info.key.removeprefix(prefix).removesuffix(".json"), now - info.modified
         if age < max(older_than, SPENT_SECONDS) or job_id in known:
             continue
-        if not any(holds_job_id(upload.key, job_id) for upload in uploads):
+        if not any(owner_of(upload.key) == job_id for upload in uploads):
             uri = join_uri(destination.bucket, info.key)
             yield SpentId(job_id=job_id, uri=uri, etag=info.etag, age=age)

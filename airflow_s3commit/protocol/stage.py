@@ -145,7 +145,7 @@ def _write_stage_seal(
     require_state(context, "open")
     partitions = _count_partitions(context, stage, stage_attempt, sealed)
     record = StageSealRecord(
-        job_id=context.job_id,
+        **context.layout.place,
         stage=stage,
         stage_attempt=stage_attempt,
         tasks=sealed,
@@ -259,7 +259,7 @@ def _seal_record(
         for name, counts in stored.record.partitions.items():
             partitions[name] = partitions.get(name, Counts()).plus(counts)
     return SealRecord(
-        job_id=context.job_id,
+        **context.layout.place,
         stages=[
             SealedStage(
                 stage=stored.record.stage,

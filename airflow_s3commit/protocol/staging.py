@@ -1,7 +1,7 @@
 """The staging folders that stand on a store, and the pending uploads that each of them claims.
 
-A folder claims an upload whose key holds its job's id, whose key it intends to write, or whose id one of its
-records names. A claim is what keeps a sweep from aborting an upload, so each of the three is enough.
+A folder claims an upload whose file name has its job's id, whose key it intends to write, or whose id one of
+its records names. A claim is what keeps a sweep from aborting an upload, so each of the three is enough.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.foreign_pendingset import decode_uploads, pending_bytes
@@ -23,10 +24,11 @@ from airflow_s3commit.protocol.layout import (
     PENDINGSET_SUFFIX,
     Layout,
     check_id,
-    holds_job_id,
+    is_canonical,
+    owner_of,
 )
+from airflow_s3commit.protocol.ownership import check_place
 from airflow_s3commit.protocol.records import JobRecord, StateRecord
-from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import read_state
 from airflow_s3commit.protocol.tracking import INTENT_SUFFIX, key_digest
 from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
@@ -79,6 +81,11 @@ class StagingFolder:
         prefix = self.staging.prefix.removesuffix(f"{MAGIC_PREFIX}{self.job_id}/")
         return Destination(self.staging.bucket, prefix)
 
+    @property
+    def is_older(self) -> bool:
+        """Whether its job has an id of older versions or of Hadoop: then no name of a file is proof."""
+        return not is_canonical(self.job_id)
+
     def layout(self, destination: Destination) -> Layout:
         """Return the keys of the folder's job, if it is one on this destination."""
         return Layout(destination, self.staging, self.job_id)
@@ -91,13 +98,15 @@ class JobFacts:
     Attributes:
         job: Its record; None if there is none.
         state: Its state; None if there is none.
-        problem: Why a record cannot be read; None if all is well.
+        problem: Why a record cannot be read, or is a copy's; None if all is well.
+        elsewhere: URI of the destination, if the job is one on another.
 
     """
 
     job: JobRecord | None = None
     state: Stored[StateRecord] | None = None
     problem: str | None = None
+    elsewhere: str | None = None
 
 
 def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
@@ -146,16 +155,22 @@ def folders_around(
 
 
 def job_facts(context: JobContext) -> JobFacts:
-    """Read a job's record and state; a record that cannot be read is a fact too."""
+    """Read a job's record and state; a record that cannot be read, or was copied here, is a fact too."""
     job, state, problem = None, None, None
     try:
-        job = find_job(context)
+        stored = journal.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
+        if stored is not None:
+            job = stored.record
+            is_written_here = (job.job_id, job.staging) == (context.job_id, context.layout.staging.uri)
+            if is_written_here and job.destination != context.layout.destination.uri:
+                return JobFacts(elsewhere=job.destination)
+            check_place(job, context.layout, context.staging_uri(context.layout.job))
     except InvalidRecord as error:
-        problem = str(error)
+        job, problem = None, str(error)
     try:
         state = read_state(context)
     except InvalidRecord as error:
-        problem = str(error)
+        problem = problem or str(error)
     return JobFacts(job, state, problem)
 
 
@@ -183,7 +198,8 @@ def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -
             intended.setdefault(digest, []).append(folder)
     claims: Claims = {}
     for upload in uploads:
-        claimants = [f for f in folders if f.job_id in upload.key and holds_job_id(upload.key, f.job_id)]
+        owner, name = owner_of(upload.key), upload.key.rpartition("/")[2]
+        claimants = [f for f in folders if f.job_id == owner or (f.is_older and f.job_id in name)]
         if intended:
             claimants += intended.get(key_digest(upload.key), [])
         if claimants:

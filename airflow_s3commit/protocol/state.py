@@ -23,15 +23,20 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     NoSuchJob,
+    NoSuchKey,
+    PreconditionFailed,
     S3CommitError,
 )
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
+from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.limits import PROSE
+from airflow_s3commit.protocol.ownership import check_ending, check_place
 from airflow_s3commit.protocol.records import AbortedRecord, ManifestRecord, State, StateRecord, encode
 
 __all__ = [
+    "find_aborted",
     "find_manifest",
     "first_state",
     "gone",
@@ -39,6 +44,7 @@ __all__ = [
     "move",
     "pinned_etags",
     "read_state",
+    "replace_state",
     "require_state",
     "spend",
 ]
@@ -47,7 +53,7 @@ __all__ = [
 def first_state(context: JobContext) -> StateRecord:
     """Return the state that a job begins with."""
     return StateRecord(
-        job_id=context.job_id,
+        **context.layout.place,
         state="open",
         owner=context.owner,
         attempt=0,
@@ -60,13 +66,19 @@ def read_state(context: JobContext) -> Stored[StateRecord] | None:
     """Read a job's state; None where it has none: it was never set up, or it ended and was cleaned up.
 
     Raises:
-        InvalidRecord: The record is damaged or another job's.
+        InvalidRecord: The record is damaged, another job's, or a copy.
 
     """
-    stored = journal.find(context.store, context.staging_bucket, context.layout.state, StateRecord)
-    if stored is not None and stored.record.job_id != context.job_id:
-        where = context.staging_uri(context.layout.state)
-        raise InvalidRecord(f"{where} is the state of job {stored.record.job_id}, not of {context.job_id}")
+    try:
+        stored = journal.find(context.store, context.staging_bucket, context.layout.state, StateRecord)
+    except InvalidRecord as error:
+        error.add_note(
+            "s3commit recover finds out from the job's other records how far it came;"
+            " s3commit abort --force discards it, whatever its state was"
+        )
+        raise
+    if stored is not None:
+        check_place(stored.record, context.layout, context.staging_uri(context.layout.state))
     return stored
 
 
@@ -106,6 +118,30 @@ def move(
     )
 
 
+def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[StateRecord] | None:
+    """Write a state over a damaged one; return None if somebody else changed it meanwhile.
+
+    Args:
+        context: The job.
+        state: The state, as the job's other records tell it.
+        **fields: Further fields to set.
+
+    Raises:
+        OutcomeUnknown: The answer was lost; read the state again.
+
+    """
+    damaged = context.store.head(context.staging_bucket, context.layout.state)
+    record = msgspec.structs.replace(first_state(context), state=state, **fields)
+    etag = damaged.etag if context.conditional else None
+    try:
+        written = context.store.put(
+            context.staging_bucket, context.layout.state, encode(record), if_match=etag
+        )
+    except (PreconditionFailed, NoSuchKey):
+        return None
+    return Stored(record, written.etag, written.date, written.date)
+
+
 def require_state(context: JobContext, *allowed: State) -> Stored[StateRecord]:
     """Read a job's state and refuse to go on unless it is one of ``allowed``.
 
@@ -139,18 +175,42 @@ def pinned_etags(context: JobContext, state: StateRecord) -> tuple[str, str]:
 
 
 def find_manifest(context: JobContext) -> ManifestRecord | None:
-    """Return the manifest that proves the job committed, or None."""
+    """Return the manifest that proves the job committed, or None.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's, or was copied here with its dataset.
+
+    """
     stored = journal.find(context.store, context.bucket, context.layout.manifest, ManifestRecord)
-    return stored.record if stored is not None else None
+    if stored is None:
+        return None
+    where = join_uri(context.bucket, context.layout.manifest)
+    check_ending(stored.record, context.layout.destination, context.job_id, where)
+    return stored.record
+
+
+def find_aborted(context: JobContext) -> AbortedRecord | None:
+    """Return the record that a job of this id was aborted here, or None.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's, or was copied here with its dataset.
+
+    """
+    stored = journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord)
+    if stored is None:
+        return None
+    where = join_uri(context.bucket, context.layout.aborted)
+    check_ending(stored.record, context.layout.destination, context.job_id, where)
+    return stored.record
 
 
 def is_spent(context: JobContext) -> bool:
-    """Tell whether a job of this id was aborted: then none can be set up under it again."""
-    return journal.find(context.store, context.bucket, context.layout.aborted, AbortedRecord) is not None
+    """Tell whether a job of this id was aborted here: then none can be set up under it again."""
+    return find_aborted(context) is not None
 
 
 def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> None:
-    """Write down that the job was aborted. Run again: the same.
+    """Write down that the job was aborted, unless that is written already. Run again: the same.
 
     Args:
         context: The job.
@@ -159,12 +219,17 @@ def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str
 
     """
     record = AbortedRecord(
-        job_id=context.job_id,
+        **context.layout.place,
         since=context.now_ms(),
         reason=reason[:PROSE] if reason is not None else None,
         context=dict(job_context),
     )
-    context.store.put(context.bucket, context.layout.aborted, encode(record))
+    try:
+        context.store.put(
+            context.bucket, context.layout.aborted, encode(record), if_none_match=context.conditional
+        )
+    except PreconditionFailed:
+        find_aborted(context)
 
 
 def gone(context: JobContext) -> S3CommitError:

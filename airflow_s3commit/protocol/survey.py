@@ -12,11 +12,12 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.foreign_pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.hadoop_status import HadoopJob, Status, classify
 from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import PENDINGSET_SUFFIX, manifests_prefix
+from airflow_s3commit.protocol.ownership import check_ending
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.pendingset import PendingSet
 from airflow_s3commit.protocol.records import (
@@ -26,6 +27,7 @@ from airflow_s3commit.protocol.records import (
     SealRecord,
     State,
 )
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.protocol.staging import (
     JobFacts,
     StagingFolder,
@@ -37,7 +39,6 @@ from airflow_s3commit.protocol.staging import (
     left_by_hadoop,
 )
 from airflow_s3commit.protocol.store_time import known_time
-from airflow_s3commit.protocol.uploads import PendingId
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 __all__ = ["JobSummary", "UploadSummary", "committed_summary", "list_jobs", "pending_uploads"]
@@ -144,8 +145,7 @@ def list_jobs(
         for folder in folders_below(store, root):
             context = JobContext(store, folder.layout(destination))
             facts = job_facts(context)
-            elsewhere = facts.job is not None and facts.job.destination != destination.uri
-            if elsewhere or (facts.job is None and root != destination):
+            if facts.elsewhere is not None or (facts.job is None and root != destination):
                 continue
             seen.add(folder.job_id)
             hadoop = left_by_hadoop(context, facts, most=_MOST_ASKED) if facts.state is None else None
@@ -303,6 +303,9 @@ def _committed_jobs(store: ObjectStore, destination: Destination, seen: set[str]
             continue
         try:
             stored = journal.find(store, destination.bucket, info.key, ManifestRecord)
+            if stored is not None:
+                where = join_uri(destination.bucket, info.key)
+                check_ending(stored.record, destination, job_id, where)
         except InvalidRecord as error:
             yield JobSummary(
                 job_id=job_id, destination=None, staging=None, state="committed", problem=str(error)

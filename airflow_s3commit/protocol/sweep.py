@@ -38,6 +38,7 @@ from airflow_s3commit.protocol.orphans import (
     plan_sweep,
 )
 from airflow_s3commit.protocol.recover import recover_job
+from airflow_s3commit.protocol.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.staging import (
     JobFacts,
     claims_by_key,
@@ -56,7 +57,6 @@ from airflow_s3commit.protocol.sweep_plan import (
     SweepPlan,
 )
 from airflow_s3commit.protocol.tracking import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.uploads import PendingId, abort_uploads
 from airflow_s3commit.store.base import Abort, ObjectStore, Upload
 from airflow_s3commit.store.calls import in_batches
 

@@ -18,6 +18,7 @@ from airflow_s3commit.protocol.layout import unique_name
 from airflow_s3commit.protocol.magic_paths import final_path, is_magic_path
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import CommittedTask, JobOptions
+from airflow_s3commit.protocol.removal import delete_record
 from airflow_s3commit.protocol.state import require_state
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class TaskAttempt:
         standing = journal.find(store, bucket, key, PendingSet)
         extra = standing.record.s3commit if standing is not None else None
         if extra is not None and extra.nonce == self._extra.nonce:
-            store.delete(bucket, key)
+            delete_record(self._context, bucket, key)
 
     def _write_pendingset(self) -> CommittedTask:
         pending = self._files.pending()

@@ -1,9 +1,9 @@
 """Knowing every pending upload of a job, whatever died.
 
-Three things remember an upload. Its key, when it has the job id in it: a listing of the destination finds
-it. The pendingset of its task attempt. And, where the options ask for it or file names are fixed, a record
-of its own beside the pendingset, ``<number>.pending``: written when the upload was started, and again when
-it is whole.
+Three things remember an upload. Its key, when its file name has the job's id (`owner_of`): a listing of the
+destination finds it. The pendingset of its task attempt. And, where the options ask for it or file names are
+fixed, a record of its own beside the pendingset, ``<number>.pending``: written when the upload was started,
+and again when it is whole.
 
 With fixed names the key says nothing, and a process may die between the store's answer with the upload's id
 and the record of it. So another record, ``<number>-<digest of the key>.intent``, is written before the
@@ -24,15 +24,22 @@ from airflow_s3commit.protocol.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
     PENDINGSET_SUFFIX,
-    holds_job_id,
+    owner_of,
 )
 from airflow_s3commit.protocol.limits import INTENT_BYTES
 from airflow_s3commit.protocol.pendingset import PendingUpload, TaskExtra
 from airflow_s3commit.protocol.records import JobOptions, encode
-from airflow_s3commit.protocol.uploads import PendingId
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.store.base import ObjectInfo
 
-__all__ = ["INTENT_SUFFIX", "Tracker", "key_digest", "tracked_uploads", "untracked_uploads"]
+__all__ = [
+    "INTENT_SUFFIX",
+    "Tracker",
+    "intended_uploads",
+    "key_digest",
+    "tracked_uploads",
+    "untracked_uploads",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -109,11 +116,11 @@ def tracked_uploads(
 
 def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
     """Yield the job's pending uploads that a listing of the destination or an open intent leads to."""
-    destination = context.layout.destination
+    destination, own = context.layout.destination, context.layout.own_uploads
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
-        if holds_job_id(destination.relative(upload.key) or "", context.job_id):
+        if owner_of(upload.key) == context.job_id or upload.key in own:
             yield PendingId(destination.bucket, upload.key, upload.upload_id)
-    yield from _intended_uploads(context)
+    yield from intended_uploads(context)
 
 
 def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
@@ -134,8 +141,15 @@ def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:
         yield from uploads
 
 
-def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
-    open_intents = list(_open_intents(context))
+def intended_uploads(context: JobContext, prefix: str | None = None) -> Iterator[PendingId]:
+    """Yield the uploads that open intents lead to: begun, and their ids never written down.
+
+    Args:
+        context: The job.
+        prefix: Where the intents are; by default in all stages.
+
+    """
+    open_intents = list(_open_intents(context, prefix or context.layout.stages))
     if not open_intents:
         return
     claimed = _claims_of_others(context)
@@ -150,7 +164,7 @@ def _intended_uploads(context: JobContext) -> Iterator[PendingId]:
             continue
         for upload in context.store.list_uploads(context.bucket, key):
             if upload.key == key and upload.initiated >= intent.modified - _STORE_CLOCK_SECONDS:
-                yield PendingId(context.bucket, key, upload.upload_id)
+                yield PendingId(context.bucket, key, upload.upload_id, "record")
 
 
 def _intended_key(context: JobContext, intent: str) -> str:
@@ -163,10 +177,10 @@ def _intended_key(context: JobContext, intent: str) -> str:
     return key
 
 
-def _open_intents(context: JobContext) -> Iterator[ObjectInfo]:
+def _open_intents(context: JobContext, prefix: str) -> Iterator[ObjectInfo]:
     """Yield the intents whose upload's id was never written down."""
     intents: dict[str, ObjectInfo] = {}
-    for info in context.store.list_objects(context.staging_bucket, context.layout.stages):
+    for info in context.store.list_objects(context.staging_bucket, prefix):
         if info.key.endswith(INTENT_SUFFIX):
             intents[info.key.rpartition("-")[0]] = info
         elif info.key.endswith(PENDING_SUFFIX):

@@ -15,16 +15,14 @@ from airflow_s3commit.causes import noting, undoing
 from airflow_s3commit.exceptions import JobClosed, StoreRejected
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import hadoop_uri, join_uri
+from airflow_s3commit.protocol.ownership import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.part_sender import PartSender
 from airflow_s3commit.protocol.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.protocol.removal import abort_upload
 from airflow_s3commit.protocol.statistics import Columns
 from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
 
-__all__ = ["JOB_METADATA", "UPLOAD_METADATA", "OutputFile"]
-
-#: User metadata of every object, by which a HEAD tells whose it is.
-JOB_METADATA = "s3commit-job"
-UPLOAD_METADATA = "s3commit-upload"
+__all__ = ["OutputFile"]
 
 #: Part sizes double each time so many parts have been sent.
 _PARTS_PER_SIZE = 2_000
@@ -244,7 +242,7 @@ class OutputFile:
             if not part.cancelled():
                 part.exception()
         if not self._started.cancelled() and self._started.exception() is None:
-            self._context.store.abort_upload(self._context.bucket, self.key, self.upload_id)
+            abort_upload(self._context, self.key, self.upload_id)
 
     def __enter__(self) -> OutputFile:
         return self

@@ -19,8 +19,8 @@ from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.layout import Layout, partition_of
 from airflow_s3commit.protocol.manifest import manifest_files, read_success
+from airflow_s3commit.protocol.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.records import ConflictMode, ManifestRecord
-from airflow_s3commit.protocol.upload import UPLOAD_METADATA
 from airflow_s3commit.protocol.verify_pending import PendingReport, verify_pending
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.calls import in_batches

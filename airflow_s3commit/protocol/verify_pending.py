@@ -10,14 +10,15 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.context import JobContext, naming
-from airflow_s3commit.protocol.layout import holds_job_id
+from airflow_s3commit.protocol.layout import owner_of
+from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.parts import pending_parts
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.records import StageSealRecord, State, StateRecord
+from airflow_s3commit.protocol.removal import PendingId
 from airflow_s3commit.protocol.sealed import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.state import require_state
 from airflow_s3commit.protocol.tracking import tracked_uploads
-from airflow_s3commit.protocol.uploads import PendingId, is_ours
 from airflow_s3commit.store.base import Head, ObjectInfo, Part
 from airflow_s3commit.store.calls import in_batches
 
@@ -115,7 +116,7 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
             report.bytes += sum(upload.length for upload in batch)
             _check(context, batch, standing, report)
         report.unrecorded = sum(
-            upload_id not in seen and holds_job_id(key, context.job_id) for upload_id, key in standing.items()
+            upload_id not in seen and owner_of(key) == context.job_id for upload_id, key in standing.items()
         )
     return report
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.exceptions import ForeignRecord, NoSuchKey
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.layout import manifests_prefix
 from airflow_s3commit.protocol.manifest import named_job, read_manifest, read_success
@@ -54,9 +56,18 @@ def _newest(store: ObjectStore, destination: Destination) -> ManifestRecord:
             f" {join_uri(destination.bucket, prefix)}; see what is under way with: s3commit jobs"
             f" {destination.uri}"
         )
-    newest = max(info.modified for info in found)
-    names = [
-        info.key.removeprefix(prefix).removesuffix(_SUMMARY) for info in found if info.modified == newest
-    ]
-    records = [read_manifest(store, destination, name) for name in names]
-    return max(records, key=lambda record: (record.committed, record.job_id))
+    found.sort(key=lambda info: info.modified, reverse=True)
+    for _, tied in groupby(found, key=lambda info: info.modified):
+        records = []
+        for info in tied:
+            # A copied dataset brings manifests along; they are no history of this place.
+            with suppress(ForeignRecord):
+                job_id = info.key.removeprefix(prefix).removesuffix(_SUMMARY)
+                records.append(read_manifest(store, destination, job_id))
+        if records:
+            return max(records, key=lambda record: (record.committed, record.job_id))
+    raise NoSuchKey(
+        f"no job has committed to {destination.uri}:"
+        f" the manifests below {join_uri(destination.bucket, prefix)}"
+        " were copied from another place, whose history they are; read the files by listing, or commit to it"
+    )

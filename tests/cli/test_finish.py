@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
-from tests.protocol.building import BUCKET, OURS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named, once
 
 
 def _left_in_commit(lake: Lake, **options: Any) -> None:
@@ -145,8 +145,8 @@ def test_who_said_yes_is_not_asked(lake: Lake, run: RunProgram) -> None:
     lake.put(OLD)
     lake.sealed(FILES)
     assert run("commit", lake.destination, OURS, "--yes", typed="").exit_code == 0
-    lake.sealed({"dt=9/x.parquet": b"9"}, job_id="another")
-    assert run("commit", lake.destination, "another", typed="").exit_code == 0
+    lake.sealed({"dt=9/x.parquet": b"9"}, job_id=an_id("another"))
+    assert run("commit", lake.destination, an_id("another"), typed="").exit_code == 0
 
 
 def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
@@ -272,7 +272,7 @@ def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> No
     shown = run("commit", lake.destination, OURS, FORCE_COLOR="1")
     assert "completing uploads" in shown.stderr
     assert "completing" not in shown.stdout
-    lake.sealed(FILES, job_id="second", conflict_mode="append")
-    assert run("commit", lake.destination, "second").stderr == ""
+    lake.sealed(FILES, job_id=an_id("second"), conflict_mode="append")
+    assert run("commit", lake.destination, an_id("second")).stderr == ""
     lake.sealed(FILES, job_id="third", conflict_mode="append")
     assert run("commit", lake.destination, "third", "--json", FORCE_COLOR="1").stderr == ""

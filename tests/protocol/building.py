@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
+from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
@@ -27,6 +28,7 @@ __all__ = [
     "Crash",
     "Lake",
     "WatchedStore",
+    "an_id",
     "named",
     "once",
 ]
@@ -119,6 +121,11 @@ def once(
             act()
 
     return watch
+
+
+def an_id(name: str) -> str:
+    """Return a job id that is always the same for the same name."""
+    return str(uuid5(NAMESPACE_URL, name))
 
 
 def named(path: str, job_id: str = OURS) -> str:

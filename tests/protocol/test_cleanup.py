@@ -26,15 +26,6 @@ def test_nothing_is_left_of_the_staging(end: str, track: str) -> None:
     assert lake.staging(THEIRS) == theirs
 
 
-def test_a_longer_job_id_s_staging_is_another_s() -> None:
-    """Cleaning up after a job spares one whose id only begins alike."""
-    lake = Lake()
-    for job_id in ("job", "job1", "job-1"):
-        lake.set_up(job_id)
-    clean_staging(lake.context("job"))
-    assert [len(lake.staging(job_id)) for job_id in ("job", "job1", "job-1")] == [0, 2, 2]
-
-
 def test_the_job_s_record_goes_first_and_the_state_last() -> None:
     """While the staging is removed, a state without a record says that the job has ended."""
     lake = Lake()

@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.conflicts import data_objects, find_plan, planned_objects, verify_plan
 from airflow_s3commit.protocol.records import PlanRecord
+from airflow_s3commit.protocol.sealed import load_seal
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
 from tests.protocol.test_stage import refused
 
@@ -340,7 +341,8 @@ def test_a_plan_with_many_objects_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     plan = planned(lake)
     assert [part.objects for part in plan.parts] == [3, 3, 3, 1]
     assert len(list(planned_objects(lake.context(), plan))) == 10
-    verify_plan(lake.context(), plan)
+    seal = load_seal(lake.context(), None).record
+    verify_plan(lake.context(), job.record(), seal, plan)
     job.commit()
     assert lake.data() == new_names(NEW, True)
 
@@ -398,7 +400,7 @@ def test_a_forged_plan_deletes_nothing() -> None:
     record["parts"][0]["etag"] = forged.etag
     lake.store.put(BUCKET, summary, json.dumps(record).encode())
     before = lake.visible()
-    with pytest.raises(InvalidRecord, match="plan again"):
+    with pytest.raises(InvalidRecord, match="in a partition that gets no data"):
         job.commit()
     assert lake.visible() == before
 

@@ -35,6 +35,7 @@ from airflow_s3commit.protocol.records import (
 from airflow_s3commit.store.base import PartEtag
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.s3 import S3Store
+from tests.protocol.building import an_id
 from tests.protocol.dead_hadoop import BUCKET, MAGIC, ROOT, TASKS, UPLOADS_DIR, UUID, DeadJob, crc32, task_id
 
 LAYOUTS = pytest.mark.parametrize("layout", ["magic", "staging"])
@@ -188,7 +189,7 @@ def test_a_staging_directory_is_left_to_its_owner() -> None:
 def test_jobs_are_found_with_what_they_would_publish() -> None:
     """A listing tells tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
     dead = DeadJob.magic()
-    Job.setup(dead.store, dead.destination, job_id="ours")
+    Job.setup(dead.store, dead.destination, job_id=an_id("ours"))
     before = dead.everything()
     (found,) = find_hadoop_jobs(dead.store, dead.destination)
     assert dead.everything() == before

@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.records import (
     ManifestRecord,
 )
 from airflow_s3commit.store.memory import MemoryStore
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 
@@ -153,8 +153,8 @@ def test_jobs_on_one_destination_come_one_after_the_other() -> None:
     """Jobs that replace, append and fail on one destination each see what the one before them left."""
     lake = Lake()
     for number, mode in enumerate(["fail", "append", "replace", "append"]):
-        lake.sealed({"dt=1/f": bytes([number])}, job_id=f"job-{number}", conflict_mode=mode).commit()
-    assert lake.data() == {named("dt=1/f", f"job-{n}"): bytes([n]) for n in (2, 3)}
+        lake.sealed({"dt=1/f": bytes([number])}, job_id=an_id(f"job-{number}"), conflict_mode=mode).commit()
+    assert lake.data() == {named("dt=1/f", an_id(f"job-{n}")): bytes([n]) for n in (2, 3)}
     assert len([key for key in lake.keys("") if "/manifests/" in key and key.endswith(".json")]) == 4
 
 

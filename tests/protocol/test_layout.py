@@ -10,7 +10,8 @@ from airflow_s3commit.protocol.layout import (
     Layout,
     check_attempt_id,
     check_id,
-    holds_job_id,
+    check_new_id,
+    owner_of,
     partition_of,
     unique_name,
 )
@@ -122,25 +123,85 @@ def test_a_file_s_partition_is_its_directory(path: str, partition: str) -> None:
         ("dt=1.5/part-0", "dt=1.5/part-0-U1"),
         ("dt=1.5/part.gz", "dt=1.5/part-U1.gz"),
         ("part-U1.parquet", "part-U1.parquet"),
-        ("dt=U1/part.parquet", "dt=U1/part.parquet"),
+        ("dt=U1/part.parquet", "dt=U1/part-U1.parquet"),
     ],
 )
 def test_names_are_made_unique_as_hadoop_does(path: str, unique: str) -> None:
-    """The id goes before the first dot of the last element, unless the path has it already."""
+    """The id goes before the first dot of the last element, unless that has it already."""
     assert unique_name(path, "U1") == unique
     assert unique_name(unique, "U1") == unique
 
 
-def test_a_key_tells_whose_it_is() -> None:
-    """A key made unique for one job belongs to that job and to no other."""
-    key = f"flights/dt=1/part-0-{OURS}.c000.parquet"
-    assert holds_job_id(key, OURS)
-    assert not holds_job_id(key, THEIRS)
-    assert not holds_job_id("flights/dt=1/part-0.parquet", OURS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"part-0-{OURS}",
+        f"part-0-{OURS}.parquet",
+        f"part-00000-{OURS}-c000.snappy.parquet",
+        f"part-00000-{OURS}_00001.c000.snappy.parquet",
+        f"part-00000-{OURS}.c000.snappy.parquet",
+        f"export-{THEIRS}-{OURS}.parquet",
+        f"export-{THEIRS}_00001-{OURS}.parquet",
+        f"part-0-{OURS}.of-{THEIRS}.parquet",
+    ],
+)
+def test_a_file_name_tells_whose_it_is(name: str) -> None:
+    """A name made unique for one job, and what Spark makes of it, is that job's wherever it lies."""
+    for directory in ("", "flights/", f"flights/dt={THEIRS}/", f"flights/x-{THEIRS}.d/"):
+        assert owner_of(directory + name) == OURS
 
 
-@pytest.mark.parametrize("longer", [f"{OURS}1", f"{OURS}-2", f"{OURS}_2", f"1{OURS}"])
-def test_a_longer_id_is_another_job_s(longer: str) -> None:
-    """A key of a job whose id merely contains this one does not belong to this job."""
-    assert not holds_job_id(f"flights/part-0-{longer}.parquet", OURS)
-    assert holds_job_id(f"flights/part-0-{longer}.parquet", longer)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "flights/dt=1/part-0.parquet",
+        f"flights/dt={OURS}/part-0.parquet",
+        f"flights/x-{OURS}/part-0.parquet",
+        f"flights/x-{OURS}.d/part-0.parquet",
+        f"flights/part-0-{OURS}1.parquet",
+        f"flights/part-0-{OURS}-2.parquet",
+        f"flights/part-0-{OURS}_x.parquet",
+        f"flights/part-0-1{OURS}.parquet",
+        f"flights/part{OURS}.parquet",
+        f"flights/{OURS}.parquet",
+        f"flights/part-0-{OURS.upper()}.parquet",
+        f"flights/x_s3commit/manifests/{OURS}.jsonl",
+        f"flights/_s3commit/manifests/x-{OURS}1.jsonl",
+        "flights/part-0-en.parquet",
+    ],
+)
+def test_other_keys_are_nobody_s(key: str) -> None:
+    """A directory, a longer word, another spelling or any id that is no UUID makes no key a job's."""
+    assert owner_of(key) is None
+
+
+def test_the_list_of_a_manifest_is_its_job_s() -> None:
+    """The one upload of a job that is no data is known by its place."""
+    assert owner_of(f"flights/_s3commit/manifests/{OURS}.jsonl") == OURS
+    assert owner_of(f"_s3commit/manifests/{OURS}.jsonl") == OURS
+
+
+@pytest.mark.parametrize(
+    ("job_id", "advice"),
+    [
+        ("2013-01-01", "name="),
+        ("parquet", "name="),
+        ("", "name="),
+        (OURS.upper(), f"write it as {OURS}"),
+        (OURS.replace("-", ""), f"write it as {OURS}"),
+        (f"{{{OURS}}}", f"write it as {OURS}"),
+        (f"{OURS}\n", "is not a UUID"),
+    ],
+)
+def test_a_new_job_s_id_is_a_canonical_uuid(job_id: str, advice: str) -> None:
+    """Any other id is refused, with what to do instead."""
+    with pytest.raises(InvalidRecord, match=advice):
+        check_new_id(job_id)
+    assert check_new_id(OURS) == OURS
+
+
+@pytest.mark.parametrize("staging", ["", "flights/", "flights/__magic_job-j-2/", "flights/x__magic_job-j-1/"])
+def test_a_staging_is_called_after_its_job(staging: str) -> None:
+    """Keys of a job are never built on a directory that is not its own: it is removed at the end."""
+    with pytest.raises(InvalidRecord, match="not the staging of job j-1"):
+        Layout(HERE, Destination("lake", staging), "j-1")

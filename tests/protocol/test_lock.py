@@ -122,9 +122,10 @@ def test_the_holder_s_lease_counts() -> None:
 
 
 def test_the_settled_job_is_the_holder() -> None:
-    """Whoever settles a dead holder is handed that job, with the staging that its lock names."""
+    """A dead holder is settled as the job that its own record describes, where its lock says."""
     lake = Lake()
     elsewhere = f"s3://other/private/__magic_job-{OURS}/"
+    lake.set_up(staging="s3://other/private/")
     record = LockRecord(job_id=OURS, staging=elsewhere, owner="o", lease=1.0, nonce="n")
     journal.create(lake.store, BUCKET, KEY, record)
     lake.store_clock.advance(3)

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.preflight import check_bucket, check_store, honours_conditions
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
-from tests.protocol.building import BUCKET, Lake, once
+from tests.protocol.building import BUCKET, OURS, Lake, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,10 +105,10 @@ def test_both_buckets_are_probed() -> None:
     """If the staging is in another bucket, that one's conditions count too."""
     lake = Lake()
     layout = lake.context().layout
-    apart = lake.context(layout=replace(layout, staging=Destination("other", "x/__magic_job-1/")))
+    apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
     assert check_store(apart, REQUIRED)
     assert [verb for verb, _ in lake.store.calls].count("put") == 2 * 4
-    nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", "x/")))
+    nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
         check_store(nowhere, REQUIRED)
 

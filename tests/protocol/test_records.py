@@ -205,8 +205,21 @@ RECORDS: dict[str, msgspec.Struct] = {
     "abort-report": AbortReport(uploads=3, objects=1, state="aborted"),
 }
 
+#: As they were written before they said for which place.
+UNPLACED = (
+    "state-1", "state-1-committing", "lock-1", "aborted-1-context", "stage-seal-1", "seal-1", "shard-1",
+    "plan-1", "manifest-1",
+)  # fmt: skip
+
+RECORDS.update(
+    {
+        f"{name}-placed": msgspec.structs.replace(RECORDS[name], destination=HERE, staging=STAGING)
+        for name in UNPLACED
+    }
+)
+
 #: As they were written before a field was added that says nothing if it is not there.
-OLDER = {"aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format"}
+OLDER = {"aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", *UNPLACED}
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.

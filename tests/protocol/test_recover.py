@@ -15,7 +15,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import AbortReport, ManifestRecord
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
 
 FILES = {"dt=1/part-0.parquet": b"new 1/0", "dt=2/part-0.parquet": b"new 2/0"}
 OLD = {"dt=1/part-0.parquet": b"old 1/0", "dt=3/part-0.parquet": b"old 3/0", "_SUCCESS": b'{"old":"marker"}'}
@@ -115,20 +115,20 @@ def test_an_abort_that_stopped_goes_on(lake: Lake, verb: str, ending: str) -> No
 @pytest.mark.parametrize("rollback", [False, True])
 def test_a_job_whose_commit_was_not_begun_needs_no_recovery(lake: Lake, *, rollback: bool) -> None:
     """An open or sealed job is refused with what to do instead, and left as it is."""
-    lake.set_up("a-second-job")
+    lake.set_up(an_id("a-second-job"))
     before = lake.everything()
     with pytest.raises(JobClosed, match=r"is sealed.*s3commit commit.*s3commit abort"):
         lake.job().recover(rollback=rollback)
     with pytest.raises(JobClosed, match=r"is open.*s3commit abort"):
-        lake.job("a-second-job").recover(rollback=rollback)
+        lake.job(an_id("a-second-job")).recover(rollback=rollback)
     assert lake.everything() == before
 
 
 def test_a_setup_that_stopped_is_to_be_set_up_again(lake: Lake) -> None:
     """A job with a record and no state is told from an unknown one."""
-    _stop(lake, "put", "job.json", lambda: lake.set_up("a-second-job"))
+    _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("a-second-job")))
     with pytest.raises(JobClosed, match="Set it up again"):
-        lake.job("a-second-job").recover()
+        lake.job(an_id("a-second-job")).recover()
 
 
 def test_an_unknown_job_cannot_be_recovered(lake: Lake) -> None:

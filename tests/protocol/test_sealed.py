@@ -75,7 +75,7 @@ def test_another_job_s_seal_is_refused() -> None:
     lake.sealed(B, job_id=THEIRS)
     lake.store.put(BUCKET, lake.context().layout.seal, lake.get(lake.context(THEIRS).layout.seal))
     for step in (lake.job().plan, lake.job().commit):
-        refused(lake, InvalidRecord, step, f"is the seal of job {THEIRS}")
+        refused(lake, InvalidRecord, step, f"is of job {THEIRS}")
 
 
 @pytest.mark.parametrize(

@@ -319,9 +319,13 @@ def test_another_s_stage_seal_is_refused() -> None:
     lake.run_stage(theirs, A)
     lake.run_stage(job, A, stage="one")
     ours = lake.context().layout
-    for source in (lake.context(THEIRS).layout.stage_seal("spark", "1"), ours.stage_seal("one", "1")):
+    sources = (
+        (lake.context(THEIRS).layout.stage_seal("spark", "1"), "is of job"),
+        (ours.stage_seal("one", "1"), "is the seal of another stage attempt"),
+    )
+    for source, reason in sources:
         lake.store.put(BUCKET, ours.stage_seal("spark", "1"), lake.get(source))
-        refused(lake, InvalidRecord, lambda: job.seal([("spark", "1")]), "another job or stage attempt")
+        refused(lake, InvalidRecord, lambda: job.seal([("spark", "1")]), reason)
 
 
 @pytest.mark.parametrize("verb", ["put", "get"])

@@ -4,7 +4,7 @@ from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.protocol.survey import JobSummary, UploadSummary, list_jobs, pending_uploads
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
@@ -60,7 +60,7 @@ def test_jobs_of_other_destinations_are_not_listed() -> None:
     lake.set_up()
     for uri in ("s3://lake/flights10/", "s3://lake/flights/dt=1/"):
         Job.setup(lake.store, uri, job_id=THEIRS)
-    Job.setup(lake.store, "s3://lake/trains/", job_id="guest", options=JobOptions(staging=FLIGHTS.uri))
+    Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=JobOptions(staging=FLIGHTS.uri))
     assert list(_jobs(lake)) == [OURS]
 
 
@@ -104,15 +104,15 @@ def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
     """A job whose state, record or pendingset cannot be read is listed with the reason, beside the others."""
     lake = Lake()
     lake.set_up()
-    for job_id, name in (("bad-job", "job.json"), ("bad-state", "state.json")):
+    for job_id, name in ((an_id("bad-job"), "job.json"), (an_id("bad-state"), "state.json")):
         lake.set_up(job_id)
         lake.tamper(f"{ROOT}__magic_job-{job_id}/{name}", cut=5)
-    lake.run_task(lake.set_up("bad-set"), FILES)
-    lake.tamper(lake.pendingset_key(job_id="bad-set"), cut=5)
+    lake.run_task(lake.set_up(an_id("bad-set")), FILES)
+    lake.tamper(lake.pendingset_key(job_id=an_id("bad-set")), cut=5)
     jobs = _jobs(lake)
     assert jobs[OURS].problem is None
-    for job_id, name in (("bad-job", "job.json"), ("bad-state", "state.json"), ("bad-set", ".pendingset")):
-        assert name in (jobs[job_id].problem or "")
+    for name, record in (("bad-job", "job.json"), ("bad-state", "state.json"), ("bad-set", ".pendingset")):
+        assert record in (jobs[an_id(name)].problem or "")
 
 
 def test_staging_without_records_is_listed() -> None:

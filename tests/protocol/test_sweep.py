@@ -19,7 +19,7 @@ from airflow_s3commit.store.base import Upload
 from airflow_s3commit.store.memory import MemoryStore
 from tests.crash.faulty import FAULTS, Crash, Fault, FaultyStore
 from tests.protocol import building
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, named, once
 
 FLIGHTS = Destination(BUCKET, ROOT)
 DAY = 86_400.0
@@ -179,7 +179,7 @@ def test_an_abort_that_stopped_is_finished(verb: str, ending: str) -> None:
 def test_remains_of_no_job_are_discarded_when_old() -> None:
     """A setup that stopped, and records of a job that is gone, go with the uploads that they name."""
     lake = Lake()
-    _stop(lake, "put", "job.json", lambda: lake.set_up("half-set-up"))
+    _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("half-set-up")))
     job = lake.set_up(unique_filenames=False)
     lake.run_task(job, FILES)
     for name in ("job.json", "state.json"):
@@ -189,7 +189,7 @@ def test_remains_of_no_job_are_discarded_when_old() -> None:
     plan = _plan(lake)
     assert [(dead.job_id, dead.action, dead.uploads) for dead in plan.jobs] == [
         (OURS, "discard", 2),
-        ("half-set-up", "discard", 0),
+        (an_id("half-set-up"), "discard", 0),
     ]
     assert _sweep(lake).failures == []
     assert lake.pending() == []
@@ -268,17 +268,21 @@ def test_jobs_with_their_staging_elsewhere_are_known_when_told() -> None:
     options = JobOptions(committer="magic", staging=root.uri)
     jobs = {
         job_id: Job.setup(lake.store, uri, job_id=job_id, options=options, clock=lake.clock)
-        for job_id, uri in (("dead", FLIGHTS.uri), ("alive", FLIGHTS.uri), ("guest", "s3://lake/trains/"))
+        for job_id, uri in (
+            (an_id("dead"), FLIGHTS.uri),
+            (an_id("alive"), FLIGHTS.uri),
+            (an_id("guest"), "s3://lake/trains/"),
+        )
     }
     for job in jobs.values():
         job.task_attempt("spark", "1", "0", "1", threads=0).open("dt=1/a.parquet")
     lake.store_clock.advance(2 * DAY)
-    lake.run_task(jobs["alive"], FILES)
+    lake.run_task(jobs[an_id("alive")], FILES)
     report = _sweep(lake, staging_root=root)
-    assert [done.job_id for done in report.jobs] == ["dead"]
+    assert [done.job_id for done in report.jobs] == [an_id("dead")]
     assert len(lake.pending()) == 4
-    assert jobs["alive"].state() is not None
-    assert jobs["guest"].state() is not None
+    assert jobs[an_id("alive")].state() is not None
+    assert jobs[an_id("guest")].state() is not None
 
 
 def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
@@ -298,7 +302,9 @@ def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
 def test_a_lock_that_is_taken_anew_stays() -> None:
     """A lock that a living job took between plan and deed is left to it."""
     lake = Lake()
-    lock = LockRecord(job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-x/", owner="o", lease=60.0, nonce="n")
+    lock = LockRecord(
+        job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-{THEIRS}/", owner="o", lease=60.0, nonce="n"
+    )
     lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
     lake.store_clock.advance(100)
     plan = _plan(lake)
@@ -443,9 +449,9 @@ def test_older_than_is_no_negative_number() -> None:
         _plan(Lake(), older_than=-1.0)
 
 
-DEAD = "dead-0000"
-ENDED = "ended-000"
-ABORTED = "aborted-0"
+DEAD = an_id("dead-0000")
+ENDED = an_id("ended-000")
+ABORTED = an_id("aborted-0")
 
 
 @dataclass
@@ -460,11 +466,11 @@ class _Graveyard:
         lake = self.lake
         lake.put(OLD)
         lake.run_task(lake.set_up(DEAD, conflict_mode="append"), FILES)
-        lake.set_up("dead-fixed", unique_filenames=False, conflict_mode="append")
-        lake.run_task(lake.job("dead-fixed"), FILES)
+        lake.set_up(an_id("dead-fixed"), unique_filenames=False, conflict_mode="append")
+        lake.run_task(lake.job(an_id("dead-fixed")), FILES)
         _stop(lake, "put", f"{ENDED}.json", lake.sealed(FILES, job_id=ENDED).commit)
         _stop(lake, "put", "state.json", lake.sealed(FILES, job_id=ABORTED, conflict_mode="append").abort)
-        _stop(lake, "put", "job.json", lambda: lake.set_up("remains"))
+        _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("remains")))
         _stray(lake)
         _stray(lake, "_SUCCESS")
         lake.store_clock.advance(2 * DAY)
@@ -508,8 +514,8 @@ def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
     yard = _Graveyard()
     report = _sweep(yard.lake)
     assert {(done.job_id, done.action) for done in report.jobs} == {
-        (DEAD, "abort"), ("dead-fixed", "abort"), (ENDED, "finish"), (ABORTED, "abort"),
-        ("remains", "discard"),
+        (DEAD, "abort"), (an_id("dead-fixed"), "abort"), (ENDED, "finish"), (ABORTED, "abort"),
+        (an_id("remains"), "discard"),
     }  # fmt: skip
     assert (report.uploads, report.skipped, report.failures) == (2, [], [])
     yard.check_swept()

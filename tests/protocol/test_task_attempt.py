@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.pendingset import PendingSet
 from airflow_s3commit.protocol.records import decode
 from airflow_s3commit.protocol.task_attempt import TaskAttempt
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, WatchedStore, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, WatchedStore, an_id, named, once
 from tests.protocol.test_destination import BAD_PATHS
 
 FILES = {"dt=1/a.parquet": b"11", "dt=2/a.parquet": b"222", "b.parquet": b""}
@@ -107,7 +107,7 @@ def test_a_key_too_long_is_refused() -> None:
     path = "x" * (1024 - len(ROOT) - 10)
     with attempt_of(lake.set_up()) as attempt, pytest.raises(InvalidRecord, match="longer than 1024"):
         attempt.open(path)
-    with attempt_of(lake.set_up("other-job", unique_filenames=False)) as attempt:
+    with attempt_of(lake.set_up(an_id("other-job"), unique_filenames=False)) as attempt:
         write(attempt, path)
     assert lake.pending() == []
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.protocol.ownership import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.part_sender import PartSender
 from airflow_s3commit.protocol.pendingset import PendingUpload
 from airflow_s3commit.protocol.statistics import ColumnStatistics
-from airflow_s3commit.protocol.upload import JOB_METADATA, UPLOAD_METADATA, OutputFile
+from airflow_s3commit.protocol.upload import OutputFile
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from tests.protocol.building import BUCKET, OURS, Lake, once
 

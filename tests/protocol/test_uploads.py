@@ -17,16 +17,11 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
+from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.protocol.records import decode
-from airflow_s3commit.protocol.uploads import (
-    PendingId,
-    abort_uploads,
-    complete_uploads,
-    delete_objects,
-    delete_ours,
-    is_ours,
-)
+from airflow_s3commit.protocol.removal import PendingId, abort_uploads, delete_objects, delete_ours
+from airflow_s3commit.protocol.uploads import complete_uploads
 from airflow_s3commit.store.base import DeleteFailure, Doomed
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, ROOT, Lake, named, once
@@ -231,9 +226,9 @@ def test_objects_that_changed_are_left_and_counted() -> None:
     lake.put({"a": b"1", "b": b"2"})
     etag = lake.store.head(BUCKET, f"{ROOT}a").etag
     doomed = [Doomed(f"{ROOT}a", etag), Doomed(f"{ROOT}b", "0" * 32)]
-    assert delete_objects(lake.context(), doomed) == 1
+    assert delete_objects(lake.context(), doomed, "plan") == 1
     assert set(lake.data()) == {"b"}
-    assert delete_objects(lake.context(), []) == 0
+    assert delete_objects(lake.context(), [], "plan") == 0
 
 
 def test_a_delete_that_the_store_refuses_is_an_error() -> None:
@@ -246,7 +241,7 @@ def test_a_delete_that_the_store_refuses_is_an_error() -> None:
             self.store.delete_many = lambda *_: [failure]  # type: ignore[method-assign]
 
     with pytest.raises(StoreRejected, match=f"{ROOT}a: AccessDenied no"):
-        delete_objects(Stubborn().context(), [Doomed(f"{ROOT}a")])
+        delete_objects(Stubborn().context(), [Doomed(f"{ROOT}a")], "plan")
 
 
 class Busy(MemoryStore):
@@ -270,7 +265,9 @@ class Busy(MemoryStore):
 def busy_lake(times: int, objects: int, code: str = "SlowDown") -> tuple[Lake, Busy, list[Doomed]]:
     """Return a lake on a busy store with so many objects to delete."""
     lake, store = Lake(), Busy(times, code)
-    doomed = [Doomed(f"k{n:05d}", store.put(BUCKET, f"k{n:05d}", b"x").etag) for n in range(objects)]
+    doomed = [
+        Doomed(f"{ROOT}k{n:05d}", store.put(BUCKET, f"{ROOT}k{n:05d}", b"x").etag) for n in range(objects)
+    ]
     return lake, store, doomed
 
 
@@ -278,7 +275,7 @@ def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
     """Objects that a bulk delete left because the store was busy are deleted after a pause."""
     lake, store, doomed = busy_lake(2, 8)
     context = replace(lake.context(), store=store)
-    assert delete_objects(context, iter(doomed)) == 8
+    assert delete_objects(context, iter(doomed), "plan") == 8
     assert store.sizes == [8, 4, 2]
     assert list(store.list_objects(BUCKET, "")) == []
 
@@ -291,19 +288,19 @@ def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -
     """A store that is always too busy ends the deletion with what to do, and with what it leaves open."""
     lake, store, doomed = busy_lake(100, 4096, code)
     with pytest.raises(kind, match="run the step again"):
-        delete_objects(replace(lake.context(), store=store), doomed)
+        delete_objects(replace(lake.context(), store=store), doomed, "plan")
 
 
 def test_the_last_pause_is_followed_by_a_last_try() -> None:
     """However busy the store is, nobody waits for nothing: between two tries is a pause, and behind none."""
     lake, store, doomed = busy_lake(100, 1_000)
     with pytest.raises(Unavailable):
-        delete_objects(replace(lake.context(), store=store), doomed)
+        delete_objects(replace(lake.context(), store=store), doomed, "plan")
     assert len(store.sizes) == len(lake.clock.slept) + 1
 
 
 def test_any_number_is_deleted_a_thousand_at_a_time() -> None:
     """Bulk deletes name a thousand objects, however many there are."""
     lake, store, doomed = busy_lake(0, 5_500)
-    assert delete_objects(replace(lake.context(), store=store), iter(doomed)) == 5_500
+    assert delete_objects(replace(lake.context(), store=store), iter(doomed), "plan") == 5_500
     assert store.sizes == [1000] * 5 + [500]

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.limits import LARGEST
+from airflow_s3commit.protocol.limits import LARGEST, Line, Text
 
-__all__ = ["Versioned", "decode", "decode_lines", "encode", "from_plain", "largest"]
+__all__ = ["JobOwned", "Versioned", "decode", "decode_lines", "encode", "from_plain", "largest"]
 
 #: What msgspec and Python raise for values that are not what a record has, or are nested too deep.
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, RecursionError, ArithmeticError)
@@ -129,3 +129,22 @@ def _shown(value: object) -> str:
     except _UNREADABLE:
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+class JobOwned(Versioned, frozen=True, kw_only=True):
+    """A record of one job, which says for which place it was written.
+
+    A dataset that is copied takes its records along. There they name the original, by which a copy is known:
+    it is no record of the place where it lies, and nobody acts on it.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of the job's destination; None in records of older versions.
+        staging: URI of the job's staging; None likewise.
+
+    """
+
+    job_id: Text
+    destination: Line | None = None
+    staging: Line | None = None

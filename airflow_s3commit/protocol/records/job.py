@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.limits import (
 )
 from airflow_s3commit.protocol.pendingset import PendingsetFormat
 from airflow_s3commit.protocol.records.checked import Checked
-from airflow_s3commit.protocol.records.codec import Versioned, from_plain
+from airflow_s3commit.protocol.records.codec import JobOwned, from_plain
 from airflow_s3commit.protocol.records.object_options import ObjectOptions
 
 __all__ = [
@@ -121,10 +121,9 @@ class JobReference(Struct, frozen=True, kw_only=True):
         return from_plain(cls, mapping, "a job reference")
 
 
-class JobRecord(Versioned, frozen=True, kw_only=True):
+class JobRecord(JobOwned, frozen=True, kw_only=True):
     """``job.json``: what a job is. Written once."""
 
-    job_id: Text
     destination: Text
     staging: Text
     options: JobOptions
@@ -141,12 +140,14 @@ class SavedSuccess(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class StateRecord(Versioned, frozen=True, kw_only=True):
+class StateRecord(JobOwned, frozen=True, kw_only=True):
     """``state.json``: where a job is. Changed only by compare-and-swap.
 
     Attributes:
         version: Always 1.
         job_id: The job.
+        destination: URI of its destination; None in states of older versions.
+        staging: URI of its staging; likewise.
         state: Its state.
         owner: Who made the last change, for people.
         attempt: How many changes were made.
@@ -163,7 +164,6 @@ class StateRecord(Versioned, frozen=True, kw_only=True):
 
     """
 
-    job_id: Text
     state: State
     owner: Text
     attempt: Attempt
@@ -178,41 +178,43 @@ class StateRecord(Versioned, frozen=True, kw_only=True):
     reason: Prose | None = None
 
 
-class LockRecord(Versioned, frozen=True, kw_only=True):
+class LockRecord(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/lock.json``: which job may publish to the destination.
 
     Attributes:
         version: Always 1.
         job_id: The job.
-        staging: URI of its staging, where whoever finds it dead looks for its state.
+        destination: URI of the destination; None in locks of older versions.
+        staging: URI of its staging, where the process that finds it dead looks for its state.
         owner: Who took or renewed it, for people.
         lease: Seconds after which it lapses, counted by the store's clock from when it was written.
         nonce: Unique to each write.
 
     """
 
-    job_id: Text
     staging: Text
     owner: Text
     lease: Lease
     nonce: Text
 
 
-class AbortedRecord(Versioned, frozen=True, kw_only=True):
-    """``_s3commit/aborted/<job id>.json``: this job was aborted, and its id is spent.
+class AbortedRecord(JobOwned, frozen=True, kw_only=True):
+    """``_s3commit/aborted/<job id>.json``: this job was aborted, and its id is spent. Written once.
 
-    It outlives the staging, so that a process which slept through the abort cannot set the job up anew.
+    It outlives the staging, so that a process which slept through the abort cannot set the job up anew, and
+    one that cleans up knows the staging to be this job's.
 
     Attributes:
         version: Always 1.
         job_id: The job.
+        destination: URI of its destination; None in records of older versions.
+        staging: URI of its staging; likewise.
         since: When, in milliseconds since the epoch by the aborting machine's clock, for people.
         reason: Why, if the caller said so.
         context: What the orchestrator said of the job, as its record had it; empty if that could not be read.
 
     """
 
-    job_id: Text
     since: Milliseconds
     reason: Prose | None = None
     context: dict[Line, Prose] = field(default_factory=dict)

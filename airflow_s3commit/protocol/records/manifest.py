@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from airflow_s3commit.protocol.limits import Count, Integer, Line, Milliseconds, Prose, Text
-from airflow_s3commit.protocol.records.codec import Versioned
+from airflow_s3commit.protocol.records.codec import JobOwned
 from airflow_s3commit.protocol.records.job import Committer, ConflictMode
 from airflow_s3commit.protocol.records.output import Counts
 from airflow_s3commit.protocol.statistics import KnownColumns
@@ -38,13 +38,14 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     statistics: KnownColumns | None = None
 
 
-class ManifestRecord(Versioned, frozen=True, kw_only=True):
+class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/manifests/<job id>.json``: what a job committed; its presence is the proof of commit.
 
     Attributes:
         version: Always 1.
         job_id: The job.
         destination: URI of its destination.
+        staging: URI of its staging; None in manifests of older versions.
         committer: Its committer.
         conflict_mode: Its conflict mode.
         committed: When, in milliseconds since the epoch by the committing machine's clock.
@@ -59,7 +60,6 @@ class ManifestRecord(Versioned, frozen=True, kw_only=True):
 
     """
 
-    job_id: Text
     destination: Text
     committer: Committer
     conflict_mode: ConflictMode

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.protocol.limits import Count, Line, Milliseconds, Shard, Text
-from airflow_s3commit.protocol.records.codec import Versioned, from_plain
+from airflow_s3commit.protocol.records.codec import JobOwned, from_plain
 from airflow_s3commit.protocol.statistics import KnownColumns, add_columns
 
 __all__ = [
@@ -103,10 +103,9 @@ class SealedTask(Struct, frozen=True, kw_only=True):
     counts: Counts
 
 
-class StageSealRecord(Versioned, frozen=True, kw_only=True):
+class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     """``stages/<stage>-<attempt>/sealed.json``: exactly which task attempts of a stage count."""
 
-    job_id: Text
     stage: Text
     stage_attempt: Text
     tasks: list[SealedTask]
@@ -126,10 +125,9 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     counts: Counts
 
 
-class SealRecord(Versioned, frozen=True, kw_only=True):
+class SealRecord(JobOwned, frozen=True, kw_only=True):
     """``sealed.json``: exactly which stage attempts of a job count."""
 
-    job_id: Text
     stages: list[SealedStage]
     counts: Counts
     partitions: dict[Line, Counts]
@@ -159,10 +157,9 @@ class SealReference(Struct, frozen=True, kw_only=True):
         }
 
 
-class ShardRecord(Versioned, frozen=True, kw_only=True):
+class ShardRecord(JobOwned, frozen=True, kw_only=True):
     """``shards/<number>.json``: all uploads of one shard of a commit are complete."""
 
-    job_id: Text
     shard: Shard
     seal_etag: Text
     counts: Counts

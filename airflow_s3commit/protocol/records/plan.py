@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.protocol.limits import Count, Line, Text
-from airflow_s3commit.protocol.records.codec import Versioned
+from airflow_s3commit.protocol.records.codec import JobOwned
 
 __all__ = ["PlanPart", "PlanRecord", "PlanReference", "PlannedObject"]
 
@@ -38,12 +38,14 @@ class PlanPart(Struct, frozen=True, kw_only=True):
     objects: Count
 
 
-class PlanRecord(Versioned, frozen=True, kw_only=True):
+class PlanRecord(JobOwned, frozen=True, kw_only=True):
     """``plan/summary.json``: the resolved conflicts of a job.
 
     Attributes:
         version: Always 1.
         job_id: The job.
+        destination: URI of its destination; None in plans of older versions.
+        staging: URI of its staging; likewise.
         plan_id: Names the directory of its parts, and is its writer's nonce.
         seal_etag: The seal it was made for.
         parts: The pieces of the list of planned objects.
@@ -55,7 +57,6 @@ class PlanRecord(Versioned, frozen=True, kw_only=True):
 
     """
 
-    job_id: Text
     plan_id: Text
     seal_etag: Text
     parts: list[PlanPart]

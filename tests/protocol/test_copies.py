@@ -1,0 +1,283 @@
+"""Nothing is destroyed on hearsay: copied datasets, planted records, ids that mean something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
+from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.manifest import read_manifest
+from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.survey import list_jobs
+from airflow_s3commit.protocol.sweep import sweep
+from airflow_s3commit.reader.generation import find_generation
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
+
+FILES = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=2/c": b"333"}
+OLD = {"dt=1/old": b"old 1", "dt=2/old": b"old 2"}
+COPY = "copy/"
+DAY = 86_400.0
+
+
+def copied(lake: Lake, *, only: Callable[[str], bool] = lambda _: True) -> Lake:
+    """Copy every object of the dataset, as a tool that synchronizes prefixes does; return it as a lake."""
+    for info in list(lake.store.list_objects(BUCKET, ROOT)):
+        if only(info.key):
+            body = lake.store.get(BUCKET, info.key).body
+            lake.store.put(BUCKET, COPY + info.key.removeprefix(ROOT), body)
+    copy = Lake(prefix=COPY)
+    copy.store, copy.clock, copy.store_clock = lake.store, lake.clock, lake.store_clock
+    copy._ids = iter(range(500, 10_000))  # type: ignore[assignment]
+    return copy
+
+
+def half_committed(**options: Any) -> Lake:
+    """Return a lake whose job died after it had completed some of its uploads, and its lock has lapsed."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed(FILES, **options)
+    lake.store.die("complete_upload", named("dt=1/b"), after=True)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    lake.store_clock.advance(DAY)
+    return lake
+
+
+def snapshot(lake: Lake, prefix: str = ROOT) -> dict[str, bytes]:
+    """Return every object below a prefix."""
+    return {i.key: lake.store.get(BUCKET, i.key).body for i in list(lake.store.list_objects(BUCKET, prefix))}
+
+
+def pending(lake: Lake, prefix: str = ROOT) -> list[tuple[str, str]]:
+    """Return every pending upload below a prefix."""
+    return sorted((u.key, u.upload_id) for u in lake.store.list_uploads(BUCKET, prefix))
+
+
+def every_act(copy: Lake) -> Iterator[Callable[[], object]]:
+    """Yield everything that somebody may do at the copy about the job that died at the original."""
+    job = copy.job()
+    yield job.commit
+    yield job.plan
+    yield job.recover
+    yield lambda: job.recover(rollback=True, force=True)
+    yield lambda: job.abort(force=True)
+    yield job.abort_late
+    yield lambda: job.abort_stage("spark", "1")
+    yield lambda: job.abort_attempt("spark", "1", "00000", "1")
+    yield lambda: sweep(
+        copy.store, Destination.parse(copy.destination), older_than=0.0, dry_run=False, threads=0
+    )
+
+
+def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
+    """The lock that came along names a staging elsewhere; it is not followed, and both datasets end right."""
+    lake = half_committed()
+    before, uploads = snapshot(lake), pending(lake)
+    copy = copied(lake)
+    copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS).commit()
+    assert (snapshot(lake), pending(lake)) == (before, uploads)
+    assert copy.data() == {named("dt=1/new", THEIRS): b"new", "dt=2/old": b"old 2"}
+    lake.job().recover()
+    assert lake.data() == {named(path): body for path, body in FILES.items()}
+
+
+@pytest.mark.parametrize("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
+@pytest.mark.parametrize("act", range(9))
+def test_nothing_that_is_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
+    """Whichever of the dead job's records came along, no step at the copy touches the original."""
+    lake = half_committed()
+    before, uploads = snapshot(lake), pending(lake)
+    copy = copied(
+        lake, only=lambda key: not key.endswith(tuple(f"__magic_job-{OURS}/{name}" for name in gone))
+    )
+    data = copy.data()
+    with suppress(S3CommitError):
+        list(every_act(copy))[act]()
+    assert (snapshot(lake), pending(lake)) == (before, uploads)
+    assert copy.data() == data
+    lake.job().recover()
+    assert lake.data() == {named(path): body for path, body in FILES.items()}
+
+
+def test_a_copy_is_said_to_be_one() -> None:
+    """A list of jobs and every step say that the job's record is of another place."""
+    copy = copied(half_committed())
+    (found,) = list_jobs(copy.store, Destination.parse(copy.destination))
+    assert "s3://lake/flights/" in (found.problem or "")
+    with pytest.raises(ForeignRecord, match="was copied here"):
+        copy.job().recover()
+
+
+def test_manifests_of_a_copy_are_no_history_of_it() -> None:
+    """A copied manifest is neither a job of the copy nor what is read there; the original's still is."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    copy = copied(lake)
+    there = Destination.parse(copy.destination)
+    for look in (
+        lambda: read_manifest(copy.store, there, OURS),
+        lambda: find_generation(copy.store, there, None),
+        lambda: copy.job().manifest(),
+    ):
+        with pytest.raises(ForeignRecord, match="written for s3://lake/flights/"):
+            look()
+    copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS, conflict_mode="append").commit()
+    assert find_generation(copy.store, there, None).job_id == THEIRS
+    copy.store.delete(BUCKET, f"{COPY}_SUCCESS")
+    assert find_generation(copy.store, there, None).job_id == THEIRS
+    assert lake.job().manifest() is not None
+
+
+@pytest.mark.parametrize(
+    "staging", ["s3://lake/", "s3://lake/trains/", "s3://lake/trains/__magic_job-x/", "s3://other/"]
+)
+@pytest.mark.parametrize("state", ["open", "committing", "committed", "aborting", "aborted"])
+def test_a_planted_lock_leads_nowhere(staging: str, state: str) -> None:
+    """The next commit after somebody wrote a lock and a state deletes nothing but what it replaces."""
+    lake = Lake()
+    lake.put(OLD)
+    for key in ("trains/dt=1/x", "trains/__magic_job-x/other", "y"):
+        lake.store.put(BUCKET, key, b"innocent")
+    place = Destination.parse(staging)
+    record = {"version": 1, "job_id": "x", "owner": "o", "nonce": "n", "staging": staging}
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", json.dumps({**record, "lease": 1}).encode())
+    planted = {
+        **record,
+        "destination": lake.destination,
+        "state": state,
+        "attempt": 1,
+        "since": 1,
+        "begun": True,
+    }
+    lake.store.put(place.bucket, place.key("state.json"), json.dumps(planted).encode())
+    lake.store_clock.advance(DAY)
+    innocent = {**snapshot(lake, "trains/"), "y": b"innocent"}
+    lake.sealed(FILES).commit()
+    assert lake.data() == {named(path): body for path, body in FILES.items()}
+    assert innocent.items() <= snapshot(lake, "").items()
+
+
+def test_a_directory_called_after_another_job_makes_nothing_its() -> None:
+    """A commit spares the uploads of a living job whose partition, or whole path, has this job's id in it."""
+    lake = Lake()
+    theirs = lake.set_up(THEIRS, conflict_mode="append")
+    paths = {f"dt={OURS}/a": b"1", f"x-{OURS}.d/b": b"2"}
+    lake.run_stage(theirs, paths)
+    lake.sealed(FILES, conflict_mode="append").commit()
+    theirs.seal()
+    theirs.commit()
+    assert lake.data().keys() >= {named(path, THEIRS) for path in paths}
+
+
+@pytest.mark.parametrize("job_id", ["2013-01-01", "parquet", "dt", "en", "1", "", OURS.upper()])
+def test_an_id_that_may_be_part_of_any_key_is_refused(job_id: str) -> None:
+    """No job can be set up under an id that is no canonical UUID; the message offers a name for people."""
+    lake = Lake()
+    with pytest.raises(InvalidRecord, match=r"name=|write it as"):
+        Job.setup(lake.store, lake.destination, job_id=job_id)
+    assert lake.everything() == Lake().everything()
+
+
+def test_people_s_name_of_a_job_is_kept() -> None:
+    """The name is in the job's context, in its manifest and in its marker."""
+    lake = Lake()
+    job = Job.setup(
+        lake.store, lake.destination, name="nightly flights", context={"dag_id": "d"}, clock=lake.clock,
+        options=JobOptions(committer="magic"),
+    )  # fmt: skip
+    assert job.record().context == {"dag_id": "d", "name": "nightly flights"}
+    lake.run_stage(job, FILES)
+    job.seal()
+    assert job.commit().context["name"] == "nightly flights"
+    assert b"nightly flights" in lake.store.get(BUCKET, f"{ROOT}_SUCCESS").body
+
+
+def test_a_job_of_an_older_version_is_finished_under_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose id is no UUID goes on to its end, and owns only what its records name."""
+    lake = Lake()
+    with monkeypatch.context() as older:
+        older.setattr("airflow_s3commit.protocol.setup.check_new_id", lambda job_id: job_id)
+        lake.set_up("nightly", conflict_mode="append")
+    stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/x-nightly.parquet", metadata={}, content_type="x")
+    lake.run_stage(lake.job("nightly"), FILES)
+    lake.set_up("nightly", conflict_mode="append")
+    lake.job("nightly").seal()
+    lake.job("nightly").commit()
+    assert lake.data() == {named(path, "nightly"): body for path, body in FILES.items()}
+    assert pending(lake) == [(f"{ROOT}dt=1/x-nightly.parquet", stray)]
+
+
+def test_a_pendingset_that_names_another_job_s_upload_aborts_nothing() -> None:
+    """An abort goes by file names where they are unique, whatever a record in its staging names."""
+    lake = Lake()
+    theirs = lake.set_up(THEIRS, conflict_mode="append")
+    lake.run_stage(theirs, {"dt=1/x": b"1"})
+    lake.set_up(conflict_mode="append")
+    body = json.loads(lake.get(lake.pendingset_key(job_id=THEIRS)))
+    forged = {**body, "jobId": OURS, "commits": [{**c, "jobId": OURS} for c in body["commits"]]}
+    lake.store.put(BUCKET, lake.pendingset_key(), json.dumps(forged).encode())
+    uploads = pending(lake)
+    lake.job().abort()
+    assert pending(lake) == uploads
+    assert lake.staging() == []
+
+
+@pytest.mark.parametrize("what", ["plan", "state"])
+@pytest.mark.parametrize("way", ["finish", "undo"])
+def test_a_damaged_state_or_plan_undoes_nothing_by_itself(what: str, way: str) -> None:
+    """A job whose other records are whole is left as it is, and can be ended either way."""
+    lake = half_committed()
+    before = lake.visible()
+    layout = lake.context().layout
+    lake.tamper({"plan": layout.plan, "state": layout.state}[what], cut=10)
+    with pytest.raises(InvalidRecord) as met:
+        lake.job().commit()
+    assert lake.visible() == before
+    assert any("s3commit recover" in note for note in (str(met.value), *met.value.__notes__))
+    if way == "undo":
+        lake.job().recover(rollback=True)
+        assert lake.data() == OLD
+    else:
+        lake.job().recover(keep_replaced=what == "plan")
+        new = {named(path): body for path, body in FILES.items()}
+        assert lake.data() == ({**OLD, **new} if what == "plan" else new)
+    assert pending(lake) == []
+    assert lake.staging() == []
+
+
+@pytest.mark.parametrize(
+    "records", [("job.json",), ("state.json",), ("job.json", "state.json", "sealed.json")]
+)
+def test_damaged_records_leave_a_way_to_end_the_job(records: tuple[str, ...]) -> None:
+    """With force a job is aborted and its output taken back, though its records cannot be read."""
+    lake = half_committed()
+    for name in records:
+        lake.tamper(f"{ROOT}__magic_job-{OURS}/{name}", cut=10)
+    with pytest.raises(InvalidRecord):
+        lake.job().abort()
+    lake.job().abort(force=True)
+    assert lake.data() == OLD
+    assert pending(lake) == []
+    assert lake.staging() == []
+
+
+@pytest.mark.parametrize("track", ["task", "s3"])
+@pytest.mark.parametrize("unique", [True, False])
+def test_one_task_attempt_is_aborted_from_another_process(unique: bool, track: str) -> None:
+    """What a dead attempt recorded is gone, its twin's output stays, and a sealed attempt is refused."""
+    lake = Lake()
+    options = {"conflict_mode": "append", "unique_filenames": unique, "track_pending": track}
+    job = lake.set_up(**options)
+    lake.run_task(job, {"dt=1/dead": b"1"}, task="00000", attempt="1")
+    lake.run_task(job, {"dt=1/twin": b"2"}, task="00000", attempt="2")
+    assert lake.job().abort_attempt("spark", "1", "00000", "1") == 1
+    assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
+    assert [key for key, _ in pending(lake)] == [ROOT + (named("dt=1/twin") if unique else "dt=1/twin")]
+    assert not [key for key in lake.staging() if "00000_1" in key]
