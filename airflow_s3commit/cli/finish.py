@@ -92,7 +92,11 @@ def commit(
     confirms=True,
 )
 @click.option("--dry-run", is_flag=True, help="Say what it would abort and take back, and do nothing.")
-@click.option("--force", is_flag=True, help="Go on although old data was overwritten or deleted and is lost.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Go on although old data was overwritten or deleted and is lost, or the job's records are damaged.",
+)
 @click.option("--reason", default="aborted by s3commit abort", show_default=True, help="Why, for the record.")
 def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitCode:
     """Abort a job: none of its output is or becomes visible, and none of its uploads stays pending.
@@ -114,6 +118,7 @@ def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitC
     examples="""
     s3commit recover s3://lake/flights/ JOB                 go on with the commit, or the abort
     s3commit recover s3://lake/flights/ JOB --rollback      undo a commit that cannot go on
+    s3commit recover s3://lake/flights/ JOB --keep-replaced finish one whose plan is damaged
     """,
     job="required",
     confirms=True,
@@ -122,15 +127,24 @@ def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitC
 @click.option(
     "--force", is_flag=True, help="With --rollback: although old data is lost and cannot be put back."
 )
+@click.option(
+    "--keep-replaced",
+    is_flag=True,
+    help="Finish a commit whose plan is damaged; the old files stay beside the new ones.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and do nothing.")
-def recover(session: Session, *, rollback: bool, force: bool, dry_run: bool) -> ExitCode:
+def recover(session: Session, *, rollback: bool, force: bool, keep_replaced: bool, dry_run: bool) -> ExitCode:
     """Finish what a process left in the middle of a commit or an abort.
 
     A commit goes on, an abort goes on, and what was not cleaned up is. A job whose commit was not begun is
-    refused: commit or abort it.
+    refused: commit or abort it. Where the job's state is damaged, it is found out from its other records.
     """
     if force and not rollback:
         raise click.UsageError("--force goes with --rollback")
+    if keep_replaced and rollback:
+        raise click.UsageError(
+            "--keep-replaced finishes a commit, and --rollback undoes it: give one of them"
+        )
     if dry_run:
         return rehearse_ending(session, "rollback" if rollback else "recover")
     if rollback:
@@ -138,7 +152,9 @@ def recover(session: Session, *, rollback: bool, force: bool, dry_run: bool) -> 
             f"Undo the commit of job {session.job_id} on {session.destination.uri}?", yes=session.yes
         )
     with session.output.completing("recovering") as progress:
-        ended = session.job().recover(rollback=rollback, force=force, progress=progress)
+        ended = session.job().recover(
+            rollback=rollback, force=force, keep_replaced=keep_replaced, progress=progress
+        )
     return told_of_ending(session, ended)
 
 

@@ -274,5 +274,5 @@ def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> No
     assert "completing" not in shown.stdout
     lake.sealed(FILES, job_id=an_id("second"), conflict_mode="append")
     assert run("commit", lake.destination, an_id("second")).stderr == ""
-    lake.sealed(FILES, job_id="third", conflict_mode="append")
-    assert run("commit", lake.destination, "third", "--json", FORCE_COLOR="1").stderr == ""
+    lake.sealed(FILES, job_id=an_id("third"), conflict_mode="append")
+    assert run("commit", lake.destination, an_id("third"), "--json", FORCE_COLOR="1").stderr == ""

@@ -14,6 +14,7 @@ from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.reader import dataset
 from airflow_s3commit.reader.filesystem import s3_filesystem
 from airflow_s3commit.store.connection import S3Config
+from tests.protocol.building import an_id
 from tests.reader.conftest import write_tables
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.seaweedfs
 def generation(store: S3Store, destination: str, number: int, partitions: int) -> Job:
     """Return a sealed job that puts a file with its number into each partition, in place of what is there."""
     options = JobOptions(committer="magic", conflict_mode="replace")
-    job = Job.setup(store, destination, options=options, job_id=f"run-{number}")
+    job = Job.setup(store, destination, options=options, job_id=an_id(f"run-{number}"))
     rows = pa.table({"generation": pa.array([number] * 3, pa.int32())})
     write_tables(job, {f"hour={hour}/a.parquet": rows for hour in range(partitions)}, part_bytes=5 << 20)
     return job
@@ -52,7 +53,9 @@ def test_one_generation_is_seen_while_another_is_committed(
     after = dataset(seaweed.config, destination)
     assert after.schema == pa.schema([("generation", pa.int32()), ("hour", pa.int32())])
     assert after.to_table(filter=pc.field("hour") == 2).to_pylist() == [{"generation": 2, "hour": 2}] * 3
-    with pytest.raises(NoSuchKey, match="committed by job run-1, is gone; if a later job has replaced it"):
+    with pytest.raises(
+        NoSuchKey, match=f"committed by job {an_id('run-1')}, is gone; if a later job has replaced it"
+    ):
         opened_before.to_table()
 
 

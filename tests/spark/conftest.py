@@ -19,6 +19,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.spark import committer_conf
+from tests.protocol.building import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
     keys: set[str] = set()
 
     def set_up(mode: str, attempt: str = "1") -> Job:
-        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id="airflow-run-1")
+        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id=OURS)
         conf = committer_conf(
             job.reference, "load", attempt, endpoint_url=lake.server.endpoint_url, path_style=True
         )

@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.spark.dying_tasks import abort_twins, abort_until_quiet
 from airflow_s3commit.store.memory import MemoryStore
 from tests.fakes import ManualClock
+from tests.protocol.building import OURS, THEIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +41,12 @@ def store() -> MemoryStore:
 @pytest.fixture
 def job(store: MemoryStore) -> Job:
     """Return a job of a write's own."""
-    return Job.setup(store, "s3://lake/t", options=OPTIONS, job_id="j1")
+    return Job.setup(store, "s3://lake/t", options=OPTIONS, job_id=OURS)
 
 
 def start_upload(store: MemoryStore, number: int) -> None:
     """Start an upload as a task does that has not noticed the abort."""
-    store.create_upload("lake", f"t/part-{number}-j1.parquet", metadata={}, content_type="")
+    store.create_upload("lake", f"t/part-{number}-{OURS}.parquet", metadata={}, content_type="")
 
 
 def commit(job: Job) -> None:
@@ -83,10 +84,10 @@ def test_an_abort_ends_though_uploads_never_do(store: MemoryStore, job: Job) -> 
 
 def test_a_job_aborted_before_it_was_set_up_is_not_set_up(store: MemoryStore) -> None:
     """A task that begins after the abort cannot set the job up and leaves nothing."""
-    reference = Job.setup(MemoryStore(), "s3://lake/t", options=OPTIONS, job_id="j2").reference
+    reference = Job.setup(MemoryStore(), "s3://lake/t", options=OPTIONS, job_id=THEIRS).reference
     abort_until_quiet(Job.at(store, reference), ManualClock())
-    with pytest.raises(JobClosed, match="j2"):
-        Job.setup(store, "s3://lake/t", options=OPTIONS, job_id="j2")
+    with pytest.raises(JobClosed, match=THEIRS):
+        Job.setup(store, "s3://lake/t", options=OPTIONS, job_id=THEIRS)
     assert not [info.key for info in store.list_objects("lake", "t/") if "__magic_job" in info.key]
 
 

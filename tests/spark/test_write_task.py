@@ -23,6 +23,7 @@ from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.options import TableOptions
 from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.write import TablePlan
+from tests.protocol.building import OURS, THEIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,14 +56,14 @@ def store() -> MemoryStore:
 @pytest.fixture
 def job(store: MemoryStore) -> Job:
     """Return a job that appends."""
-    return Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id="j1")
+    return Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id=OURS)
 
 
 @pytest.fixture
 def streaming(store: MemoryStore) -> Job:
     """Return a job whose committer uploads while rows come."""
     options = JobOptions(committer="magic", conflict_mode="append")
-    return Job.setup(store, "s3://lake/t", options=options, job_id="j1")
+    return Job.setup(store, "s3://lake/t", options=options, job_id=OURS)
 
 
 def committed(store: MemoryStore, job: Job, *tasks: CommittedTask) -> dict[str, pa.Table]:
@@ -90,10 +91,10 @@ def test_each_partition_gets_a_file_named_as_spark_names_it(store: MemoryStore, 
     task = write_task(job, batches(values), plan("dt"), IDS)
     assert (task.files, task.rows, task.task, task.attempt) == (3, 1000, "00003", "17")
     files = committed(store, job, task)
-    assert sorted(files) == [f"dt=d{n}/part-00003-j1.c000.snappy.parquet" for n in range(3)]
+    assert sorted(files) == [f"dt=d{n}/part-00003-{OURS}.c000.snappy.parquet" for n in range(3)]
     assert rows_of(files) == Counter((f"dt={dt}", x) for dt, x in values)
     assert all(table["x"].to_pylist() == sorted(table["x"].to_pylist()) for table in files.values())
-    assert files["dt=d0/part-00003-j1.c000.snappy.parquet"].column_names == ["x"]
+    assert files[f"dt=d0/part-00003-{OURS}.c000.snappy.parquet"].column_names == ["x"]
 
 
 def test_files_end_at_the_most_records(store: MemoryStore, job: Job) -> None:
@@ -102,7 +103,7 @@ def test_files_end_at_the_most_records(store: MemoryStore, job: Job) -> None:
     task = write_task(job, batches(values, 40), plan("dt", max_records_per_file=100), IDS)
     files = committed(store, job, task)
     assert [(path, table.num_rows) for path, table in sorted(files.items())] == [
-        (f"dt=a/part-00003-j1.c00{n}.snappy.parquet", rows) for n, rows in enumerate((100, 100, 50))
+        (f"dt=a/part-00003-{OURS}.c00{n}.snappy.parquet", rows) for n, rows in enumerate((100, 100, 50))
     ]
     assert rows_of(files) == Counter(("dt=a", n) for n in range(250))
 
@@ -123,7 +124,7 @@ def test_a_large_partition_streams_row_groups(store: MemoryStore, job: Job) -> N
     rows = batches([("a", n) for n in range(10_000)], 500)
     files = committed(store, job, write_task(job, rows, plan(row_group_bytes=16_000), IDS))
     ((path, table),) = files.items()
-    assert path == "part-00003-j1.c000.snappy.parquet"
+    assert path == f"part-00003-{OURS}.c000.snappy.parquet"
     assert table["x"].to_pylist() == list(range(10_000))
     metadata = pq.ParquetFile(io.BytesIO(store.get("lake", f"t/{path}").body)).metadata
     assert metadata.num_row_groups > 3
@@ -136,7 +137,7 @@ def test_an_empty_table_is_one_file_of_the_first_task(store: MemoryStore, job: J
     assert (nobody.files, first.files, first.rows) == (0, 1, 0)
     ((path, table),) = committed(store, job, nobody, first).items()
     assert (path, table.schema.names, table.num_rows) == (
-        "part-00000-j1.c000.snappy.parquet", ["dt", "x"], 0,
+        f"part-00000-{OURS}.c000.snappy.parquet", ["dt", "x"], 0,
     )  # fmt: skip
 
 
@@ -154,8 +155,8 @@ def test_another_stage_has_other_file_names(store: MemoryStore, job: Job) -> Non
     job.seal_stage("late.rows", "0", [two])
     files = committed(store, job, one)
     assert sorted(files) == [
-        "dt=a/part-00000-j1.c000.snappy.parquet",
-        f"dt=a/part-00000-{late}-j1.c000.snappy.parquet",
+        f"dt=a/part-00000-{OURS}.c000.snappy.parquet",
+        f"dt=a/part-00000-{late}-{OURS}.c000.snappy.parquet",
     ]
 
 
@@ -240,7 +241,7 @@ def test_a_store_that_refuses_parts_fails_the_task_cleanly(monkeypatch: pytest.M
         raise refused
 
     monkeypatch.setattr(store, "upload_part", refuse)
-    job = Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id="j2")
+    job = Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id=THEIRS)
     with pytest.raises(StoreRejected):
         write_task(job, batches([("a", 1)]), plan("dt"), IDS)
     assert list(store.list_uploads("lake", "t/")) == []
@@ -249,7 +250,7 @@ def test_a_store_that_refuses_parts_fails_the_task_cleanly(monkeypatch: pytest.M
 def test_a_job_that_was_aborted_takes_no_output(store: MemoryStore, job: Job) -> None:
     """A late task of an aborted job is refused and leaves nothing."""
     job.abort()
-    with pytest.raises((JobClosed, NoSuchJob), match="j1"):
+    with pytest.raises((JobClosed, NoSuchJob), match=OURS):
         write_task(job, batches([("a", 1)]), plan("dt"), IDS)
     assert list(store.list_uploads("lake", "t/")) == []
 

@@ -25,6 +25,7 @@ from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.options import InvalidOption
 from airflow_s3commit.tables.partitions import UnsupportedPartition
+from tests.protocol.building import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def store() -> MemoryStore:
 def job(request: pytest.FixtureRequest, store: MemoryStore) -> Job:
     """Return a job of each committer."""
     options = JobOptions(committer=request.param, conflict_mode="append")
-    return Job.setup(store, "s3://lake/t", options=options, job_id="j1")
+    return Job.setup(store, "s3://lake/t", options=options, job_id=OURS)
 
 
 def write(job: Job, *tables: Any, **arguments: Any) -> dict[str, bytes]:
@@ -75,7 +76,7 @@ def test_tables_of_one_attempt_share_directories(job: Job) -> None:
     assert [path.rpartition(".c")[2] for path in sorted(files)] == [
         "000.snappy.parquet", "001.snappy.parquet", "000.snappy.parquet",
     ]  # fmt: skip
-    assert all("/part-map_7_" in path and "-load-j1.c" in path for path in files)
+    assert all("/part-map_7_" in path and f"-load-{OURS}.c" in path for path in files)
 
 
 def _tables() -> Iterator[Any]:

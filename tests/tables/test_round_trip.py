@@ -19,6 +19,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
+from tests.protocol.building import OURS
 
 #: Characters that no key may have.
 _NOT_IN_KEYS = "\x00" + "".join(map(chr, range(0x80, 0xA0)))
@@ -80,7 +81,7 @@ def in_utc(value: Any) -> Any:
 def written(table: pa.Table, **arguments: Any) -> list[tuple[str, bytes]]:
     """Write a table through a job, and return its visible files with their directories."""
     store = MemoryStore()
-    job = Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id="j1")
+    job = Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id=OURS)
     with job.task_attempt("s", "1", "0", "1", threads=0) as attempt:
         attempt.write_table(table, **arguments)
         job.seal_stage("s", "1", [attempt.commit()])
