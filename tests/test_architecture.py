@@ -88,6 +88,31 @@ def test_records_are_read_with_a_limit(path: Path) -> None:
         assert limited or not reads, f"{where}:{node.lineno} reads without a limit"
 
 
+#: What destroys: verbs of an `ObjectStore`, and calls as values.
+VERBS = {"delete", "delete_many", "abort_upload"}
+CALLS = {"Abort", "DeleteMany"}
+
+#: Where something is destroyed beside `protocol/removal.py`: uploads that no job claims, looked at once more,
+#: and probes, which remove what they made a moment ago.
+DESTROYERS = {"removal.py", "sweep.py", "probes.py", "sandbox.py", "preflight.py", "store_time.py"}
+
+
+def test_everything_of_a_job_is_destroyed_through_one_gate() -> None:
+    """No other module of the protocol deletes or aborts, and none above it has a store do so."""
+    found = set()
+    for path in _modules():
+        if _room(path) in ("store", "demo"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and len(node.args) > 1:
+                called = ast.unparse(node.func)
+                place, _, verb = called.rpartition(".")
+                if called in CALLS or (verb in VERBS and "store" in place):
+                    found.add((_room(path), path.name))
+    assert {name for _, name in found} <= DESTROYERS
+    assert {room for room, _ in found} == {"protocol"}
+
+
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     """A module imports only from its own floor and from the floors below it."""

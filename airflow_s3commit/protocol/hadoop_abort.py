@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NoSuchKey, NoSuchUpload, S3CommitError
+from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.destination import join_uri
@@ -26,6 +27,7 @@ from airflow_s3commit.protocol.hadoop_files import (
 from airflow_s3commit.protocol.hadoop_status import classify, examine
 from airflow_s3commit.protocol.ownership import is_ours
 from airflow_s3commit.protocol.pendingset import PendingUpload
+from airflow_s3commit.protocol.records import JobOptions, JobRecord
 from airflow_s3commit.protocol.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.setup import find_job
 from airflow_s3commit.protocol.state import find_manifest, is_spent, move, read_state
@@ -107,6 +109,15 @@ def clean_up(context: JobContext) -> int:
     counted = {PendingId.of(upload) for upload in _uploads(context, files.committed)}
     late = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
     aborted = abort_uploads(context, late)
+    # What may be removed is what a record says is a job's own, and Hadoop leaves none in its directory.
+    record = JobRecord(
+        **context.layout.place,
+        options=JobOptions(committer="magic", conflict_mode="append", unique_filenames=False),
+        context={"cleaned_up": files.uri},
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+    journal.create(context.store, context.staging_bucket, context.layout.job, record)
     clean_staging(context)
     return aborted
 

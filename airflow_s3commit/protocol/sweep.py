@@ -26,10 +26,10 @@ from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.abort import abort_job
 from airflow_s3commit.protocol.cleanup import clean_staging
 from airflow_s3commit.protocol.context import JobContext, new_uuid
-from airflow_s3commit.protocol.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.destination import Destination, join_uri
 from airflow_s3commit.protocol.hadoop_abort import clean_up
 from airflow_s3commit.protocol.hadoop_status import classify
-from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.layout import Layout, aborted_prefix, check_id, lock_key
 from airflow_s3commit.protocol.orphans import (
     Surroundings,
     is_here,
@@ -242,6 +242,9 @@ class _Sweep:
                 self.skipped.append(
                     LeftAlone(what=_name(bucket, orphan), reason=f"job {job_id} claims it now")
                 )
+            elif self.place.destination.relative(orphan.key) is None:
+                outside = f"it lies outside {self.place.destination.uri}"
+                self.skipped.append(LeftAlone(what=_name(bucket, orphan), reason=outside))
             else:
                 calls.append((orphan, Abort(bucket, orphan.key, orphan.upload_id)))
         for orphan, outcome in self.place.store.perform(calls):
@@ -257,15 +260,18 @@ class _Sweep:
         if standing is None or standing.etag != lock.etag:
             self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or taken anew"))
             return
-        self.lock = self._removed(lock.uri, lock.etag)
+        self.lock = self._removed(lock_key(self.place.destination), lock.etag)
 
     def remove_spent(self, spent: SpentId) -> None:
         """Remove the record of an aborted job, if it was not written anew."""
-        self.spent += self._removed(spent.uri, spent.etag)
+        key = f"{aborted_prefix(self.place.destination)}{check_id(spent.job_id)}.json"
+        self.spent += self._removed(key, spent.etag)
 
-    def _removed(self, uri: str, etag: str) -> bool:
+    def _removed(self, key: str, etag: str) -> bool:
+        bucket = self.place.destination.bucket
+        uri = join_uri(bucket, key)
         try:
-            self.place.store.delete(*split_uri(uri), if_match=etag)
+            self.place.store.delete(bucket, key, if_match=etag)
         except PreconditionFailed:
             self.skipped.append(LeftAlone(what=uri, reason="it was written anew at that moment"))
         except StoreRejected as error:

@@ -283,9 +283,7 @@ class OutputFile:
             content_type=self._content_type,
             headers=self._headers,
         )
-        with undoing(
-            lambda: context.store.abort_upload(context.bucket, self.key, upload_id), *self._of_abort
-        ):
+        with undoing(lambda: abort_upload(context, self.key, upload_id), *self._of_abort):
             self._on_change(self._record(upload_id, [], 0))
         return upload_id
 
