@@ -17,6 +17,7 @@
         ├── InvalidDestination
         ├── InvalidRecord       a record is damaged, or was changed after it was written
         │   ├── ForeignRecord   it is another job's, or was copied here from another place
+    │   ├── SignatureRefused  it is not signed as it must be, or this process holds no key
         │   └── TooLarge        it is longer than any record of its kind, and was not read
         ├── NoSuchJob
         ├── JobMismatch         the job id is taken by a job with other parameters
@@ -60,6 +61,7 @@ __all__ = [
     "PreconditionFailed",
     "Refused",
     "S3CommitError",
+    "SignatureRefused",
     "StoreRejected",
     "StoreUnsuitable",
     "TooLarge",
@@ -165,6 +167,10 @@ class TooLarge(InvalidRecord):
 
 class ForeignRecord(InvalidRecord):
     """A record is of another job, or was written for another place and copied here: nobody acts on it."""
+
+
+class SignatureRefused(InvalidRecord):
+    """A record has no signature by this process's key; or it has one, and this process holds no key."""
 
 
 class NoSuchJob(Refused):

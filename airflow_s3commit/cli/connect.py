@@ -6,6 +6,7 @@ from where boto3 takes them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +15,19 @@ from typing import Any
 import click
 
 from airflow_s3commit.cli.parameters import SectionedOption, as_object_options, object_option_texts
-from airflow_s3commit.exceptions import StoreUnsuitable
+from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.records import ObjectOptions
+from airflow_s3commit.protocol.signing import HmacSigner, Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3 import S3Config, S3Store
 
-__all__ = ["Connection", "Door", "open_store", "store_options"]
+__all__ = ["Connection", "Door", "environments_signer", "open_store", "store_options"]
 
 SECTION = "Store"
+
+#: The environment variable with the keys that records are signed with.
+SIGNING_KEY = "S3COMMIT_SIGNING_KEY"
 
 #: Seconds for which a request is sent again before it is given up, unless told otherwise.
 DEFAULT_PATIENCE = 30.0
@@ -100,6 +105,22 @@ def open_store(connection: Connection) -> ObjectStore:
     return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
 
 
+def environments_signer() -> Signer | None:
+    """Return who signs the records of jobs, by the keys in ``S3COMMIT_SIGNING_KEY``; None without it.
+
+    Raises:
+        InvalidOption: A key has less than 32 bytes.
+
+    """
+    text = os.environ.get(SIGNING_KEY)
+    if text is None:
+        return None
+    try:
+        return HmacSigner.of_text(text)
+    except InvalidOption as error:
+        raise InvalidOption(f"{SIGNING_KEY}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """Another way to the store than the command line's own options; a program's context object.
@@ -108,12 +129,14 @@ class Door:
         program: How the program was called, for the command lines that it suggests.
         arguments: What such a command line ends with to come in by the same door.
         open: Makes the store.
+        signer: Returns who signs the records of jobs, if somebody does.
 
     """
 
     program: tuple[str, ...]
     arguments: tuple[str, ...]
     open: Callable[[Connection], ObjectStore]
+    signer: Callable[[], Signer | None]
 
 
 def store_options() -> list[click.Option]:

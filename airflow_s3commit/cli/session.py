@@ -14,6 +14,7 @@ from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.layout import MAGIC_PREFIX, Layout
 from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
@@ -57,6 +58,11 @@ class Session:
         store = self.door.open(self.connection) if self.door else connect.open_store(self.connection)
         return with_headers(store, self.connection.object_options.of_records)
 
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Who signs the records of jobs, and checks them before a command acts on one."""
+        return self.door.signer() if self.door else connect.environments_signer()
+
     @property
     def layout(self) -> Layout:
         """The keys of the job."""
@@ -74,7 +80,7 @@ class Session:
         reference = JobReference(
             job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
         )
-        return Job.at(self.store, reference, lock_wait=lock_wait)
+        return Job.at(self.store, reference, lock_wait=lock_wait, signer=self.signer)
 
     def command(self, name: str, *more: str, job_id: str | None = None) -> str:
         """Return the command line that does something else about the same place, to be pasted."""

@@ -87,7 +87,7 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     reports = []
     with session.output.working("sweeping", len(pieces)) as step:
         for piece in pieces:
-            reports.append(apply_sweep(session.store, piece))
+            reports.append(apply_sweep(session.store, piece, signer=session.signer))
             step(len(reports))
     return SweepReport(
         plan=plan,

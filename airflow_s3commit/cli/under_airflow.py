@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_s3commit.hooks.s3_commit import S3CommitHook
+    from airflow_s3commit.protocol.signing import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["run"]
@@ -31,7 +32,9 @@ def run(args: argparse.Namespace) -> NoReturn:
     conn_id = conn_id or args.aws_conn_id or _default_connection()
     # Connections are in the metadata database, which Airflow opens to its servers and commands only.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    door = Door(("airflow", "s3commit"), ("--aws-conn-id", conn_id), lambda asked: _open(conn_id, asked))
+    door = Door(
+        ("airflow", "s3commit"), ("--aws-conn-id", conn_id), lambda asked: _open(conn_id, asked), _signer
+    )
     program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=door)
     raise AssertionError("the program exits by itself")
 
@@ -77,6 +80,14 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
             f"Airflow has no connection {conn_id!r}: add it, or name another with --aws-conn-id"
         ) from error
     return hook.store
+
+
+def _signer() -> Signer | None:
+    from airflow_s3commit.hooks.signing import configured_signer  # noqa: PLC0415 - Airflow is not always there
+
+    found: list[Signer | None] = []
+    _quietly(lambda: found.append(configured_signer()))
+    return found[0]
 
 
 def _connect(hook: S3CommitHook) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
+from airflow_s3commit.hooks.signing import configured_signer
 from airflow_s3commit.settings import DEFAULT_CONNECTION
 from airflow_s3commit.store.credentials import check_keys, plain_endpoint
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.records import JobReference, ObjectOptions
+    from airflow_s3commit.protocol.signing import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["S3CommitHook", "StoreAddress"]
@@ -111,7 +113,9 @@ class S3CommitHook(BaseHook):
     def job(
         self, reference: Mapping[str, str] | JobReference, object_options: ObjectOptions | None = None
     ) -> Job:
-        """Return the job that a reference from XCom names. Asks nothing of the store.
+        """Return the job that a reference from XCom names, with the installation's signing key.
+
+        Asks nothing of the store.
 
         :param reference: What `S3CommitSetupOperator` returned.
         :param object_options: How to encrypt what is written of a job whose own record is not there.
@@ -122,7 +126,12 @@ class S3CommitHook(BaseHook):
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
         store = with_headers(self.store, object_options.of_records) if object_options else self.store
-        return Job.at(store, named)
+        return Job.at(store, named, signer=self.signer)
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Who signs the records of jobs; None if the installation names no connection for it."""
+        return configured_signer()
 
     @cached_property
     def address(self) -> StoreAddress:

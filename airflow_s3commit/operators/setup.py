@@ -105,6 +105,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 options=options,
                 job_id=reference.job_id,
                 context=job_context(context),
+                signer=self.hook.signer,
             )
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",

@@ -88,7 +88,14 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             root = Destination.parse(self.staging) if self.staging else None
             kept = ObjectOptions.from_dict(self.object_options or {})
             store = with_headers(self.hook.store, kept.of_records)
-            report = sweep(store, destination, older_than=older_than, dry_run=dry_run, staging_root=root)
+            report = sweep(
+                store,
+                destination,
+                older_than=older_than,
+                dry_run=dry_run,
+                staging_root=root,
+                signer=self.hook.signer,
+            )
         count_sweep(report)
         self._log(report)
         totals = _totals(report)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 from airflow_s3commit.exceptions import DidNotHappen, InvalidDestination, OutcomeUnknown, S3CommitError
+from airflow_s3commit.hooks.signing import configured_signer
 from airflow_s3commit.plugin.dossier import Dossier, look_closely
 from airflow_s3commit.plugin.ending import Step, end_job
 from airflow_s3commit.plugin.glance import Glance, look
@@ -116,7 +117,8 @@ class Board:
 
         def work(_: Budget) -> str:
             try:
-                return end_job(self._open_to_end(place.aws_conn_id), place, summary, step, reason)
+                store = self._open_to_end(place.aws_conn_id)
+                return end_job(store, place, summary, step, reason, signer=configured_signer())
             except S3CommitError:
                 raise
             except Exception as error:

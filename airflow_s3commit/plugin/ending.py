@@ -8,6 +8,7 @@ from airflow_s3commit.cli.wording import amount, several
 from airflow_s3commit.plugin.places import Place
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.records import JobReference, ManifestRecord
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.protocol.survey import JobSummary
 from airflow_s3commit.store.base import ObjectStore
 
@@ -75,7 +76,15 @@ def offers(summary: JobSummary) -> list[Offer]:
             return [_ABORT]
 
 
-def end_job(store: ObjectStore, place: Place, summary: JobSummary, step: Step, reason: str) -> str:
+def end_job(
+    store: ObjectStore,
+    place: Place,
+    summary: JobSummary,
+    step: Step,
+    reason: str,
+    *,
+    signer: Signer | None = None,
+) -> str:
     """End a job, and return in words what was done. Run again: the same, or nothing.
 
     Args:
@@ -84,6 +93,7 @@ def end_job(store: ObjectStore, place: Place, summary: JobSummary, step: Step, r
         summary: The job; something of it is left.
         step: What to do.
         reason: Why, for the record.
+        signer: Who signs the records of jobs; None if nobody does.
 
     Raises:
         S3CommitError: As `airflow_s3commit.protocol.job.Job.abort` and ``recover``.
@@ -91,7 +101,7 @@ def end_job(store: ObjectStore, place: Place, summary: JobSummary, step: Step, r
     """
     assert summary.staging is not None
     reference = JobReference(job_id=summary.job_id, destination=place.uri, staging=summary.staging)
-    job = Job.at(store, reference, lock_wait=_LOCK_WAIT)
+    job = Job.at(store, reference, lock_wait=_LOCK_WAIT, signer=signer)
     ended = (
         job.abort(reason=reason)
         if step == "abort"

@@ -50,7 +50,8 @@ from airflow_s3commit.protocol.records import (
     decode_lines,
     encode,
 )
-from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.sealed import check_digest, each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.signing import sign
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.calls import in_batches
 
@@ -90,7 +91,8 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
             body = msgspec.json.Encoder().encode_lines(objects)
             key = context.layout.plan_part(plan_id, number)
             written = context.store.put(context.staging_bucket, key, body)
-            parts.append(PlanPart(number=number, etag=written.etag, objects=len(objects)))
+            sha256 = hashlib.sha256(body).hexdigest()
+            parts.append(PlanPart(number=number, etag=written.etag, objects=len(objects), sha256=sha256))
         record = PlanRecord(
             **context.layout.place,
             plan_id=plan_id,
@@ -101,6 +103,8 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
             overwritten=digest.overwritten,
             digest=digest.value,
         )
+        if context.signer is not None:
+            record = sign(record, context.signer)
         written = context.store.put(context.staging_bucket, context.layout.plan, encode(record))
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)
@@ -128,7 +132,9 @@ def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | Non
 
     """
     where = context.staging_uri(context.layout.plan)
-    stored = journal.find(context.store, context.staging_bucket, context.layout.plan, PlanRecord)
+    stored = journal.find(
+        context.store, context.staging_bucket, context.layout.plan, PlanRecord, signer=context.signer
+    )
     if stored is None:
         if etag is not None:
             raise InvalidRecord(f"{where} is missing; plan again")
@@ -220,6 +226,8 @@ def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedOb
             raise InvalidRecord(f"{context.staging_uri(key)} is missing; plan again") from None
         if fetched.info.etag != part.etag:
             raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
+        digest = hashlib.sha256(fetched.body).hexdigest()
+        check_digest(context, digest, part.sha256, context.staging_uri(key))
         yield from decode_lines(PlannedObject, BytesIO(fetched.body), context.staging_uri(key))
 
 

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import S3CommitError, SignatureRefused
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.layout import Layout
 from airflow_s3commit.protocol.records import JobRecord
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
@@ -47,6 +48,8 @@ class JobContext:
         conditional: Whether the store's conditional writes are relied on.
         record: The job's own record, once read and verified; None before, and where it is gone.
         threads: Listings that run at once; 0 lists in the caller's thread.
+        signer: Who signs the records that a commit goes by, and checks them; None where they are not signed,
+            and in Spark's processes.
 
     """
 
@@ -60,6 +63,7 @@ class JobContext:
     conditional: bool = True
     record: JobRecord | None = None
     threads: int = 16
+    signer: Signer | None = None
 
     @property
     def job_id(self) -> str:
@@ -81,12 +85,31 @@ class JobContext:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
 
-    def as_recorded(self, record: JobRecord) -> JobContext:
+    @property
+    def is_signed(self) -> bool:
+        """Whether everything that counts must be named by a digest, up to a record that is signed."""
+        return self.signer is not None or (self.record is not None and self.record.signature is not None)
+
+    def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
         """Return the context for steps of the job that a record describes.
 
         Its store's conditions are relied on as the record says, and everything it writes has the headers
         that the job's options ask of records.
+
+        Args:
+            record: The job's own record.
+            acting: The steps may commit or end the job; false for those that write and count its output.
+
+        Raises:
+            SignatureRefused: The record is signed, and this process would act without a key.
+
         """
+        if acting and record.signature is not None and self.signer is None:
+            raise SignatureRefused(
+                f"{self.name} is signed, and this process holds no signing key: name a connection as"
+                " [s3commit] signing_conn_id in Airflow's configuration, set S3COMMIT_SIGNING_KEY for"
+                " s3commit, or give the job a signer"
+            )
         store = with_headers(self.store, record.options.object_options.of_records)
         return replace(self, store=store, conditional=record.conditional_writes, record=record)
 

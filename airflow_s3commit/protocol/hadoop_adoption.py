@@ -340,6 +340,7 @@ def import_file(
         files=len(commits),
         bytes=sum(upload.length for upload in commits),
         rows=sum(known) if len(known) == len(rows) else None,
+        sha256=stored.sha256,
     )
 
 

@@ -40,6 +40,7 @@ from airflow_s3commit.protocol.records import (
 from airflow_s3commit.protocol.recover import recover_job
 from airflow_s3commit.protocol.sealed import load_seal
 from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
 from airflow_s3commit.protocol.state import find_manifest, gone, read_state, require_state
 from airflow_s3commit.protocol.task_attempt import TaskAttempt
@@ -78,6 +79,7 @@ class Job:
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
         lock_wait: float = 600.0,
+        signer: Signer | None = None,
     ) -> Job:
         """Set a job up. Again with the same id and options: the same job.
 
@@ -91,6 +93,8 @@ class Job:
             clock: Where time comes from.
             new_id: Where ids come from.
             lock_wait: Seconds that the commit waits for another living job's lock.
+            signer: Signs the records that the commit goes by; each process that commits or ends the job needs
+                the key then, those that only write its output do not.
 
         Raises:
             Refused: See `airflow_s3commit.protocol.setup.set_up_job`.
@@ -99,7 +103,8 @@ class Job:
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.parse(destination), new_id() if job_id is None else job_id, root)
-        job = cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait))
+        clock = clock or SystemClock()
+        job = cls(JobContext(store, layout, clock=clock, new_id=new_id, lock_wait=lock_wait, signer=signer))
         said = {**(context or {}), **({} if name is None else {NAME: name})}
         job._record = set_up_job(job._context, options, said)
         return job
@@ -113,6 +118,7 @@ class Job:
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
         lock_wait: float = 600.0,
+        signer: Signer | None = None,
     ) -> Job:
         """Find a job again, without asking the store yet.
 
@@ -123,9 +129,8 @@ class Job:
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
         )
-        return cls(
-            JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait)
-        )
+        clock = clock or SystemClock()
+        return cls(JobContext(store, layout, clock=clock, new_id=new_id, lock_wait=lock_wait, signer=signer))
 
     @property
     def reference(self) -> JobReference:
@@ -193,7 +198,7 @@ class Job:
             attempt=attempt,
             nonce=self._context.new_id(),
         )
-        context, options = self._live(), self.record().options
+        context, options = self._live(acting=False), self.record().options
         files = AttemptFiles(
             context,
             options,
@@ -208,7 +213,7 @@ class Job:
 
     def seal_stage(self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]) -> SealReference:
         """See `airflow_s3commit.protocol.stage.seal_stage`."""
-        return seal_stage(self._live(), stage, stage_attempt, tasks)
+        return seal_stage(self._live(acting=False), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:
         """Return a stage attempt's seal, or None if it has not sealed."""
@@ -216,7 +221,7 @@ class Job:
 
     def abort_stage(self, stage: str, stage_attempt: str) -> int:
         """See `airflow_s3commit.protocol.abort.abort_stage`."""
-        return abort_stage(self._live_or_ended(), stage, stage_attempt)
+        return abort_stage(self._live_or_ended(acting=False), stage, stage_attempt)
 
     def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
         """Abort what one task attempt recorded of its uploads, from any process; return how many uploads.
@@ -230,7 +235,7 @@ class Job:
             S3CommitError: An upload could not be aborted; run it again.
 
         """
-        return abort_attempt(self._live_or_ended(), stage, stage_attempt, task, attempt)
+        return abort_attempt(self._live_or_ended(acting=False), stage, stage_attempt, task, attempt)
 
     def seal(
         self,
@@ -306,11 +311,11 @@ class Job:
             progress=progress,
         )
 
-    def _live(self) -> JobContext:
-        """Return the context of a job whose record is there."""
-        return self._context.as_recorded(self.record())
+    def _live(self, *, acting: bool = True) -> JobContext:
+        """Return the context of a job whose record is there; see `JobContext.as_recorded`."""
+        return self._context.as_recorded(self.record(), acting=acting)
 
-    def _live_or_ended(self, *, damaged_too: bool = False) -> JobContext:
+    def _live_or_ended(self, *, damaged_too: bool = False, acting: bool = True) -> JobContext:
         """Return the context of a job whose record may have been cleaned up, or may even be damaged."""
         if self._record is None:
             try:
@@ -322,4 +327,4 @@ class Job:
                 if not damaged_too:
                     raise
                 logger.warning("%s: going on without its record", self._context.name, exc_info=True)
-        return self._context if self._record is None else self._live()
+        return self._context if self._record is None else self._live(acting=acting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -18,6 +19,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.destination import join_uri
 from airflow_s3commit.protocol.limits import MIB
 from airflow_s3commit.protocol.records import decode, encode, largest
+from airflow_s3commit.protocol.signing import Signer, check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 
 __all__ = ["Stored", "create", "fetch_listed", "find", "load", "swap"]
@@ -38,6 +40,7 @@ class Stored(Generic[R]):
         etag: The ETag of its object.
         modified: When it was written, in seconds by the store's clock.
         date: The store's time when it was read or written.
+        sha256: SHA-256 of its object in hexadecimal.
 
     """
 
@@ -45,30 +48,40 @@ class Stored(Generic[R]):
     etag: str
     modified: float
     date: float
+    sha256: str = ""
 
 
-def load(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R]:
-    """Read a record.
+def load(
+    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
+) -> Stored[R]:
+    """Read a record, and check its signature where a signer is given.
 
     Raises:
         NoSuchKey: It is not there.
         InvalidRecord: What is there is not such a record.
+        SignatureRefused: It is not signed by the signer.
 
     """
     fetched = store.get(bucket, key, limit=largest(kind))
     record = decode(kind, fetched.body, join_uri(bucket, key))
-    return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date)
+    if signer is not None:
+        check_signature(signer, record, fetched.body, join_uri(bucket, key))
+    digest = hashlib.sha256(fetched.body).hexdigest()
+    return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date, digest)
 
 
-def find(store: ObjectStore, bucket: str, key: str, kind: type[R]) -> Stored[R] | None:
-    """Read a record, or return None where there is none.
+def find(
+    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
+) -> Stored[R] | None:
+    """Read a record as `load` does, or return None where there is none.
 
     Raises:
         InvalidRecord: What is there is not such a record.
+        SignatureRefused: It is not signed by the signer.
 
     """
     try:
-        return load(store, bucket, key, kind)
+        return load(store, bucket, key, kind, signer=signer)
     except NoSuchKey:
         return None
 
@@ -113,7 +126,15 @@ def _small_groups(listed: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
         yield group
 
 
-def create(store: ObjectStore, bucket: str, key: str, record: R, *, conditional: bool = True) -> Stored[R]:
+def create(
+    store: ObjectStore,
+    bucket: str,
+    key: str,
+    record: R,
+    *,
+    conditional: bool = True,
+    signer: Signer | None = None,
+) -> Stored[R]:
     """Write a record where none is, and return the record that then stands: this one, or an earlier one.
 
     The caller tells them apart by their nonce. Run again with the same record, it returns the same.
@@ -124,26 +145,30 @@ def create(store: ObjectStore, bucket: str, key: str, record: R, *, conditional:
         key: The key.
         record: The record; it has a nonce.
         conditional: False where the store has no conditional writes: then it looks first.
+        signer: Signs the record; another one that stands must have its signature.
 
     Raises:
+        SignatureRefused: Another record stands, and it is not signed by the signer.
         OutcomeUnknown: The answer was lost and reading back did not settle it.
 
     """
+    if signer is not None:
+        record = sign(record, signer)
     body = encode(record)
     if not conditional:
-        standing = find(store, bucket, key, type(record))
+        standing = find(store, bucket, key, type(record), signer=signer)
         if standing is not None:
             return standing
     try:
         written = store.put(bucket, key, body, if_none_match=conditional)
     except PreconditionFailed:
-        return load(store, bucket, key, type(record))
+        return load(store, bucket, key, type(record), signer=signer)
     except OutcomeUnknown:
-        standing = find(store, bucket, key, type(record))
+        standing = find(store, bucket, key, type(record), signer=signer)
         if standing is None:
             raise
         return standing
-    return Stored(record, written.etag, written.date, written.date)
+    return Stored(record, written.etag, written.date, written.date, hashlib.sha256(body).hexdigest())
 
 
 def swap(

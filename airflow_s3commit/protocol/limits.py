@@ -102,12 +102,12 @@ LARGEST: Final[Mapping[str, int]] = {
     "PendingUpload": 16 * MIB,
     # A million files without statistics, or 200,000 with all of them.
     "PendingSet": GIB,
-    # 100,000 partitions with the longest names are 110 MiB; a million tasks 200 MiB.
+    # 100,000 partitions with the longest names are 110 MiB; a million tasks 280 MiB.
     "StageSealRecord": 512 * MIB,
     # The same without the tasks.
     "SealRecord": 128 * MIB,
     "ManifestRecord": 128 * MIB,
-    # A part of 10,000 objects takes 100 bytes here: room for a thousand million objects.
+    # A part of 10,000 objects takes 180 bytes here: room for nine hundred million objects.
     "PlanRecord": 16 * MIB,
     # Lines of lists.
     "FileEntry": LINE_BYTES,

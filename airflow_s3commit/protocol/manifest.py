@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.records import (
     encode,
     largest,
 )
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.protocol.state import find_manifest, read_state
 from airflow_s3commit.protocol.success import (
     MANIFEST_DIAGNOSTIC,
@@ -105,7 +106,12 @@ def write_manifest(
         nonce=context.new_id(),
     )
     stored = journal.create(
-        context.store, context.bucket, context.layout.manifest, record, conditional=context.conditional
+        context.store,
+        context.bucket,
+        context.layout.manifest,
+        record,
+        conditional=context.conditional,
+        signer=context.signer,
     )
     return stored.record
 
@@ -163,8 +169,10 @@ def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
     return decode(SuccessData, body, where)
 
 
-def read_manifest(store: ObjectStore, destination: Destination, job_id: str) -> ManifestRecord:
-    """Read the manifest of one job.
+def read_manifest(
+    store: ObjectStore, destination: Destination, job_id: str, *, signer: Signer | None = None
+) -> ManifestRecord:
+    """Read the manifest of one job, and check its signature where a signer is given.
 
     Raises:
         NoSuchKey: The job has not committed to this destination.
@@ -172,7 +180,7 @@ def read_manifest(store: ObjectStore, destination: Destination, job_id: str) -> 
 
     """
     key = Layout.of(destination, job_id).manifest
-    record = journal.load(store, destination.bucket, key, ManifestRecord).record
+    record = journal.load(store, destination.bucket, key, ManifestRecord, signer=signer).record
     check_ending(record, destination, job_id, join_uri(destination.bucket, key))
     return record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
@@ -14,6 +15,7 @@ from airflow_s3commit.protocol.records import SealedTask, SealRecord, StageSealR
 from airflow_s3commit.store.base import Fetched, Get
 
 __all__ = [
+    "check_digest",
     "each_pendingset",
     "load_seal",
     "load_stage_seal",
@@ -38,7 +40,9 @@ def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
     """
     where = context.staging_uri(context.layout.seal)
     try:
-        stored = journal.load(context.store, context.staging_bucket, context.layout.seal, SealRecord)
+        stored = journal.load(
+            context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
+        )
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: seal the job first") from None
     check_place(stored.record, context.layout, where)
@@ -54,9 +58,33 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
         InvalidRecord: One is missing or was changed.
 
     """
-    return [
-        load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag).record for stage in seal.stages
-    ]
+    records = []
+    for stage in seal.stages:
+        stored = load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag)
+        where = context.staging_uri(context.layout.stage_seal(stage.stage, stage.stage_attempt))
+        check_digest(context, stored.sha256, stage.sha256, where)
+        records.append(stored.record)
+    return records
+
+
+def check_digest(context: JobContext, digest: str, expected: str | None, where: str) -> None:
+    """Compare the SHA-256 of an object with the one by which the record above names it.
+
+    Args:
+        context: The job.
+        digest: What the object has.
+        expected: What the record says; None if it does not, as those of older versions.
+        where: URI of the object.
+
+    Raises:
+        InvalidRecord: They differ; or the job is signed, and the record does not say.
+
+    """
+    if expected is None:
+        if context.is_signed:
+            raise InvalidRecord(f"{where} is output of a signed job, and nothing names its SHA-256")
+    elif digest != expected:
+        raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
 
 
 def each_pendingset(
@@ -165,6 +193,7 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
         raise InvalidRecord(
             f"{where} was changed after it was written: ETag {outcome.info.etag}, sealed as {task.etag}"
         )
+    check_digest(context, hashlib.sha256(outcome.body).hexdigest(), task.sha256, where)
     pendingset = decode(PendingSet, outcome.body, where)
     extra = TaskExtra(
         stage=stage.stage, stage_attempt=stage.stage_attempt, task=task.task, attempt=task.attempt, nonce="-"

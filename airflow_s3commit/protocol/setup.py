@@ -77,12 +77,14 @@ def set_up_job(
                 nonce=context.new_id(),
             )
             stored = journal.create(
-                context.store, context.staging_bucket, context.layout.job, record, conditional=conditional
-            )
+                context.store, context.staging_bucket, context.layout.job, record, conditional=conditional,
+                signer=context.signer,
+            )  # fmt: skip
             standing = stored.record
             check_place(standing, context.layout, context.staging_uri(context.layout.job))
             if standing.nonce == record.nonce:
                 written.append((context.layout.job, stored.etag))
+        recorded = context.as_recorded(standing)
         if standing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
         if read_state(context) is None:
@@ -96,7 +98,7 @@ def set_up_job(
             )
             if state.record.nonce == first.nonce:
                 written.append((context.layout.state, state.etag))
-            if _has_ended_meanwhile(context.as_recorded(standing), written):
+            if _has_ended_meanwhile(recorded, written):
                 return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return standing
@@ -146,7 +148,9 @@ def find_job(context: JobContext) -> JobRecord | None:
         InvalidRecord: It is damaged, another job's or destination's, or was copied here.
 
     """
-    stored = journal.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
+    stored = journal.find(
+        context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
+    )
     if stored is None:
         return None
     check_place(stored.record, context.layout, context.staging_uri(context.layout.job))

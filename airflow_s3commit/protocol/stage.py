@@ -102,8 +102,9 @@ def seal_job(
             context.layout.seal,
             record,
             conditional=context.conditional,
+            signer=context.signer,
         )
-        if stored.record.stages != record.stages:
+        if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
         _close(context, current, stored.etag)
     logger.info(
@@ -183,6 +184,7 @@ def _sealed_tasks(
             attempt=task.attempt,
             etag=task.etag,
             counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+            sha256=task.sha256,
         )
         for _, task in sorted(by_task.items())
     ]
@@ -267,6 +269,7 @@ def _seal_record(
                 etag=stored.etag,
                 tasks=len(stored.record.tasks),
                 counts=stored.record.counts,
+                sha256=stored.sha256,
             )
             for stored in loaded
         ],
@@ -275,6 +278,11 @@ def _seal_record(
         created=context.now_ms(),
         nonce=context.new_id(),
     )
+
+
+def _pinned(stage: SealedStage) -> tuple[str, str, str]:
+    # Seals of older versions name no SHA-256.
+    return stage.stage, stage.stage_attempt, stage.etag
 
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:

@@ -158,7 +158,9 @@ def job_facts(context: JobContext) -> JobFacts:
     """Read a job's record and state; a record that cannot be read, or was copied here, is a fact too."""
     job, state, problem = None, None, None
     try:
-        stored = journal.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
+        stored = journal.find(
+            context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
+        )
         if stored is not None:
             job = stored.record
             is_written_here = (job.job_id, job.staging) == (context.job_id, context.layout.staging.uri)

@@ -181,7 +181,9 @@ def find_manifest(context: JobContext) -> ManifestRecord | None:
         InvalidRecord: It is damaged, another job's, or was copied here with its dataset.
 
     """
-    stored = journal.find(context.store, context.bucket, context.layout.manifest, ManifestRecord)
+    stored = journal.find(
+        context.store, context.bucket, context.layout.manifest, ManifestRecord, signer=context.signer
+    )
     if stored is None:
         return None
     where = join_uri(context.bucket, context.layout.manifest)

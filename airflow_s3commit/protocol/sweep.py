@@ -39,6 +39,7 @@ from airflow_s3commit.protocol.orphans import (
 )
 from airflow_s3commit.protocol.recover import recover_job
 from airflow_s3commit.protocol.removal import PendingId, abort_uploads
+from airflow_s3commit.protocol.signing import Signer
 from airflow_s3commit.protocol.staging import (
     JobFacts,
     claims_by_key,
@@ -130,6 +131,7 @@ def sweep(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
+    signer: Signer | None = None,
 ) -> SweepReport:
     """Plan a sweep of a destination and, unless it is a dry run, apply it.
 
@@ -138,7 +140,7 @@ def sweep(
     plan = plan_sweep(store, destination, older_than=older_than, staging_root=staging_root, threads=threads)
     if dry_run:
         return SweepReport(plan=plan, dry_run=True)
-    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads)
+    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads, signer=signer)
 
 
 def apply_sweep(
@@ -148,6 +150,7 @@ def apply_sweep(
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     threads: int = 16,
+    signer: Signer | None = None,
 ) -> SweepReport:
     """Remove what a plan names, as far as it is still dead.
 
@@ -161,11 +164,12 @@ def apply_sweep(
         clock: Where time for records comes from.
         new_id: Where nonces come from.
         threads: How many requests are made at once; 0 makes them in the caller's thread.
+        signer: The key of signed jobs; a job whose record it did not sign is not ended.
 
     """
     root = Destination.parse(plan.staging_root) if plan.staging_root is not None else None
     place = Surroundings(store, Destination.parse(plan.destination), root, threads)
-    run = _Sweep(place, plan, clock or SystemClock(), new_id)
+    run = _Sweep(place, plan, clock or SystemClock(), new_id, signer)
     for job in plan.jobs:
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
@@ -195,6 +199,7 @@ class _Sweep:
     plan: SweepPlan
     clock: Clock
     new_id: Callable[[], str]
+    signer: Signer | None = None
     jobs: list[SweptJob] = field(default_factory=list)
     uploads: int = 0
     bytes: int = 0
@@ -216,8 +221,9 @@ class _Sweep:
         destination = self.place.destination
         layout = Layout(destination, Destination.parse(job.staging), job.job_id)
         context = JobContext(
-            self.place.store, layout, clock=self.clock, new_id=self.new_id, threads=self.place.threads
-        )
+            self.place.store, layout, clock=self.clock, new_id=self.new_id, threads=self.place.threads,
+            signer=self.signer,
+        )  # fmt: skip
         facts = job_facts(context)
         if facts.job is not None:
             context = context.as_recorded(facts.job)

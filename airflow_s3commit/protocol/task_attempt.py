@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClose
 from airflow_s3commit.protocol import journal
 from airflow_s3commit.protocol.context import JobContext, naming
 from airflow_s3commit.protocol.destination import check_relative_path
+from airflow_s3commit.protocol.journal import Stored
 from airflow_s3commit.protocol.layout import unique_name
 from airflow_s3commit.protocol.magic_paths import final_path, is_magic_path
 from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra
@@ -254,10 +255,12 @@ class TaskAttempt:
         )
         if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
             raise DuplicateOutput(f"{self.name} of {self._context.name} was committed by another process")
-        return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored.etag, pending)
+        return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored, pending)
 
 
-def _committed(extra: TaskExtra, location: str, etag: str, pending: list[PendingUpload]) -> CommittedTask:
+def _committed(
+    extra: TaskExtra, location: str, stored: Stored[PendingSet], pending: list[PendingUpload]
+) -> CommittedTask:
     rows = [upload.s3commit.rows if upload.s3commit else None for upload in pending]
     known = [count for count in rows if count is not None]
     return CommittedTask(
@@ -266,8 +269,9 @@ def _committed(extra: TaskExtra, location: str, etag: str, pending: list[Pending
         task=extra.task,
         attempt=extra.attempt,
         location=location,
-        etag=etag,
+        etag=stored.etag,
         files=len(pending),
         bytes=sum(upload.length for upload in pending),
         rows=sum(known) if len(known) == len(rows) else None,
+        sha256=stored.sha256,
     )

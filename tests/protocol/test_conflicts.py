@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -397,7 +398,7 @@ def test_a_forged_plan_deletes_nothing() -> None:
     line = {"key": innocent.key, "size": innocent.size, "etag": innocent.etag}
     forged = lake.store.put(BUCKET, part, lake.get(part) + json.dumps(line).encode() + b"\n")
     record = json.loads(lake.get(summary))
-    record["parts"][0]["etag"] = forged.etag
+    record["parts"][0] |= {"etag": forged.etag, "sha256": sha256(lake.get(part)).hexdigest()}
     lake.store.put(BUCKET, summary, json.dumps(record).encode())
     before = lake.visible()
     with pytest.raises(InvalidRecord, match="in a partition that gets no data"):

@@ -131,6 +131,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     conditional_writes: bool = True
     created: Milliseconds
     nonce: Text
+    signature: Text | None = None
 
 
 class SavedSuccess(Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         context: What the orchestrator said of the job (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
         nonce: Unique to each write.
+        signature: By the committer's key, where jobs are signed.
 
     """
 
@@ -72,6 +73,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     context: dict[Line, Prose] = field(default_factory=dict)
     metrics: dict[Line, Integer] = field(default_factory=dict)
     nonce: Text
+    signature: Text | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return its totals as plain values, without the partitions: small enough for XCom."""

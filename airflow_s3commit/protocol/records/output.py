@@ -78,6 +78,7 @@ class CommittedTask(Struct, frozen=True, kw_only=True):
     files: Count
     bytes: Count
     rows: Count | None = None
+    sha256: Text | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -95,12 +96,13 @@ class CommittedTask(Struct, frozen=True, kw_only=True):
 
 
 class SealedTask(Struct, frozen=True, kw_only=True):
-    """One task attempt that counts; its pendingset's key follows from its ids."""
+    """One task attempt that counts, and its pendingset's digests; that one's key follows from its ids."""
 
     task: Text
     attempt: Text
     etag: Text
     counts: Counts
+    sha256: Text | None = None
 
 
 class StageSealRecord(JobOwned, frozen=True, kw_only=True):
@@ -116,13 +118,14 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class SealedStage(Struct, frozen=True, kw_only=True):
-    """One stage attempt that counts, pinned by its seal's ETag."""
+    """One stage attempt that counts, pinned by its seal's digests."""
 
     stage: Text
     stage_attempt: Text
     etag: Text
     tasks: Count
     counts: Counts
+    sha256: Text | None = None
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):
@@ -133,6 +136,7 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
     partitions: dict[Line, Counts]
     created: Milliseconds
     nonce: Text
+    signature: Text | None = None
 
 
 class SealReference(Struct, frozen=True, kw_only=True):

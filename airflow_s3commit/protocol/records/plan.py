@@ -36,6 +36,7 @@ class PlanPart(Struct, frozen=True, kw_only=True):
     number: Count
     etag: Text
     objects: Count
+    sha256: Text | None = None
 
 
 class PlanRecord(JobOwned, frozen=True, kw_only=True):
@@ -54,6 +55,7 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
         overwritten: How many of them the job overwrites in place.
         digest: Sum over every planned object of a hash of its key, size and ETag: equal for equal sets,
             whatever their order.
+        signature: By the planner's key, where jobs are signed.
 
     """
 
@@ -64,6 +66,7 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     bytes: Count
     overwritten: Count
     digest: Text
+    signature: Text | None = None
 
 
 class PlanReference(Struct, frozen=True, kw_only=True):
