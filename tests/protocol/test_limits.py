@@ -193,7 +193,7 @@ class TestLines:
             list(manifest_files(lake.store, forged))
 
     def test_a_plan_whose_part_is_none(self) -> None:
-        """A planned object that is none, in a part that has the planned ETag, is an invalid record."""
+        """A planned object that is none, in a part that has the planned digests, is an invalid record."""
         lake = Lake()
         lake.put({"dt=1/old.csv": b"old"})
         lake.sealed({"dt=1/a.csv": b"1"}).plan()
@@ -201,7 +201,8 @@ class TestLines:
         plan = journal.load(lake.store, BUCKET, context.layout.plan, PlanRecord).record
         key = context.layout.plan_part(plan.plan_id, 0)
         written = lake.store.put(BUCKET, key, b'{"key": 1}\n')
-        part = msgspec.structs.replace(plan.parts[0], etag=written.etag)
+        digest = hashlib.sha256(b'{"key": 1}\n').hexdigest()
+        part = msgspec.structs.replace(plan.parts[0], etag=written.etag, sha256=digest)
         with pytest.raises(InvalidRecord, match=rf"line 1 of s3://{BUCKET}/{key}"):
             list(planned_objects(context, msgspec.structs.replace(plan, parts=[part])))
 
