@@ -30,10 +30,7 @@ stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark a
 	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose $(ARGS)
 
 images: ## build the images of docker/ and list their sizes; needs Docker; BASE=… is another Debian to start from
-	@for image in spark airflow seaweedfs; do \
-	  docker build --quiet --file docker/Dockerfile --target $$image --tag s3commit-$$image \
-	    --network $(or $(BUILD_NETWORK),default) $(foreach name,BASE SPARK_EXTRA,$(if $($(name)),--build-arg $(name)=$($(name)))) . || exit 1; done
-	@docker image ls --filter reference='s3commit-*:latest' --format '{{.Repository}}  {{.Size}}'
+	@$(foreach name,BASE SPARK_EXTRA BUILD_NETWORK,$(if $($(name)),$(name)=$($(name)))) docker/build-images.sh
 
 stack-docker: $(STAMP) ## the stack in containers, tried out: two nights, one with a worker killed; ARGS=--check
 	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose --docker $(ARGS)

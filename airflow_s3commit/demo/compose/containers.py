@@ -135,8 +135,8 @@ class ContainerStack(Stack):
     def limit(self, service: str, share: float | None) -> None:
         """Give a service at most this share of one processor; None lifts the limit."""
         quota = -1 if share is None else int(share * _PERIOD)
-        container = self.compose("ps", "--quiet", service).strip()
-        _run(["docker", "update", "--cpu-period", str(_PERIOD), "--cpu-quota", str(quota), container])
+        limits = ("--cpu-period", str(_PERIOD), "--cpu-quota", str(quota))
+        _run(["docker", "update", *limits, self._container(service)])
 
     def kill(self, service: str) -> None:
         """Kill every process of a service at once; it stays down until `start`."""
@@ -144,8 +144,8 @@ class ContainerStack(Stack):
         self.compose("kill", service)
 
     def start(self, service: str) -> None:
-        """Start a killed service again."""
-        self.compose("start", service)
+        """Start a killed service again, and it alone: Compose would run again what it once waited for."""
+        _run(["docker", "start", self._container(service)])
         self._killed.discard(service)
 
     def compose(self, *arguments: str) -> str:
@@ -158,6 +158,9 @@ class ContainerStack(Stack):
         published = {_PUBLISHED[key]: str(port) for key, port in self._ports.items()}
         files = ("--env-file", str(self.secrets), "--file", str(self._docker / "compose.yaml"))
         return _run([*self._command, "--project-name", self._project, *files, *arguments], published)
+
+    def _container(self, service: str) -> str:
+        return self.compose("ps", "--all", "--quiet", service).strip()
 
     def _containers(self) -> list[dict[str, Any]]:
         told = self.compose("ps", "--all", "--format", "json")
