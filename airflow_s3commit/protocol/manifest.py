@@ -222,9 +222,15 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
 
     Raises:
         NoSuchKey: The list is gone.
-        InvalidRecord: It was changed.
+        InvalidRecord: It was changed, or lies or leads outside of the job's destination.
 
     """
+    home = Destination.parse(manifest.destination)
+    if manifest.files != join_uri(home.bucket, Layout.of(home, manifest.job_id).manifest_files):
+        raise InvalidRecord(
+            f"the manifest of job {manifest.job_id} on {home.uri} names its list at {manifest.files},"
+            " where no job writes it"
+        )
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
         for piece in _pieces(store, manifest):
@@ -233,7 +239,10 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
         if digest.hexdigest() != manifest.files_sha256:
             raise _changed(manifest)
         spool.seek(0)
-        yield from decode_lines(FileEntry, _lines(spool, manifest), manifest.files)
+        for entry in decode_lines(FileEntry, _lines(spool, manifest), manifest.files):
+            if home.relative(entry.key) is None:
+                raise InvalidRecord(f"{manifest.files} names {entry.key[:200]}, outside of {home.uri}")
+            yield entry
 
 
 def _lines(spool: IO[bytes], manifest: ManifestRecord) -> Iterator[bytes]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.destination import Destination
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.manifest import read_manifest
+from airflow_s3commit.protocol.manifest import manifest_files, read_manifest
 from airflow_s3commit.protocol.records import JobOptions
 from airflow_s3commit.protocol.survey import list_jobs
 from airflow_s3commit.protocol.sweep import sweep
@@ -174,6 +176,23 @@ def test_a_directory_called_after_another_job_makes_nothing_its() -> None:
     theirs.seal()
     theirs.commit()
     assert lake.data().keys() >= {named(path, THEIRS) for path in paths}
+
+
+@pytest.mark.parametrize("what", ["list", "file"])
+def test_a_manifest_leads_nowhere_else(what: str) -> None:
+    """Neither the list that a manifest names nor a file in it is read outside of the job's destination."""
+    lake = Lake()
+    manifest = lake.sealed(FILES).commit()
+    body = lake.store.get(BUCKET, f"{ROOT}_s3commit/manifests/{OURS}.jsonl").body
+    if what == "list":
+        lake.store.put(BUCKET, "trains/list.jsonl", body)
+        forged = msgspec.structs.replace(manifest, files="s3://lake/trains/list.jsonl")
+    else:
+        body = body.replace(ROOT.encode(), b"trains/")
+        lake.store.put(BUCKET, f"{ROOT}_s3commit/manifests/{OURS}.jsonl", body)
+        forged = msgspec.structs.replace(manifest, files_sha256=hashlib.sha256(body).hexdigest())
+    with pytest.raises(InvalidRecord, match=r"where no job writes it|outside of s3://lake/flights/"):
+        list(manifest_files(lake.store, forged))
 
 
 @pytest.mark.parametrize("job_id", ["2013-01-01", "parquet", "dt", "en", "1", "", OURS.upper()])
