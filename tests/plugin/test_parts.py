@@ -86,7 +86,7 @@ def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.M
     """Who asks for another step than the one that is under way does not get that one's answer."""
     begun, release = threading.Event(), threading.Event()
 
-    def end_job(*asked: object) -> str:
+    def end_job(*asked: object, **_: object) -> str:
         *_, step, reason = asked
         if step == "recover":
             begun.set()
