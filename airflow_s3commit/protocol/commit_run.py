@@ -14,6 +14,7 @@ from airflow_s3commit.protocol.progress import Progress
 from airflow_s3commit.protocol.records import JobRecord, PlanRecord, SealRecord, StateRecord
 from airflow_s3commit.protocol.removal import delete_objects
 from airflow_s3commit.protocol.sealed import load_seal
+from airflow_s3commit.protocol.state import pinned_etags
 from airflow_s3commit.store.base import Doomed
 
 __all__ = ["CommitRun", "Overtaken", "Verdict"]
@@ -103,10 +104,11 @@ class CommitRun:
 
         """
         self._check_told(self.plan_etag, state.plan_etag, "plan")
-        if self.keep_replaced:
-            return nothing_planned(self.context, state.seal_etag or "")
+        if self.keep_replaced and state.seal_etag is not None:
+            return nothing_planned(self.context, state.seal_etag)
         try:
-            plan = find_plan(self.context, state.plan_etag)
+            _, plan_etag = pinned_etags(self.context, state)
+            plan = find_plan(self.context, plan_etag)
             if plan is None:
                 raise InvalidRecord(f"{self.context.staging_uri(self.context.layout.plan)} is missing")
         except InvalidRecord as error:

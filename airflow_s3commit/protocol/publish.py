@@ -323,10 +323,9 @@ def _rolling_back(
     context, files = run.context, None
     # A state or plan that is damaged says nothing about the records that the commit goes by, and hinders no
     # upload: it is for somebody to decide, and nothing is undone because of it.
-    job = load_job(context)
+    job, plan = load_job(context), run.pinned_plan(current.record)
     if run.lock is None and job.options.needs_lock:
         run.lock = take_lock(context, settle)
-    plan = run.pinned_plan(current.record)
     try:
         seal = run.pinned_seal(current.record)
         files = seal.counts.files
