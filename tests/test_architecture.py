@@ -69,7 +69,7 @@ def _floor(room: str) -> int:
 
 
 #: Where JSON becomes structs. Elsewhere what is wrong with it would be msgspec's error, not a record's.
-DECODERS = {"protocol/records/codec.py", "protocol/file_list.py"}
+DECODERS = {"protocol/records/codec.py"}
 
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -11,7 +11,7 @@ import msgspec
 from airflow_s3commit.protocol.context import JobContext
 from airflow_s3commit.protocol.layout import partition_of
 from airflow_s3commit.protocol.pendingset import PendingUpload
-from airflow_s3commit.protocol.records import FileEntry, SealRecord
+from airflow_s3commit.protocol.records import FileEntry, SealRecord, decode
 from airflow_s3commit.protocol.sealed import each_pendingset, load_stage_seals
 
 __all__ = ["FileList"]
@@ -70,4 +70,4 @@ class FileList:
 
     def first_keys(self, count: int) -> list[str]:
         """Return the keys of the first ``count`` files."""
-        return [msgspec.json.decode(line, type=FileEntry).key for line in islice(self.lines(), count)]
+        return [decode(FileEntry, line, "a line of the list").key for line in islice(self.lines(), count)]

@@ -7,6 +7,8 @@ that gets another field gets a new file, and one that must mean something else a
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -443,3 +445,25 @@ def test_totals_are_small_enough_for_xcom(name: str) -> None:
 def test_only_appends_of_unique_names_commute(mode: Any, unique: bool, needs: bool) -> None:
     """Every other job takes the destination's lock."""
     assert JobOptions(conflict_mode=mode, unique_filenames=unique).needs_lock is needs
+
+
+def test_threads_that_begin_together_read_alike() -> None:
+    """The first records of a process may be read by many threads at once, as the page does."""
+    program = """
+import sys, threading
+from airflow_s3commit.protocol.records import ManifestRecord, SealRecord, StageSealRecord, decode
+sys.setswitchinterval(1e-6)
+kinds, start, done = (SealRecord, StageSealRecord, ManifestRecord), threading.Barrier(24), []
+bodies = {kind: open(path, "rb").read() for kind, path in zip(kinds, sys.argv[1:])}
+def read(kind):
+    start.wait()
+    done.append(decode(kind, bodies[kind], "x"))
+threads = [threading.Thread(target=read, args=(kinds[n % 3],)) for n in range(24)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == 24
+"""
+    names = ("seal-1-placed", "stage-seal-1-placed", "manifest-1-placed")
+    paths = [str(GOLDEN / f"{name}.json") for name in names]
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", program, *paths], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +22,19 @@ _SHOWN = 500
 
 R = TypeVar("R", bound=Struct)
 
+#: Decoders by type, and the lock that each is made under. msgspec notes what it knows of a struct while it
+#: makes the first decoder; a thread that decodes one at that moment reads half a note, and the process dies.
+_decoders: dict[type[Struct], msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
+
+
+def _decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
+    """Return the decoder of a type, made once, and by one thread at a time."""
+    if kind not in _decoders:
+        with _making:
+            _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+    return _decoders[kind]
+
 
 def largest(kind: type[Struct]) -> int:
     """Return how many bytes a record of a type has at most: nothing longer is read, or written."""
@@ -37,7 +51,7 @@ def encode(record: Struct) -> bytes:
     name = type(record).__name__
     try:
         body = msgspec.json.encode(record)
-        msgspec.json.decode(body, type=type(record))
+        _decoder(type(record)).decode(body)
     except _UNREADABLE as error:
         raise _invalid(f"a {name} cannot be saved", error) from error
     if len(body) > largest(type(record)):
@@ -60,7 +74,7 @@ def decode(kind: type[R], body: bytes, where: str) -> R:
     if not body:
         raise InvalidRecord(f"{where} is empty; a {kind.__name__} was expected")
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _decoder(kind).decode(body)
     except _UNREADABLE as error:
         raise _invalid(f"{where} is not a valid {kind.__name__}", error) from error
 
@@ -77,7 +91,7 @@ def decode_lines(kind: type[R], lines: Iterable[bytes], where: str) -> Iterator[
         InvalidRecord: A line is not of this type, or beyond a limit.
 
     """
-    decoder = msgspec.json.Decoder(kind)
+    decoder = _decoder(kind)
     for number, line in enumerate(lines, start=1):
         try:
             record = decoder.decode(line)
@@ -99,6 +113,7 @@ def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
 
     """
     try:
+        _decoder(kind)
         record = msgspec.convert(dict(mapping), type=kind)
         # Python's text may hold what JSON, and a key, cannot.
         msgspec.json.encode(record)
