@@ -18,28 +18,31 @@ IN_VENV = PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo stack images stack-docker test test-all model bench lint format hashes dist docs clean
+.PHONY: help demo stack images stack-docker check test test-all model bench lint format hashes dist docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; takes about five minutes
-	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m dev.demo $(ARGS)
 
 stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark and S3 until Ctrl-C; ARGS=--check
-	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m dev.stack $(ARGS)
 
 images: ## build the images of docker/ and list their sizes; needs Docker; BASE=… is another Debian to start from
 	@$(foreach name,BASE SPARK_EXTRA BUILD_NETWORK,$(if $($(name)),$(name)=$($(name)))) docker/build-images.sh
 
 stack-docker: $(STAMP) ## the stack in containers, tried out: two nights, one with a worker killed; ARGS=--check
-	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.demo.compose --docker $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m dev.stack --docker $(ARGS)
 
-test: $(STAMP) ## run the tests, S3 server, Spark and Airflow included; ARGS="-k name" picks some
-	@home="$$($(BIN)/python -m airflow_s3commit.demo.java)" && \
+check: lint ## lint, types and the tests that need no server, Java or Airflow: within 90 s, before every commit
+	@$(IN_VENV) $(BIN)/python -m pytest -q -n 2 -p tests.inner_loop $(ARGS)
+
+test: $(STAMP) ## every promise, door and real part once: S3 server, Spark, Airflow; 25 minutes; ARGS="-k name" picks
+	@home="$$($(BIN)/python -m airflow_s3commit.testing.java)" && \
 	  $(IN_VENV) JAVA_HOME="$$home" $(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
-test-all: $(STAMP) ## every test, real Hadoop jobs and the containers included: half an hour and 6 GB of disk more
+test-all: $(STAMP) ## every test: all stops and schedules, models, Hadoop, containers; an hour and 6 GB of disk more
 	@$(MAKE) test ARGS="-m '' $(ARGS)"
 
 model: $(STAMP) ## search the protocol's models with spin; ARGS=--large takes minutes each, a name picks one

@@ -1,11 +1,193 @@
 """Zero-rename S3 commits that Airflow drives.
 
-A Spark stage uploads its output as multipart uploads that nobody completes; one Airflow task completes
-them all. This module stays light: executors and every Airflow process import it.
+A Spark stage uploads its output as multipart uploads that it does not complete; one Airflow task completes
+them all. This is the public face of the package: import from here, and from ``airflow_s3commit.spark``,
+``operators``, ``sensors`` and the other packages and modules beside it; what lies deeper may move. Names are
+imported when they are first used, so that importing the package imports nothing else.
 """
 
 from __future__ import annotations
 
+from airflow_s3commit._deprecated import install
+from airflow_s3commit._lazy import lazy
+
 __version__ = "0.1.0.dev0"
 
-__all__ = ["__version__"]
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from airflow_s3commit.exceptions import (
+        AccessDenied,
+        AlreadyCommitted,
+        AuditFailed,
+        DestinationChanged,
+        DestinationNotEmpty,
+        DidNotHappen,
+        DuplicateOutput,
+        ForeignRecord,
+        InvalidDestination,
+        InvalidOption,
+        InvalidRecord,
+        JobClosed,
+        JobFailed,
+        JobMismatch,
+        LockHeld,
+        NoSuchBucket,
+        NoSuchJob,
+        NoSuchKey,
+        NoSuchUpload,
+        NotReversible,
+        OutcomeUnknown,
+        PreconditionFailed,
+        Refused,
+        S3CommitError,
+        SignatureRefused,
+        StoreRejected,
+        StoreUnsuitable,
+        TooLarge,
+        Unavailable,
+    )
+    from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
+    from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify, verify_manifest
+    from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
+    from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+    from airflow_s3commit.protocol.model.object_options import ObjectOptions
+    from airflow_s3commit.protocol.model.plan import PlanReference
+    from airflow_s3commit.protocol.model.progress import Progress
+    from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealReference
+    from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
+    from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+    from airflow_s3commit.protocol.watch.search import search_manifest
+    from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table
+    from airflow_s3commit.protocol.writer.multipart import OutputFile
+    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+    from airflow_s3commit.reader.table import dataset
+    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.memory import MemoryStore
+    from airflow_s3commit.store.retry import RetryPolicy
+    from airflow_s3commit.store.s3.config import S3Config
+    from airflow_s3commit.store.s3.kms import KmsSigner
+    from airflow_s3commit.store.s3.store import S3Store
+
+__all__ = [
+    "AbortReport",
+    "AccessDenied",
+    "AlreadyCommitted",
+    "AuditFailed",
+    "AuditReport",
+    "AuditRules",
+    "CommittedTask",
+    "Counts",
+    "Destination",
+    "DestinationChanged",
+    "DestinationNotEmpty",
+    "DidNotHappen",
+    "DuplicateOutput",
+    "FileEntry",
+    "ForeignRecord",
+    "HmacSigner",
+    "InvalidDestination",
+    "InvalidOption",
+    "InvalidRecord",
+    "Job",
+    "JobClosed",
+    "JobFailed",
+    "JobMismatch",
+    "JobOptions",
+    "JobReference",
+    "JobWriter",
+    "KmsSigner",
+    "LockHeld",
+    "ManifestRecord",
+    "MemoryStore",
+    "NoSuchBucket",
+    "NoSuchJob",
+    "NoSuchKey",
+    "NoSuchUpload",
+    "NotReversible",
+    "ObjectOptions",
+    "ObjectStore",
+    "OutcomeUnknown",
+    "OutputFile",
+    "PlanReference",
+    "PreconditionFailed",
+    "Progress",
+    "Refused",
+    "RetryPolicy",
+    "S3CommitError",
+    "S3Config",
+    "S3Store",
+    "SealReference",
+    "SignatureRefused",
+    "Signer",
+    "StateRecord",
+    "StoreRejected",
+    "StoreUnsuitable",
+    "SweepReport",
+    "TaskAttempt",
+    "TooLarge",
+    "Unavailable",
+    "VerifyReport",
+    "__version__",
+    "audit",
+    "dataset",
+    "latest_manifest",
+    "manifest_files",
+    "read_manifest",
+    "search_manifest",
+    "sweep",
+    "verify",
+    "verify_manifest",
+    "write_job",
+    "write_table",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "airflow_s3commit.exceptions": (
+                "AccessDenied", "AlreadyCommitted", "AuditFailed", "DestinationChanged",
+                "DestinationNotEmpty", "DidNotHappen", "DuplicateOutput", "ForeignRecord",
+                "InvalidDestination", "InvalidOption", "InvalidRecord", "JobClosed", "JobFailed",
+                "JobMismatch", "LockHeld", "NoSuchBucket", "NoSuchJob", "NoSuchKey", "NoSuchUpload",
+                "NotReversible", "OutcomeUnknown", "PreconditionFailed", "Refused", "S3CommitError",
+                "SignatureRefused", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
+            ),
+            "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
+            "airflow_s3commit.protocol.inspect.verify_dataset": (
+                "VerifyReport", "verify", "verify_manifest",
+            ),
+            "airflow_s3commit.protocol.job": ("Job",),
+            "airflow_s3commit.protocol.metadata.manifests": (
+                "latest_manifest", "manifest_files", "read_manifest",
+            ),
+            "airflow_s3commit.protocol.model.destination": ("Destination",),
+            "airflow_s3commit.protocol.model.job": (
+                "AbortReport", "JobOptions", "JobReference", "StateRecord",
+            ),
+            "airflow_s3commit.protocol.model.manifest": ("FileEntry", "ManifestRecord"),
+            "airflow_s3commit.protocol.model.object_options": ("ObjectOptions",),
+            "airflow_s3commit.protocol.model.plan": ("PlanReference",),
+            "airflow_s3commit.protocol.model.progress": ("Progress",),
+            "airflow_s3commit.protocol.model.seal": ("CommittedTask", "Counts", "SealReference"),
+            "airflow_s3commit.protocol.model.signing": ("HmacSigner", "Signer"),
+            "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
+            "airflow_s3commit.protocol.watch.search": ("search_manifest",),
+            "airflow_s3commit.protocol.write_job": ("JobWriter", "write_job", "write_table"),
+            "airflow_s3commit.protocol.writer.multipart": ("OutputFile",),
+            "airflow_s3commit.protocol.writer.task_attempt": ("TaskAttempt",),
+            "airflow_s3commit.reader.table": ("dataset",),
+            "airflow_s3commit.store.base": ("ObjectStore",),
+            "airflow_s3commit.store.memory": ("MemoryStore",),
+            "airflow_s3commit.store.retry": ("RetryPolicy",),
+            "airflow_s3commit.store.s3.config": ("S3Config",),
+            "airflow_s3commit.store.s3.kms": ("KmsSigner",),
+            "airflow_s3commit.store.s3.store": ("S3Store",),
+        },
+    )  # fmt: skip
+
+install()
+del install

@@ -1,6 +1,6 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-Airflow imports this module whenever ``airflow`` is called, so it defines the commands and imports nothing.
+Airflow imports this module whenever ``airflow`` runs, so it imports nothing but Airflow's own types.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "get_cli_commands"]
 
-#: The commands of the program and what they do, in its words.
+#: The commands of the program, and their summaries.
 COMMANDS: Final[dict[str, str]] = {
     "jobs": "List the jobs under way at a destination.",
-    "show": "Show one job from close by, and what to do next.",
+    "show": "Show one job in detail, and what to do next.",
     "pending": "List pending uploads: whose, how old, what they cost.",
     "commit": "Commit a sealed job: make its output visible.",
     "abort": "Abort a job: nothing of it appears or stays pending.",
@@ -42,14 +42,14 @@ def get_cli_commands() -> list[CLICommand]:
             name=name,
             help=does,
             epilog=_EPILOG.format(name=name),
-            func=lazy_load_command("airflow_s3commit.cli.under_airflow.run"),
+            func=lazy_load_command("airflow_s3commit.cli.airflow.run"),
             args=(
                 _arg(
                     "--aws-conn-id",
                     help="The aws connection of the store. Default: aws_conn_id of the section s3commit",
                 ),
                 _arg("destination", help="The directory of a dataset: s3://bucket/prefix/"),
-                # Everything behind the destination is the program's own.
+                # Everything after the destination belongs to the program.
                 _arg("words", help="Job, options: see below", nargs="..."),
             ),
         )

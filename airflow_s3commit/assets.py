@@ -1,7 +1,7 @@
-"""What a commit tells Airflow's assets, and how consumers turn its partitions into runs of their own.
+"""Asset events of a commit, and the mapper that turns its partitions into runs of consumers.
 
-A commit emits an event for each table asset, and one event for every partition it brought data to for a
-partition asset. These are two assets because Airflow starts ordinary ``schedule=[asset]`` DAGs for events
+A commit emits one event for each table asset, and for a partition asset one event for each partition with new
+files. These are two assets because Airflow starts ordinary ``schedule=[asset]`` DAGs for events
 without a partition key only, and ``PartitionedAssetTimetable`` DAGs for events with one only.
 """
 
@@ -20,17 +20,17 @@ from airflow.partition_mappers.base import PartitionMapper
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.xcom import JsonObject
 
 __all__ = ["HivePathMapper", "announce", "event_extra", "hive_values"]
 
 logger = logging.getLogger(__name__)
 
-#: An event tells of so many partitions; the others are in the manifest.
+#: Partitions with counts in an event; the manifest has them all.
 _MOST_PARTITIONS: Final = 1_000
 
-#: What Airflow's database holds of a partition key.
+#: Characters of a partition key that Airflow's database holds.
 _LONGEST_KEY: Final = 250
 
 
@@ -79,7 +79,7 @@ class HivePathMapper(PartitionMapper):
         """Return the consumer's key for a partition.
 
         :param key: The partition, as the commit named it.
-        :raises ValueError: It is no Hive path, or has not all the columns of the template.
+        :raises ValueError: It is not a Hive path, or lacks a column of the template.
         """
         values = hive_values(key)
         if self.template is None:
@@ -93,7 +93,7 @@ class HivePathMapper(PartitionMapper):
         """Return the date of a consumer's key, at midnight UTC; None if no column is a date.
 
         :param downstream_key: The consumer's key.
-        :raises ValueError: It is not what the template makes, or its date is none.
+        :raises ValueError: It does not match the template, or its date is invalid.
         """
         if self.date_column is None or self.template is None:
             return None
@@ -137,7 +137,7 @@ def hive_values(path: str) -> dict[str, str]:
 
 
 def event_extra(manifest: ManifestRecord) -> JsonObject:
-    """Return what an asset event says of a commit: the manifest's summary, and counts by partition.
+    """Return the ``extra`` of an asset event: the manifest's summary, and counts by partition.
 
     ``partition_counts`` has files, bytes and rows of up to 1,000 partitions; ``partitions`` is how many there
     are, and the manifest has them all.
@@ -163,7 +163,7 @@ def announce(
     """Describe a commit in the events of its assets.
 
     :param events: The task's ``outlet_events``.
-    :param manifest: What was committed.
+    :param manifest: The commit's manifest.
     :param tables: Assets that get one event.
     :param partitions: The asset that gets an event for each partition with new files; without any, or in an
         unpartitioned dataset, it gets the one that Airflow gives to every outlet.

@@ -17,7 +17,7 @@
         ├── InvalidDestination
         ├── InvalidRecord       a record is damaged, or was changed after it was written
         │   ├── ForeignRecord   it is another job's, or was copied here from another place
-    │   ├── SignatureRefused  it is not signed as it must be, or this process holds no key
+        │   ├── SignatureRefused  it has no valid signature, or this process holds no key
         │   └── TooLarge        it is longer than any record of its kind, and was not read
         ├── NoSuchJob
         ├── JobMismatch         the job id is taken by a job with other parameters
@@ -27,9 +27,9 @@
         ├── DestinationNotEmpty conflict mode ``fail`` met data
         ├── DestinationChanged  someone else changed what the plan was made for
         ├── DuplicateOutput     two writers of one key, or one task twice
-        ├── LockHeld            another living job is committing to this destination
+        ├── LockHeld            another live job is committing to this destination
         ├── AuditFailed
-        └── StoreUnsuitable     the store lacks something the protocol stands on
+        └── StoreUnsuitable     the store lacks something the protocol requires
 
 Callers that clean up may do so on `DidNotHappen` and `Refused`, never on `OutcomeUnknown`.
 """
@@ -78,7 +78,7 @@ class DidNotHappen(S3CommitError):
 
 
 class OutcomeUnknown(S3CommitError):
-    """The call may or may not have taken effect: its answer was lost, or it was only half undone.
+    """The call may or may not have taken effect: its response was lost, or it was only partly undone.
 
     Nothing may be deleted or aborted because of it. Run the same step again, or ``recover`` the job.
     """
@@ -206,7 +206,7 @@ class DuplicateOutput(Refused):
 
 
 class LockHeld(Refused):
-    """Another living job holds the commit lock of this destination."""
+    """Another live job holds the commit lock of this destination."""
 
 
 class AuditFailed(Refused):
@@ -214,4 +214,4 @@ class AuditFailed(Refused):
 
 
 class StoreUnsuitable(Refused):
-    """The store does not honour what the protocol stands on, or is not to be reached as it was described."""
+    """The store lacks something the protocol requires, or cannot be reached with these settings."""

@@ -1,6 +1,6 @@
-"""What a commit tells OpenLineage: which dataset it wrote, which version that is, and how much of it.
+"""OpenLineage facets of a commit: the dataset, its version, and counts.
 
-The provider ``apache-airflow-providers-openlineage`` asks for it where it is installed, and nobody else does.
+Only the provider ``apache-airflow-providers-openlineage`` asks for them, where it is installed.
 Datasets are named as OpenLineage's naming of object stores wants it: the namespace ``s3://bucket``, the name
 the directory's key.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 __all__ = ["dataset_name", "lineage_of"]
 
@@ -22,7 +22,7 @@ __all__ = ["dataset_name", "lineage_of"]
 def lineage_of(manifest: ManifestRecord | None) -> OperatorLineage[Any, Any]:
     """Return the lineage of a commit: its destination as an output, with statistics and the job as version.
 
-    :param manifest: What was committed; None if nothing was, which is no lineage.
+    :param manifest: The commit's manifest; None gives empty lineage.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415 - optional
     from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""What the tasks tell Airflow's metrics: how much was committed, aborted and swept, and at what cost.
+"""Metrics that the tasks emit through Airflow: commits, aborts and sweeps, and what they cost.
 
-Every name begins with ``s3commit.``; `METRICS` is all of them. Where Airflow has no metrics configured, the
-calls do nothing. They never fail a task.
+Every name begins with ``s3commit.``; `METRICS` has them all. Without a metrics backend in Airflow the calls
+do nothing. They never fail a task.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination
 
 if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
-    from airflow_s3commit.protocol.records import ManifestRecord
-    from airflow_s3commit.protocol.sweep import SweepReport
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.sweep.apply import SweepReport
 
 __all__ = ["METRICS", "Metric", "commit_counted", "count_abort", "count_retry", "count_sweep"]
 
@@ -61,7 +61,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "s3commit.commit.requests": Metric("counter", "requests", "Requests that commits made, without retries."),
     "s3commit.store.retries": Metric("counter", "requests", "Requests that were sent again, for any reason."),
     "s3commit.store.throttles": Metric(
-        "counter", "requests", "Those that the store had turned away: throttled, or not to be reached."
+        "counter", "requests", "Requests sent again after throttling or a failed connection."
     ),
     "s3commit.aborts": Metric("counter", "jobs", "Jobs that a task aborted."),
     "s3commit.abort.uploads": Metric("counter", "uploads", "Pending uploads that aborts discarded."),
@@ -73,9 +73,9 @@ METRICS: Final[Mapping[str, Metric]] = {
 
 
 def count_retry(error: OutcomeUnknown | Unavailable) -> None:
-    """Tell of a request that is sent again; for `airflow_s3commit.store.retry.RetryPolicy`.
+    """Count a request that is sent again; for `airflow_s3commit.store.retry.RetryPolicy`.
 
-    :param error: How it ended the time before.
+    :param error: The error of the previous attempt.
     """
     from airflow_s3commit.exceptions import Unavailable  # noqa: PLC0415 - its name alone is needed above
 
@@ -86,9 +86,9 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
 
 @contextmanager
 def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None]]:
-    """Tell of a commit and how long the block took, or that it failed.
+    """Count a commit and time the block, or count a failure.
 
-    What is yielded is called with the manifest. A task that is run again on a committed job is told of again.
+    Call the yielded function with the manifest. A retry on a committed job counts again.
 
     :param destination: The job's destination.
     """
@@ -104,7 +104,7 @@ def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None
 
 
 def count_abort(destination: str, uploads: int) -> None:
-    """Tell of an abort.
+    """Count an abort.
 
     :param destination: The job's destination.
     :param uploads: Pending uploads that it discarded.
@@ -115,7 +115,7 @@ def count_abort(destination: str, uploads: int) -> None:
 
 
 def count_sweep(report: SweepReport) -> None:
-    """Tell of a sweep, unless it was a dry run."""
+    """Count a sweep, unless it was a dry run."""
     if report.dry_run:
         return
     tags = _tags(report.plan.destination)
@@ -146,7 +146,7 @@ def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
 
 
 def _tags(destination: str) -> dict[str, str]:
-    """Return what the metrics are told apart by: never the job, of which there is no end."""
+    """Return the tags; never the job, whose values have no bound."""
     place = Destination.parse(destination)
     return {"bucket": place.bucket, "destination": place.prefix.rstrip("/") or "/"}
 
@@ -156,18 +156,18 @@ def _count(name: str, count: int, tags: Mapping[str, str]) -> None:
     if count:
         from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
 
-        _tell(lambda: stats.incr(name, count, tags=dict(tags)))
+        _emit(lambda: stats.incr(name, count, tags=dict(tags)))
 
 
 def _time(name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
     assert METRICS[name].kind == "timer"
     from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
 
-    _tell(lambda: stats.timing(name, milliseconds, tags=dict(tags)))
+    _emit(lambda: stats.timing(name, milliseconds, tags=dict(tags)))
 
 
-def _tell(call: Callable[[], None]) -> None:
+def _emit(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception:
-        logger.warning("A metric could not be told to Airflow", exc_info=True)
+        logger.warning("A metric could not be sent to Airflow", exc_info=True)

@@ -1,4 +1,4 @@
-"""The conflict mode as a DAG's user chooses it: a form field, and a template that knows backfills."""
+"""The conflict mode as a DAG param, and the default template, which replaces in backfills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def conflict_mode_param(default: str = "fail") -> Param:
         title="Where the partitions already have data",
         description=(
             "fail: refuse the commit. append: keep the old files beside the new ones. "
-            "replace: the new files take the place of the old ones. Backfills replace unless told otherwise."
+            "replace: the new files take the place of the old ones. "
+            "Backfills replace unless their conf names a mode."
         ),
     )
 
@@ -42,7 +43,7 @@ def conflict_mode_param(default: str = "fail") -> Param:
 def check_conflict_mode(mode: str) -> str:
     """Return ``mode`` if it is one; it is templated text until a task runs.
 
-    :raises ValueError: It is none of ``fail``, ``append``, ``replace``.
+    :raises ValueError: It is not ``fail``, ``append`` or ``replace``.
     """
     if mode not in CONFLICT_MODES:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""What Airflow's providers manager is told about this package.
+"""The provider entry point that Airflow's providers manager reads.
 
-Imports nothing: every Airflow process loads it, while Airflow itself is still being imported.
+Imports nothing: every Airflow process loads it while Airflow itself is being imported.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _OPTIONS: dict[str, dict[str, str | None]] = {
         "default": "aws_default",
     },
     "poke_interval": {
-        "description": "Seconds between two looks of a sensor or trigger that waits for a manifest.",
+        "description": "Seconds between two searches of a sensor or trigger that waits for a manifest.",
         "version_added": "0.1.0",
         "type": "float",
         "example": "30",
         "default": "60",
     },
     "sweep_age_days": {
-        "description": "Days without a sign of life after which the sweep operator takes a job for dead. "
-        "Longer than any job takes, and than any audit waits for a human.",
+        "description": "Days without a sign of life after which the sweep operator treats a job as dead. "
+        "Longer than any job runs, and than any audit waits for a human.",
         "version_added": "0.1.0",
         "type": "float",
         "example": "14",
@@ -72,11 +72,9 @@ def get_provider_info() -> dict[str, object]:
                 "python-modules": [
                     "airflow_s3commit.operators.setup",
                     "airflow_s3commit.operators.spark_submit",
-                    "airflow_s3commit.operators.collect",
+                    "airflow_s3commit.operators.seal",
                     "airflow_s3commit.operators.audit",
-                    "airflow_s3commit.operators.resolve",
                     "airflow_s3commit.operators.commit",
-                    "airflow_s3commit.operators.shards",
                     "airflow_s3commit.operators.abort",
                     "airflow_s3commit.operators.sweep",
                 ],
@@ -99,8 +97,8 @@ def get_provider_info() -> dict[str, object]:
         ],
         "notifications": ["airflow_s3commit.notifications.abort_uploads.AbortUploadsNotifier"],
         "extra-links": [
-            "airflow_s3commit.links.manifest.ManifestLink",
-            "airflow_s3commit.links.pendingsets.PendingsetsLink",
+            "airflow_s3commit.links.ManifestLink",
+            "airflow_s3commit.links.PendingsetsLink",
         ],
         "cli": ["airflow_s3commit.airflow_commands.get_cli_commands"],
         "config": {"s3commit": {"description": "Commits to S3 without renames.", "options": _OPTIONS}},

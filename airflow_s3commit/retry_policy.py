@@ -1,4 +1,4 @@
-"""Which failures another try can mend, as an Airflow retry policy."""
+"""The retry policy of the commit's tasks: which errors a retry can resolve."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def commit_retry_policy(
 ) -> ExceptionRetryPolicy:
     """Return the policy that decides by outcome. `s3_commit_task_group` gives it to its own tasks.
 
-    A refusal is never tried again: it would be refused again. A store that turned the request away, and a
-    call whose answer was lost, are, after ``delay``: every step of a commit may be run again. So is a wait
-    for another job's lock, after ``lock_delay``. All else is left to the task's own ``retries`` and
-    ``retry_delay``, which also say how often at most.
+    A refusal is not retried: it would be refused again. Throttling, lost connections and unknown outcomes are
+    retried after ``delay``, since every step of a commit may be repeated; so is a wait for another job's
+    lock, after ``lock_delay``. The task's own ``retries`` and ``retry_delay`` apply to all other errors, and
+    ``retries`` limits the number of tries.
 
     :param delay: Time until the next try after throttling, lost connections and unknown outcomes.
     :param lock_delay: Time until the next try when another job holds the destination.
@@ -32,7 +32,7 @@ def commit_retry_policy(
         exception=[f"{_ERRORS}.LockHeld", f"{_ERRORS}.PreconditionFailed"],
         action=RetryAction.RETRY,
         retry_delay=lock_delay,
-        reason="another writer was there first; it will be done by and by",
+        reason="another writer was first; it ends after a while",
     )
     final = RetryRule(
         exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],

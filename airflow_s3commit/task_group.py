@@ -1,4 +1,4 @@
-"""One commit as a task group: setup, stages, conflict resolution, commit, and the teardown wired right."""
+"""One commit as a task group: setup, stages, conflict resolution, commit and teardown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset, RetryPolicy, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from airflow_s3commit.operators.shards import S3CommitFinishOperator
+    from airflow_s3commit.operators.commit import S3CommitFinishOperator
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
+    from airflow_s3commit.protocol.model.destination import Destination
 
 __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
@@ -35,7 +36,7 @@ class SparkStages:
     """Adds stages of one kind to a group: one of them by a call, mapped ones by ``expand``.
 
     :param group: The group.
-    :param fixed: What all instances of a mapped stage have in common.
+    :param fixed: Arguments of all instances of a mapped stage.
     """
 
     def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +53,7 @@ class SparkStages:
         return self._group.add(stage, stage.output)
 
     def partial(self, **kwargs: Any) -> SparkStages:
-        """Fix what all instances of a mapped stage have in common.
+        """Return stages with arguments for all instances of a mapped stage.
 
         :param kwargs: As for one stage.
         """
@@ -82,7 +83,7 @@ class SparkStages:
 
 
 class S3CommitGroup:
-    """The group while it is being built: what stages need, and where they are added.
+    """The group while it is being built: its job, its connection, and its stages.
 
     :param group: The Airflow task group.
     :param setup: The task that sets the job up.
@@ -104,7 +105,7 @@ class S3CommitGroup:
 
     @property
     def manifest(self) -> XComArg:
-        """The summary of the manifest, for tasks behind the group.
+        """The summary of the manifest, for downstream tasks.
 
         :raises RuntimeError: The ``with`` block has not ended, so there is no commit task yet.
         """
@@ -122,7 +123,7 @@ class S3CommitGroup:
         return SparkStages(self)
 
     def add(self, stage: Stage, output: Any = None) -> Stage:
-        """Take a task as a stage.
+        """Add a task as a stage.
 
         :param stage: The task.
         :param output: Its XComs that name stage attempts; None if it has none, and then the commit takes
@@ -152,13 +153,13 @@ class S3CommitGroup:
         audit: dict[str, Any] | None = None,
         shards: int | str | None = None,
     ) -> None:
-        """Add the tasks behind the stages.
+        """Add the tasks downstream of the stages.
 
         :param resolve: Arguments of the resolve task.
         :param commit: Arguments of the commit task.
         :param abort: Arguments of the teardown.
         :param audit: Arguments of the audit task; None leaves it out.
-        :param shards: Into how many mapped tasks the commit is cut; None commits in one task.
+        :param shards: Number of mapped tasks of the commit; None commits in one task.
         :raises ValueError: The group has no stage.
         """
         if not self._stages:
@@ -206,12 +207,13 @@ def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
 def s3_commit_task_group(
     group_id: str = "s3_commit",
     *,
-    destination: str,
+    destination: str | Destination,
     conflict_mode: str = CONFLICT_MODE,
     committer: str = "partitioned",
-    staging: str | None = None,
+    staging: str | Destination | None = None,
     track_pending: str = "task",
     fencing: str = "required",
+    pendingset_format: str = "hadoop-3.4.2",
     object_options: Mapping[str, Any] | None = None,
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
@@ -227,14 +229,14 @@ def s3_commit_task_group(
 ) -> Iterator[S3CommitGroup]:
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
 
-    Stages are added inside the ``with`` block. What they upload becomes visible when ``commit`` runs, or not
-    at all: the teardown aborts a job that did not commit and fails the run::
+    Add stages inside the ``with`` block. Their output becomes visible when ``commit`` runs, or not at all:
+    the teardown aborts a job that did not commit and fails the run::
 
         with s3_commit_task_group("refresh", destination="s3://lake/flights/") as commit:
             commit.spark_submit(application="jobs/flights.py", application_args=["{{ partition_key }}"])
 
     :param group_id: The group's id, and the prefix of its task ids.
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param conflict_mode: ``fail``, ``append`` or ``replace``; by default the param ``conflict_mode``, and
         ``replace`` in backfills. (templated)
     :param committer: ``partitioned`` or ``directory``. (templated)
@@ -244,22 +246,24 @@ def s3_commit_task_group(
         `S3CommitSetupOperator` takes it. (templated)
     :param fencing: ``required``, or ``best-effort`` for stores without conditional writes, likewise.
         (templated)
+    :param pendingset_format: ``hadoop-3.4.2``, or ``hadoop-3.3`` where an older Hadoop is to read the job's
+        pending uploads. (templated)
     :param object_options: Encryption, storage class, ACL, tags and headers of what the job writes, as
         `S3CommitSetupOperator` takes them. (templated)
     :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as
         `S3CommitJobOperator` takes it.
-    :param shards: Commit with so many mapped tasks, from 1 to 1,024, instead of one: a single task completes
-        some thousands of files a second. (templated)
+    :param shards: Number of mapped tasks that commit, from 1 to 1,024; None: one task, which completes some
+        thousands of files a second. (templated)
     :param audit: Rules that the output must keep before any of it becomes visible, as
         `S3CommitAuditOperator` takes them, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
         ``response_timeout``, ``assigned_users`` and ``notifiers``:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
-    :param retries: Retries of setup, resolve, commit and abort. All of them may be run again at any point.
-    :param retry_policy: Which errors of these tasks are worth a retry, and when; None means
-        `commit_retry_policy`. Stages keep their own ways.
-    :param kill_window: Seconds between two looks for uploads of tasks being killed, by the teardown, and by a
-        setup that runs again.
+    :param retries: Retries of setup, resolve, commit and abort, which may be retried at any point.
+    :param retry_policy: Which errors of these tasks are retried, and when; None means `commit_retry_policy`.
+        Stages keep their own retries.
+    :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
+        tasks that are being killed.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -276,6 +280,7 @@ def s3_commit_task_group(
             staging=staging,
             track_pending=track_pending,
             fencing=fencing,
+            pendingset_format=pendingset_format,
             object_options=object_options,
             kill_window=kill_window,
             **connection,
@@ -293,7 +298,7 @@ def s3_commit_task_group(
 
 
 def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell the audit operator's own arguments from the rules."""
+    """Separate the audit operator's own arguments from the rules."""
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}

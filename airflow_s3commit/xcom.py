@@ -1,15 +1,15 @@
-"""What the tasks of one commit hand on through XCom: locations, ETags and counts, never content."""
+"""XComs of a commit's tasks: locations, ETags and counts, never content."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_s3commit.protocol.destination import Destination, join_uri
-from airflow_s3commit.protocol.layout import Layout
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import Layout
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 __all__ = ["JsonObject", "fetched", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
 
@@ -24,7 +24,7 @@ def manifest_uri(destination: str, job_id: str) -> str:
 
 
 def manifest_summary(manifest: ManifestRecord) -> JsonObject:
-    """Return what a reader needs to find and judge a manifest; the files are in the manifest's own list."""
+    """Return a manifest's location, facts and counts; the list of files is in the manifest."""
     return {
         "manifest": manifest_uri(manifest.destination, manifest.job_id),
         "committer": manifest.committer,
@@ -39,8 +39,8 @@ def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]
 
     :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
     :param job_id: The job that they must be of.
-    :raises ValueError: An entry names no stage attempt, because its task was skipped or is none of ours; or
-        it is of another job, because setup was cleared and the stage was not.
+    :raises ValueError: An entry names no stage attempt, because its task was skipped or is of another kind;
+        or it is of another job, because setup was cleared and the stage was not.
     """
     if stages is None:
         return None

@@ -25,8 +25,8 @@ import pycurl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_s3commit import S3Config
     from airflow_s3commit.store.base import Complete
-    from airflow_s3commit.store.s3 import S3Config
 
 __all__ = ["Bare", "Minimal"]
 

@@ -39,10 +39,10 @@ from typing import TYPE_CHECKING, Any
 from cheapest import Bare, Minimal
 from report import Measured, as_markdown, machine, measure, show, write_section
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit import S3Config, S3Store
 from airflow_s3commit.store.base import Complete
-from airflow_s3commit.store.connection import new_client
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit.store.s3.config import new_client
+from airflow_s3commit.testing.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,7 +145,7 @@ def against_null(milliseconds: int, *, quick: bool) -> list[Measured]:
 def against_seaweed(*, quick: bool) -> list[Measured]:
     """Measure on SeaweedFS, where every upload is a real one of 1 KiB and is completed once."""
     rounds, count = (3, 200) if quick else (5, 600)
-    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+    with tempfile.TemporaryDirectory() as folder, S3Server(Path(folder), (BUCKET,)) as server:
         client: Any = new_client(server.config)
         names = itertools.count()
 

@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from report import as_markdown, machine, show, write_section
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.store.counting import counting
-from airflow_s3commit.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,11 +35,9 @@ import msgspec
 from commit_rate import BUCKET, null_server
 from report import as_markdown, machine, show, write_section
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
-from airflow_s3commit.protocol.records import CommittedTask, JobOptions, JobReference
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, S3Config, S3Store
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.testing.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,7 +189,7 @@ class _WithTasks:
 def by_size(sizes: list[int], rounds: int) -> dict[int, list[float]]:
     """Commit real files of each size, in turn; return the commits' milliseconds."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
-    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+    with tempfile.TemporaryDirectory() as folder, S3Server(Path(folder), (BUCKET,)) as server:
         store = S3Store.connect(server.config)
         numbers = itertools.count()
         for _ in range(rounds):

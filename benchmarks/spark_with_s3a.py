@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.demo.java import java_home
+from airflow_s3commit.testing.java import java_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing.s3_server import S3Server
 
 #: Hadoop of PySpark 4.3. No spark-hadoop-cloud of Spark 4.3 is published; 4.1's classes work with its core.
 PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
@@ -53,7 +53,7 @@ _S3A = {
 }
 
 
-def s3a_conf(server: SeaweedServer, jars: Path | None) -> dict[str, str]:
+def s3a_conf(server: S3Server, jars: Path | None) -> dict[str, str]:
     """Return what makes S3A write to a server, with jars of a folder or else of Maven's registry."""
     if jars is not None:
         found = {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
@@ -62,7 +62,7 @@ def s3a_conf(server: SeaweedServer, jars: Path | None) -> dict[str, str]:
     return {**_S3A, "spark.hadoop.fs.s3a.endpoint": server.endpoint_url, **found}
 
 
-def new_session(server: SeaweedServer, conf: dict[str, str]) -> SparkSession:
+def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
     """Start Spark on two cores, with more in its conf; keys are in the environment, not there."""
     os.environ.update(server.environment)
     os.environ["JAVA_HOME"] = str(java_home())
@@ -70,7 +70,7 @@ def new_session(server: SeaweedServer, conf: dict[str, str]) -> SparkSession:
     return SparkSession.builder.master("local[2]").config(map={**_SPARK, **conf}).getOrCreate()
 
 
-def start_session(server: SeaweedServer, jars: Path | None) -> tuple[SparkSession, bool]:
+def start_session(server: S3Server, jars: Path | None) -> tuple[SparkSession, bool]:
     """Start Spark with S3A, or say why it has to do without."""
     try:
         spark = new_session(server, s3a_conf(server, jars))

@@ -48,11 +48,11 @@ from report import machine, show, write_section
 from spark_with_s3a import PACKAGES, start_session
 from write_startup import startup
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit import S3Store
 from airflow_s3commit.spark import register
-from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT, count_rows
-from airflow_s3commit.store.base import Doomed
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit.spark.session import BATCHES_BY_COUNT, count_rows
+from airflow_s3commit.store.base import ObjectToDelete
+from airflow_s3commit.testing.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def flights(spark: SparkSession, case: Case, tasks: int) -> DataFrame:
     return kept
 
 
-def store_of(server: SeaweedServer) -> S3Store:
+def store_of(server: S3Server) -> S3Store:
     """Return a store on the server."""
     return S3Store.connect(server.config)
 
@@ -191,7 +191,7 @@ def to_s3a(frame: DataFrame, name: str) -> None:
     frame.write.partitionBy("dt").parquet(f"s3a://{BUCKET}/{name}")
 
 
-def stored(server: SeaweedServer, committer: str | None = None) -> Callable[[str], tuple[int, int]]:
+def stored(server: S3Server, committer: str | None = None) -> Callable[[str], tuple[int, int]]:
     """Return what looks at the store, and at who committed if ``_SUCCESS`` is to be S3A's."""
 
     def collect(name: str) -> tuple[int, int]:
@@ -206,7 +206,7 @@ def stored(server: SeaweedServer, committer: str | None = None) -> Callable[[str
     return collect
 
 
-def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: SeaweedServer) -> None:
+def in_turn(writers: list[Writer], frame: DataFrame, meter: Meter, server: S3Server) -> None:
     """Let each writer have its turn in every round it is in, another one first each time; one warms up."""
     for number in range(max(writer.rounds for writer in writers) + 1):
         at = number % len(writers)
@@ -233,10 +233,10 @@ def _turn(writer: Writer, frame: DataFrame, meter: Meter, *, counted: bool) -> N
         writer.files, writer.bytes = found
 
 
-def _empty(server: SeaweedServer) -> None:
+def _empty(server: S3Server) -> None:
     """Remove what was written, so that the next one finds the same server."""
     store = store_of(server)
-    doomed = [Doomed(info.key) for info in store.list_objects(BUCKET, "")]
+    doomed = [ObjectToDelete(info.key) for info in store.list_objects(BUCKET, "")]
     for at in range(0, len(doomed), 1_000):
         assert not store.delete_many(BUCKET, doomed[at : at + 1_000])
 
@@ -246,7 +246,7 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
     rows, rounds = (400_000, 1) if options.quick else (options.rows, options.rounds)
     arrangements = [arranged for arranged in (False, True) if NAMES[arranged] in options.only]
     sections: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, SeaweedServer(Path(folder), (BUCKET,)) as server:
+    with tempfile.TemporaryDirectory() as folder, S3Server(Path(folder), (BUCKET,)) as server:
         disk = Path(folder, "spark")
         spark, with_s3a = start_session(server, options.jars)
         register(spark)

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from report import as_markdown, show
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit import Job, JobOptions, S3Store
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.table_plan import plan_table
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit.spark.plan import plan_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing.s3_server import S3Server
 
 __all__ = ["startup"]
 
@@ -31,7 +29,7 @@ COMMITTERS = ("magic", "partitioned")
 RUNS = 11
 
 
-def startup(spark: SparkSession, server: SeaweedServer, figures: dict[str, float], *, to_stderr: bool) -> str:
+def startup(spark: SparkSession, server: S3Server, figures: dict[str, float], *, to_stderr: bool) -> str:
     """Measure tasks of one row, print a table, add to ``figures``, and return the table as Markdown.
 
     To be called before anything else has used this package in the session's workers.
@@ -86,40 +84,34 @@ def _task(
         from time import perf_counter, process_time  # noqa: PLC0415
 
         began, cpu = perf_counter(), process_time()
-        cold = "airflow_s3commit.spark.write_task" not in sys.modules
+        cold = "airflow_s3commit.spark.task" not in sys.modules
 
         import pickle  # noqa: PLC0415
 
         import pyarrow as pa  # noqa: PLC0415
         from pyspark import TaskContext  # noqa: PLC0415
 
-        from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
-        from airflow_s3commit.spark.executor_store import store_of_process  # noqa: PLC0415
-        from airflow_s3commit.spark.session import StoreSettings  # noqa: PLC0415
-        from airflow_s3commit.spark.write_task import TaskIds, write_task  # noqa: PLC0415
+        from airflow_s3commit import Job  # noqa: PLC0415
+        from airflow_s3commit.spark.session import store_of_process  # noqa: PLC0415
+        from airflow_s3commit.spark.task import TaskIds, write_task  # noqa: PLC0415
+        from airflow_s3commit.store.credentials import StoreAddress  # noqa: PLC0415
+        from airflow_s3commit.store.forwarding import ForwardingStore  # noqa: PLC0415
 
-        class TimedStore:
+        class TimedStore(ForwardingStore):
             """Passes calls on and adds up how long they take; each is waited for."""
 
             def __init__(self, inner: Any) -> None:
-                self.inner = inner
+                super().__init__(inner)
                 self.seconds = 0.0
 
-            def __getattr__(self, name: str) -> Any:
-                found = getattr(self.inner, name)
-                if not callable(found):
-                    return found
+            def forward(self, verb: str, bucket: str, key: str, make: Any) -> Any:
+                at = perf_counter()
+                try:
+                    return super().forward(verb, bucket, key, make)
+                finally:
+                    self.seconds += perf_counter() - at
 
-                def call(*args: Any, **named: Any) -> Any:
-                    at = perf_counter()
-                    try:
-                        return found(*args, **named)
-                    finally:
-                        self.seconds += perf_counter() - at
-
-                return call
-
-        store = TimedStore(store_of_process(StoreSettings(*settings)))
+        store = TimedStore(store_of_process(StoreAddress(*settings[:2], path_style=settings[2])))
         plan, options, reference = pickle.loads(sent)
         marks = []
 

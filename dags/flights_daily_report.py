@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import Asset, CronPartitionTimetable, Param, PartitionedAssetTimetable, dag, task
 
 from airflow_s3commit.assets import HivePathMapper
-from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from airflow_s3commit.sensors import S3SuccessManifestSensor
 
 DAY = "{{ partition_key or params.day or ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
@@ -26,9 +26,8 @@ def flights_by_carrier(manifest: dict[str, Any], day: str) -> dict[str, int]:
     """Count each carrier's flights in the day's files, each read as it was committed or not at all."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - kept out of DAG parsing
 
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
-    from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-    from airflow_s3commit.protocol.manifest import manifest_files, read_manifest  # noqa: PLC0415
+    from airflow_s3commit import Destination, manifest_files, read_manifest  # noqa: PLC0415
+    from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
 
     hook = S3CommitHook()
     destination = Destination.parse(manifest["destination"])
@@ -51,18 +50,14 @@ def commit_that_brought(day: str, destination: str, *, triggering_asset_events: 
     events = [event for told in (triggering_asset_events or {}).values() for event in told]
     if events:
         return dict(max((event.extra for event in events), key=lambda extra: extra["committed"]))
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415 - kept out of DAG parsing
-    from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-    from airflow_s3commit.sensors.search import ManifestSearch  # noqa: PLC0415
-    from airflow_s3commit.sensors.view import DestinationView  # noqa: PLC0415
-    from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415
+    from airflow_s3commit import search_manifest  # noqa: PLC0415 - kept out of DAG parsing
+    from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
     from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
-    view = DestinationView(S3CommitHook().store, Destination.parse(destination))
-    look = ManifestSearch(view, Wanted.of(partitions=[f"dt={day}"])).look()
-    if look.manifest is None:
-        raise ValueError(f"No commit has brought {day} to {destination}: {look.seen}")
-    return manifest_summary(look.manifest)
+    manifest = search_manifest(S3CommitHook().store, destination, partitions=[f"dt={day}"])
+    if manifest is None:
+        raise ValueError(f"No commit has brought {day} to {destination}")
+    return manifest_summary(manifest)
 
 
 PARAMS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import Asset, CronPartitionTimetable, Param, dag
 
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group
 

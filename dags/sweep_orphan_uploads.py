@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import Param, dag
 
-from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+from airflow_s3commit.operators import S3CommitSweepOperator
 
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 

@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
-from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import RetryPolicy, S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from airflow_s3commit.testing import S3Server
+
+pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
 
 #: The bucket on the shared server. Tests keep apart by prefix: a bucket costs the server seven volumes.
 BUCKET = "lake"
 
 
 @pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
-    """Run one SeaweedFS for the whole session (under xdist: one a worker)."""
-    with SeaweedServer(tmp_path_factory.mktemp("seaweed"), (BUCKET,)) as server:
-        yield server
+def seaweed(s3_server: S3Server) -> S3Server:
+    """Return the session's S3 server."""
+    return s3_server
 
 
 @pytest.fixture(scope="session")
-def seaweed_store(seaweed: SeaweedServer) -> S3Store:
+def seaweed_store(seaweed: S3Server) -> S3Store:
     """Return a store on the session's SeaweedFS, with its administrator's keys."""
     return S3Store.connect(seaweed.config, retry=RetryPolicy(deadline=20.0))
 

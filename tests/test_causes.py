@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from airflow_s3commit.causes import add_failure, ending, run_all, undoing, whole_text
+from airflow_s3commit._causes import add_failure, ending, run_all, undoing, whole_text
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 
 _Guard = Callable[[Callable[[], object], str, str], AbstractContextManager[None]]

@@ -1,7 +1,7 @@
-"""``s3commit``: looking at jobs, finishing them, cleaning up after them, from a terminal or a script."""
+"""The command line ``s3commit``: inspects jobs, finishes them and cleans up after them."""
 
 from __future__ import annotations
 
-from airflow_s3commit.cli.program import main
+from airflow_s3commit.cli.app import main
 
 __all__ = ["main"]

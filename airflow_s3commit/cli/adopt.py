@@ -1,4 +1,4 @@
-"""Adopt: finishing or aborting what Hadoop's own S3A committers left."""
+"""Adopt: finishes or discards jobs of Hadoop's own S3A committers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import RenderableType
-from rich.text import Text
 
-from airflow_s3commit.cli.command import store_command
+from airflow_s3commit._causes import described
+from airflow_s3commit._format import moment, number, several, size
+from airflow_s3commit.cli.command import Session, as_duration, as_uri, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.finish import told_of_ending
-from airflow_s3commit.cli.output import Column, facts, table
-from airflow_s3commit.cli.parameters import as_duration, as_uri
-from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import moment, number, plain, several, size
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.hadoop import adopt as adopt_job
-from airflow_s3commit.protocol.hadoop import clean_up_hadoop_job, find_hadoop_jobs, rehearse_adoption
-from airflow_s3commit.protocol.hadoop_files import directory_files, job_id_of
-from airflow_s3commit.protocol.hadoop_status import HadoopJob, classify, examine, find_hadoop_job
-from airflow_s3commit.protocol.records import JobOptions
-
-__all__ = ["adopt"]
+from airflow_s3commit.cli.lifecycle import report_ending
+from airflow_s3commit.cli.report import NOT_APPLIED, Column, Facts, Line, Table
+from airflow_s3commit.protocol.adoption.adopt import adopt as adopt_job
+from airflow_s3commit.protocol.adoption.adopt import clean_up_hadoop_job, find_hadoop_jobs, rehearse_adoption
+from airflow_s3commit.protocol.hadoop.files import directory_files, job_id_of
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine, find_hadoop_job
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions
 
 
 @store_command(
@@ -42,14 +37,17 @@ __all__ = ["adopt"]
     confirms=True,
 )
 @click.option(
-    "--commit", "to_commit", is_flag=True, help="Finish the job: complete what its tasks committed."
+    "--commit", "to_commit", is_flag=True, help="Finish the job: complete the uploads of its committed tasks."
 )
-@click.option("--abort", "to_abort", is_flag=True, help="Discard the job: abort every upload of it.")
+@click.option("--abort", "to_abort", is_flag=True, help="Discard the job: abort all of its uploads.")
 @click.option(
-    "--clean-up", "to_clean", is_flag=True, help="Remove what a successful job left; what it published stays."
+    "--clean-up",
+    "to_clean",
+    is_flag=True,
+    help="Remove the leftovers of a successful job; its published files stay.",
 )
 @click.option("--apply", "apply", is_flag=True, help="Do it. Without this it is a dry run.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done; the default.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be done; the default.")
 @click.option(
     "--pendingsets",
     type=as_uri,
@@ -61,23 +59,25 @@ __all__ = ["adopt"]
     type=click.Choice(["append", "replace", "fail"]),
     default="append",
     show_default=True,
-    help="What happens to data that is there already.",
+    help="What happens to existing data.",
 )
-@click.option("--expect-tasks", type=int, help="How many tasks the job had; another number is refused.")
+@click.option("--expect-tasks", type=int, help="The number of tasks of the job; any other number is refused.")
 @click.option(
-    "--accept-partial", is_flag=True, help="Commit although task numbers are missing: publish what is there."
+    "--accept-partial",
+    is_flag=True,
+    help="Commit although task numbers are missing: publish the tasks that exist.",
 )
 @click.option(
     "--older-than",
     type=as_duration,
     metavar="DURATION",
     default="0s",
-    help="Refuse a job with a sign of life since then: it may be alive. Without it you know that it is dead.",
+    help="Refuse a job with a sign of life within this time. The default takes your word that it is dead.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="End what may be alive, and pass over files that cannot be read, where no committed file is lost.",
+    help="End a job that may be alive, and skip unreadable files if that loses no committed file.",
 )
 def adopt(
     session: Session,
@@ -97,8 +97,8 @@ def adopt(
     """Finish, or discard, a job that Hadoop's S3A committers left when their driver died.
 
     Without --commit or --abort it lists the jobs of the magic committer. The Hadoop job must be dead. A dry
-    run unless --apply is given; it decides as the real run does. May be run again at any time: it goes on
-    where it was left. A successful job is neither finished nor discarded: --clean-up removes its leftovers.
+    run unless --apply is given; it decides as the real run does. May be repeated: it continues where the last
+    run stopped. A successful job is neither finished nor discarded: --clean-up removes its leftovers.
     """
     if to_commit + to_abort + to_clean > 1 or (apply and dry_run):
         raise click.UsageError(
@@ -131,7 +131,7 @@ def adopt(
     )
     with session.output.completing("adopting") as progress:
         ended = adopt_job(session.store, session.destination.uri, progress=progress, **asked)
-    return told_of_ending(session, ended)
+    return report_ending(session, ended)
 
 
 def _options(session: Session, pendingsets: str | None, conflict_mode: str) -> JobOptions:
@@ -150,8 +150,7 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
     value = {"destination": session.destination.uri, "jobs": [_plain(job) for job in found]}
     if not found:
         what = f"Hadoop left no job at {session.destination.uri}; a staging committer's needs --pendingsets"
-        session.output.result(value, Text(plain(what)))
-        return ExitCode.OK
+        return session.output.result(value, Line(what))
     columns = (
         Column("job"),
         Column("is"),
@@ -162,7 +161,7 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
         Column("last written", room=100),
         Column("directory", room=150, whole=False),
     )
-    rows = (
+    rows = [
         [
             job.job_id,
             classify(job).status,
@@ -174,9 +173,8 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
             job.prefix,
         ]
         for job in found
-    )
-    session.output.result(value, table(columns, rows, width=session.output.width), *_doubts(found))
-    return ExitCode.OK
+    ]
+    return session.output.result(value, Table(columns, rows), *_doubts(found))
 
 
 def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
@@ -189,14 +187,13 @@ def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
         "job_id": session.job_id,
         "destination": session.destination.uri,
         "job": _plain(job) if job is not None else None,
-        "refused": f"{type(refused).__name__}: {refused}" if refused is not None else None,
+        "refused": described(refused) if refused is not None else None,
     }
     if job is None:
         words = (
             f"Hadoop job {session.job_id} left nothing at {session.destination.uri}, or was adopted before"
         )
-        session.output.result(value, Text(plain(words)))
-        return ExitCode.FINDINGS
+        return session.output.result(value, Line(words), ok=False)
     effect = (
         f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
         f" of {several(job.pendingsets, 'task')}"
@@ -206,10 +203,10 @@ def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
         f", and take back {several(job.published + job.others_published, 'object')}"
     )
     verdict = classify(job, older_than=asked["older_than"])
-    session.output.result(
+    return session.output.result(
         value,
-        Text("dry run: nothing was changed; --apply does it", style="yellow"),
-        facts(
+        NOT_APPLIED,
+        Facts(
             [
                 ("job", job.job_id),
                 ("directory", job.prefix),
@@ -217,50 +214,47 @@ def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
                 ("would", effect if refused is None else "nothing: it is refused"),
             ]
         ),
-        Text(plain(str(refused)), style="red") if refused is not None else None,
+        *([Line(refused, "red")] if refused is not None else []),
         *_doubts([job]),
+        ok=refused is None and not (asked["commit"] and job.lost),
     )
-    return ExitCode.FINDINGS if refused is not None or (asked["commit"] and job.lost) else ExitCode.OK
 
 
 def _clean_up(session: Session, job_id: str, *, apply: bool) -> ExitCode:
-    """Remove what a successful job left, or say what is left."""
+    """Remove the leftovers of a successful job, or report them."""
     value: dict[str, Any] = {"would": "clean up", "job_id": job_id, "destination": session.destination.uri}
     if not apply:
         job = find_hadoop_job(session.store, session.destination, job_id)
         verdict = classify(job) if job is not None else None
         words = "it left nothing" if verdict is None else f"it is {verdict.status}: {verdict.reason}"
-        is_sound = verdict is None or verdict.status == "successful"
-        session.output.result(
+        return session.output.result(
             {**value, "dry_run": True, "job": _plain(job) if job is not None else None},
-            Text("dry run: nothing was changed; --apply does it", style="yellow"),
-            Text(plain(words)),
+            NOT_APPLIED,
+            Line(words),
+            ok=verdict is None or verdict.status == "successful",
         )
-        return ExitCode.OK if is_sound else ExitCode.FINDINGS
     session.output.confirm(
         f"Remove what Hadoop job {job_id} left at {session.destination.uri}?", yes=session.yes
     )
     with session.output.working("cleaning up"):
         uploads = clean_up_hadoop_job(session.store, session.destination.uri, job_id)
-    session.output.result(
+    return session.output.result(
         {**value, "result": "cleaned up", "uploads": uploads},
-        Text(
+        Line(
             f"removed what {job_id} left: {several(uploads, 'upload')} discarded, nothing published changed"
         ),
     )
-    return ExitCode.OK
 
 
-def _doubts(found: list[HadoopJob]) -> Iterator[RenderableType]:
+def _doubts(found: list[HadoopJob]) -> Iterator[Line]:
     for job in found:
         if job.gaps:
             words = (
                 f"{job.job_id}: {job.gaps} task numbers have no pendingset: {job.missing_words};"
                 " see that all its tasks were done"
             )
-            yield Text(plain(words), style="yellow")
-        for damage in job.damaged:
-            yield Text(plain(f"{job.job_id}: {damage}"), style="red")
+            yield Line(words, "yellow")
+        yield from (Line(f"{job.job_id}: {damage}", "red") for damage in job.damaged)
 
 
 def _found(session: Session, pendingsets: str | None) -> list[HadoopJob]:

@@ -1,28 +1,172 @@
-"""How a command is made: its arguments, the options that all share, its help, and what becomes of errors."""
+"""How a command is made: its arguments and shared options, its session, its help, and its errors."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import click
 
-from airflow_s3commit.cli.advice import after_error
-from airflow_s3commit.cli.connect import Connection, Door, store_options
+from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
-from airflow_s3commit.cli.log import told_to
-from airflow_s3commit.cli.output import Declined, Output
-from airflow_s3commit.cli.parameters import (
-    DescribedArgument,
-    SectionedOption,
-    as_destination,
-    as_job_id,
-)
-from airflow_s3commit.cli.session import Session
+from airflow_s3commit.cli.output import Declined, Output, logged_to
+from airflow_s3commit.cli.store_options import Connection, SectionedOption, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.present.next_steps import CommandLines, after_error
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.destination import Destination, split_uri
+from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import with_headers
 
-__all__ = ["StoreCommand", "store_command"]
+_SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
+
+T = TypeVar("T")
+
+
+def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a click type of a function: what it refuses is a mistake in the command line."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except (S3CommitError, ValueError) as error:
+            raise click.BadParameter(str(error)) from error
+
+    return checked
+
+
+def seconds_of(text: str) -> float:
+    """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: It is not a duration with units.
+
+    """
+    found = _DURATION.findall(text)
+    if not found or _DURATION.sub("", text).strip():
+        raise ValueError(f"{text!r} is no length of time; write 7d, 12h, 90m, 30s, or 1d12h")
+    return sum(float(count) * _SECONDS[unit] for count, unit in found)
+
+
+def _uri(text: str) -> str:
+    split_uri(text)
+    return text
+
+
+def _stage(text: str) -> tuple[str, str]:
+    stage, _, attempt = text.rpartition(":")
+    try:
+        return check_id(stage, "stage"), check_attempt_id(attempt, "stage attempt")
+    except S3CommitError as error:
+        raise click.BadParameter(f"{error}; write it as stage:attempt") from error
+
+
+#: Types of arguments and options.
+as_destination = _checked(Destination.parse)
+as_duration = _checked(seconds_of)
+as_job_id = _checked(check_id)
+as_stage = _checked(_stage)
+as_uri = _checked(_uri)
+
+
+class DescribedArgument(click.Argument):
+    """A positional argument that the help explains."""
+
+    section = "Arguments"
+
+    def __init__(self, *args: Any, description: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.description = description
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:  # noqa: ARG002 - click's signature
+        """Return the name and the description for the help."""
+        return self.metavar or self.human_readable_name, self.description
+
+
+@dataclass
+class Session:
+    """One run of a command.
+
+    Attributes:
+        connection: How to reach the store.
+        output: Where results and messages go.
+        destination: The destination that the command is about.
+        job_id: The job that it is about, if it takes one.
+        staging_root: Where jobs keep their records, if not below the destination.
+        yes: Whether ``--yes`` was given.
+        provider: Opens the store and finds the signing keys.
+
+    """
+
+    connection: Connection
+    output: Output
+    destination: Destination
+    job_id: str | None
+    staging_root: Destination | None
+    yes: bool
+    provider: StoreProvider
+
+    def __post_init__(self) -> None:
+        # Users copy what they see, and that may be the job's own directory below the staging root.
+        name = f"{MAGIC_PREFIX}{self.job_id}/"
+        root = self.staging_root
+        if root is not None and self.job_id is not None and f"/{root.prefix}".endswith(f"/{name}"):
+            root = Destination(root.bucket, root.prefix.removesuffix(name))
+        self.staging_root = None if root == self.destination else root
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The store, opened when it is first needed."""
+        store = self.provider.open(self.connection)
+        return with_headers(store, self.connection.object_options.of_records)
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Signs the records of jobs, and verifies them before a command acts on one."""
+        return self.provider.signer()
+
+    @property
+    def layout(self) -> Layout:
+        """The keys of the job."""
+        assert self.job_id is not None
+        return Layout.of(self.destination, self.job_id, self.staging_root)
+
+    @property
+    def context(self) -> JobContext:
+        """The job, for functions that only read."""
+        return JobContext(self.store, self.layout)
+
+    @property
+    def commands(self) -> CommandLines:
+        """Composes other command lines about the same destination, job and store."""
+        return CommandLines(
+            self.destination,
+            self.job_id,
+            self.staging_root,
+            self.provider.program,
+            (*self.connection.arguments(), *self.provider.arguments),
+        )
+
+    def job(self, *, lock_wait: float = 60.0) -> Job:
+        """Return the job; sends no request."""
+        layout = self.layout
+        reference = JobReference(
+            job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
+        )
+        return Job.at(self.store, reference, lock_wait=lock_wait, signer=self.signer)
+
 
 Body = Callable[..., ExitCode]
 
@@ -53,16 +197,16 @@ def store_command(
     staging: bool = True,
     confirms: bool = False,
 ) -> Callable[[Body], StoreCommand]:
-    """Make a command of a function, which gets a `Session` and the command's own options.
+    """Turn a function of a `Session` and the command's own options into a command.
 
-    Its docstring is the help. Errors of the package end the command with a message and the exit code that
-    belongs to them.
+    The function's docstring is the help. An exception of the package ends the command with its message and
+    its exit code.
 
     Args:
-        name: What it is called.
-        summary: What it does, in some sixty characters.
-        examples: Command lines, shown at the end of the help.
-        job: Whether it takes a job's id.
+        name: The name of the command.
+        summary: What it does, in about sixty characters.
+        examples: Command lines for the end of the help.
+        job: Whether it takes the id of a job.
         staging: Whether it takes ``--staging``.
         confirms: Whether it asks before it destroys something, and takes ``--yes``.
 
@@ -76,7 +220,7 @@ def store_command(
                 *_arguments(job),
                 *own,
                 *_shared(staging=staging, confirms=confirms),
-                *store_options(),
+                *store_options.options(),
                 *_outputs(),
             ],
             callback=_runner(function),
@@ -90,22 +234,22 @@ def store_command(
 
 
 def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
-    """Run a command's function, and turn its errors into words and an exit code."""
+    """Run a command's function; report its errors and return its exit code."""
     try:
         return function(session, **values)
     except BrokenPipeError:
         session.output.discard()
         return ExitCode.BROKEN_PIPE
     except Declined:
-        told = {"type": "Declined", "outcome": "did_not_happen"}
-        told["message"] = "you said no: nothing was deleted or discarded"
-        return session.output.failure(told, ExitCode.FINDINGS)
+        failure = {"type": "Declined", "outcome": "did_not_happen"}
+        failure["message"] = "you said no: nothing was deleted or discarded"
+        return session.output.failure(failure, ExitCode.FINDINGS)
     except S3CommitError as error:
-        steps = after_error(error, session)
-        return session.output.failure(_told(error, session), exit_code(error), steps, error)
+        steps = after_error(error, session.commands)
+        return session.output.failure(_described(error, session), exit_code(error), steps, error)
 
 
-def _told(error: S3CommitError, session: Session) -> dict[str, Any]:
+def _described(error: S3CommitError, session: Session) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "outcome": outcome(error),
@@ -127,9 +271,9 @@ def _runner(function: Body) -> Callable[..., ExitCode]:
             values.pop("job_id", None),
             values.pop("staging_root", None),
             values.pop("yes", False),
-            click.get_current_context().find_object(Door),
+            click.get_current_context().find_object(StoreProvider) or store_options.own_provider(),
         )
-        with told_to(session.output):
+        with logged_to(session.output):
             return run(session, function, values)
 
     return callback
@@ -165,13 +309,15 @@ def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
                 ["--staging", "staging_root"],
                 type=as_destination,
                 metavar="URI",
-                help="Where jobs have their records, if not below DEST (the job option staging).",
+                help="Where jobs keep their records, if not below DEST (the job option staging).",
             )
         )
     if confirms:
         options.append(
             click.Option(
-                ["--yes", "-y", "yes"], is_flag=True, help="Don't ask. (Without a terminal nobody is asked.)"
+                ["--yes", "-y", "yes"],
+                is_flag=True,
+                help="Don't ask for confirmation. (Without a terminal there is no question.)",
             )
         )
     return options
@@ -182,7 +328,5 @@ def _outputs() -> list[click.Option]:
         SectionedOption(
             ["--json", "as_json"], is_flag=True, section="Output", help="Write one JSON object, for scripts."
         ),
-        SectionedOption(
-            ["--debug"], is_flag=True, section="Output", help="Show where errors come from, and what is done."
-        ),
+        SectionedOption(["--debug"], is_flag=True, section="Output", help="Show tracebacks and debug logs."),
     ]

@@ -1,4 +1,4 @@
-"""What the program's exit status says, for scripts to decide by."""
+"""The exit codes of the program, for scripts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import signal
 from enum import IntEnum
 
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
-
-__all__ = ["EXIT_CODES_HELP", "ExitCode", "exit_code", "outcome"]
 
 
 class ExitCode(IntEnum):
@@ -26,12 +24,12 @@ class ExitCode(IntEnum):
 
 #: Code and meaning, as the help shows them.
 EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
-    ("0", "It is done; or it was looked at, and all is well."),
+    ("0", "Done; or examined, and all is well."),
     (
         "1",
         "Something was found: differences, failed checks, nothing committed. Also: you said no.",
     ),
-    ("2", "The command line is not right."),
+    ("2", "The command line is not valid."),
     ("3", "Refused by a rule of the protocol; the same call will be refused again."),
     (
         "4",

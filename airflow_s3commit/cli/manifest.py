@@ -1,4 +1,4 @@
-"""Manifest: what a job committed."""
+"""Manifest: shows what a job committed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import RenderableType
-from rich.text import Text
 
-from airflow_s3commit.cli.command import store_command
+from airflow_s3commit._format import moment, number, several, size
+from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.output import Column, NextStep, facts, table
-from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import amount, moment, number, plain, several, size
+from airflow_s3commit.cli.report import Column, Facts, Line, Table, View
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files, read_manifest
-from airflow_s3commit.protocol.records import Counts, FileEntry, ManifestRecord
+from airflow_s3commit.present.facts import amount
+from airflow_s3commit.present.next_steps import NextStep
+from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
+from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.seal import Counts
 
-__all__ = ["latest_or_none", "manifest"]
-
-#: So many partitions are shown; --json has all.
+#: Partitions that are shown.
 _SHOWN = 50
 
 
@@ -39,9 +37,9 @@ _SHOWN = 50
 )
 @click.option("--files", is_flag=True, help="List every file, instead of totals by partition.")
 def manifest(session: Session, *, files: bool) -> ExitCode:
-    """Show what the last job, or one job, committed. Exit code 1 if nothing was.
+    """Show what the last job, or one job, committed. Exit code 1 if nothing was committed.
 
-    The manifest's presence is the proof that a job committed. It stays when the job is cleaned up.
+    A manifest proves that its job committed. It stays when the job is cleaned up.
     """
     record = latest_or_none(session) if session.job_id is None else _of_job(session, session.job_id)
     if record is None:
@@ -54,22 +52,18 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
             msgspec.to_builtins,
             _line,
         )
-    else:
-        session.output.result(msgspec.to_builtins(record), *_views(record, width=session.output.width))
-    return ExitCode.OK
+        return ExitCode.OK
+    return session.output.result(msgspec.to_builtins(record), *_views(record))
 
 
 def latest_or_none(session: Session) -> ManifestRecord | None:
-    """Return the manifest that ``_SUCCESS`` points to; say so and return None if nothing was committed."""
+    """Return the manifest of the last commit; if nothing was committed, report that and return None."""
     try:
         return latest_manifest(session.store, session.destination)
-    except NoSuchKey:
-        _say_nothing(
-            session,
-            f"no _SUCCESS at {session.destination.uri}: nothing is committed, or a commit is at work",
-        )
+    except NoSuchKey as error:
+        _report_none(session, str(error))
         words = "see what is under way, and what was committed before"
-        session.output.advise([NextStep(words, session.about_all("jobs", "--committed"))])
+        session.output.advise([NextStep(words, session.commands.line("jobs", "--committed"))])
         return None
 
 
@@ -77,26 +71,26 @@ def _of_job(session: Session, job_id: str) -> ManifestRecord | None:
     try:
         return read_manifest(session.store, session.destination, job_id)
     except NoSuchKey:
-        _say_nothing(
+        _report_none(
             session,
             f"job {job_id} did not commit to {session.destination.uri}",
         )
-        session.output.advise([NextStep("see where it is", session.command("show"))])
+        session.output.advise([NextStep("see where it is", session.commands.line("show"))])
         return None
 
 
-def _say_nothing(session: Session, words: str) -> None:
+def _report_none(session: Session, words: str) -> None:
     value = {
         "destination": session.destination.uri,
         "job_id": session.job_id,
         "manifest": None,
         "message": words,
     }
-    session.output.result(value, Text(plain(words)))
+    session.output.result(value, Line(words))
 
 
-def _views(record: ManifestRecord, *, width: int) -> Iterator[RenderableType]:
-    yield facts(
+def _views(record: ManifestRecord) -> Iterator[View]:
+    yield Facts(
         [
             ("job", record.job_id),
             ("destination", record.destination),
@@ -116,9 +110,9 @@ def _views(record: ManifestRecord, *, width: int) -> Iterator[RenderableType]:
         Column("rows", right=True),
         Column("columns", right=True, room=90),
     )
-    yield table(columns, (_row(name, counts) for name, counts in named[:_SHOWN]), width=width)
+    yield Table(columns, [_row(name, counts) for name, counts in named[:_SHOWN]])
     if len(named) > _SHOWN:
-        yield Text(f"… and {len(named) - _SHOWN:,} more partitions; --json has them all", style="dim")
+        yield Line(f"… and {len(named) - _SHOWN:,} more partitions; --json has them all", "dim")
 
 
 def _row(partition: str, counts: Counts) -> list[object]:

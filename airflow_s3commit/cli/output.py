@@ -1,4 +1,4 @@
-"""Where results, errors and progress go: tables for people, or exactly one JSON object for scripts."""
+"""Writes results to stdout and messages to stderr: tables for people, or exactly one JSON object."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,66 +23,41 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
+from airflow_s3commit._format import plain
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.wording import cell, plain
-from airflow_s3commit.protocol.context import STEP_NOTE
-from airflow_s3commit.protocol.progress import Progress as Pace
-from airflow_s3commit.protocol.progress import ProgressLog
-
-__all__ = ["Column", "Declined", "NextStep", "Output", "facts", "table"]
+from airflow_s3commit.cli.report import Line, View
+from airflow_s3commit.present.next_steps import NextStep
+from airflow_s3commit.protocol.metadata.context import STEP_NOTE
+from airflow_s3commit.protocol.model.progress import Progress as Pace
+from airflow_s3commit.protocol.model.progress import ProgressLog
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks of a bar.
+_PACKAGE = "airflow_s3commit"
+
+#: Seconds between two updates of a progress bar.
 _REDRAW_SECONDS = 0.1
 
-#: A list is kept in memory up to this length, then on disk.
+#: A streamed list is kept in memory up to this length, then on disk.
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _PIECE_CHARACTERS = 64 * 1024
 
-#: Columns of output that goes into a file or a pipe: lines are not to be cut there.
+#: Columns of tables that go into a file or a pipe.
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
 class Declined(Exception):
-    """The person at the terminal said no; nothing was done."""
-
-
-class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        title: Its heading.
-        right: Whether it holds numbers.
-        room: It is left out where the terminal has fewer columns than that.
-        whole: Whether its cells are never folded.
-
-    """
-
-    title: str
-    right: bool = False
-    room: int = 0
-    whole: bool = True
-
-
-class NextStep(NamedTuple):
-    """Something to do next, and if there is one the command line that does it."""
-
-    words: str
-    command: str | None = None
+    """The person at the terminal answered no; nothing was done."""
 
 
 class Output:
-    """What a command says, to whom.
-
-    Results go to the standard output, everything else to the standard error.
+    """Writes results to stdout and messages to stderr.
 
     Args:
-        as_json: One JSON object instead of tables; no colours, no progress.
-        debug: Show where errors come from.
+        as_json: Whether to write one JSON object instead of tables, without colours and progress.
+        debug: Whether to write tracebacks.
 
     """
 
@@ -94,31 +68,37 @@ class Output:
         self.err = _console(stderr=True)
 
     @property
-    def width(self) -> int:
-        """Columns that results have room for."""
-        return self._out.width
-
-    @property
     def is_interactive(self) -> bool:
-        """Whether there is a person who could answer."""
+        """Whether stdin is a terminal, so that a person can answer."""
         return sys.stdin is not None and sys.stdin.isatty()
 
     @property
     def shows_progress(self) -> bool:
-        """Whether anybody sees how far something is."""
+        """Whether a terminal shows progress."""
         return not self.as_json and self.err.is_terminal
 
-    def result(self, value: Mapping[str, Any], *views: RenderableType | None) -> None:
-        """Give the result: ``value`` to scripts, ``views`` to people."""
+    def result(self, value: Mapping[str, Any], *views: View, ok: bool = True) -> ExitCode:
+        """Write the result: ``value`` as JSON, or ``views`` for people.
+
+        Args:
+            value: The result for scripts.
+            *views: The same for people.
+            ok: Whether all is well.
+
+        Returns:
+            The exit code: `ExitCode.OK`, or `ExitCode.FINDINGS` if not all is well.
+
+        """
         if self.as_json:
             self.raw(json.dumps(value, indent=2))
-            return
-        for view in views:
-            if view is not None:
-                self._out.print(view, soft_wrap=isinstance(view, Text) and not self._out.is_terminal)
+        else:
+            for view in views:
+                wraps = isinstance(view, Line) and not self._out.is_terminal
+                self._out.print(view.drawn(self._out.width), soft_wrap=wraps)
+        return ExitCode.OK if ok else ExitCode.FINDINGS
 
     def advise(self, steps: Iterable[NextStep], *, after_error: bool = False) -> None:
-        """Tell people what to do next; commands stand on lines of their own, unbroken, to be pasted."""
+        """Write what to do next; each command on an unbroken line of its own, to be pasted."""
         if self.as_json:
             return
         console, label = (self.err if after_error else self._out), "next: "
@@ -136,9 +116,9 @@ class Output:
         as_value: Callable[[Any], Any],
         as_line: Callable[[Any], str],
     ) -> None:
-        """Give a result with a list too long to be held: ``name`` of the object, or a line an item.
+        """Write a result with a list that may not fit in memory, in JSON under ``name``.
 
-        The object is written when its list is whole: an error on the way leaves no half of one.
+        The object is written once the list is complete, so an error never leaves half of one.
         """
         if not self.as_json:
             for item in items:
@@ -155,19 +135,19 @@ class Output:
         click.echo("\n  ]\n}")
 
     def raw(self, text: str) -> None:
-        """Write a line to the standard output as it is."""
+        """Write a line to stdout as it is."""
         click.echo(text)
 
     def discard(self) -> None:
-        """Give up the standard output: whoever read it has seen enough, and has closed it.
+        """Discard further output, because the reader of the pipe has closed it.
 
-        Otherwise Python would complain once more, when it closes the stream.
+        Otherwise Python reports the closed pipe once more when it exits.
         """
         with suppress(OSError), Path(os.devnull).open("wb") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
 
     def note(self, text: str, style: str = "") -> None:
-        """Tell people something that is no result."""
+        """Write a message that is not part of the result."""
         if not self.as_json:
             self.err.print(Text(plain(text), style=style), soft_wrap=not self.err.is_terminal)
 
@@ -178,32 +158,32 @@ class Output:
         steps: Sequence[NextStep] = (),
         error: BaseException | None = None,
     ) -> ExitCode:
-        """Say what went wrong: its ``message``, its ``notes`` if it has any, and what to do next.
+        """Write an error: its ``message``, its ``notes`` if it has any, and what to do next.
 
         Returns:
-            The code that the program exits with, as given.
+            ``code``, the exit code.
 
         """
         if self.debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         if self.as_json:
-            told = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
-            self.raw(json.dumps({"error": told}, indent=2))
+            error_value = {**value, "exit_code": int(code), "next": [step._asdict() for step in steps]}
+            self.raw(json.dumps({"error": error_value}, indent=2))
             return code
-        self.err.print(_line("error: ", value["message"], "bold red"), soft_wrap=True)
+        self._message("error: ", value["message"], "bold red")
         names_job = not self.debug and str(value.get("job_id")) in value["message"]
         for note in value.get("notes", ()):
             if names_job and note.startswith(STEP_NOTE):
                 continue
-            self.err.print(_line("       ", note, ""), soft_wrap=True)
+            self._message("       ", note)
         self.advise(steps, after_error=True)
         return code
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask the person at the terminal, if one is there and did not say yes before.
+        """Ask the person at the terminal to confirm; without a terminal, or with ``--yes``, ask nobody.
 
         Raises:
-            Declined: They said no.
+            Declined: The answer is no.
 
         """
         if yes or not self.is_interactive:
@@ -213,11 +193,11 @@ class Output:
 
     @contextmanager
     def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show on a terminal that something is done, and how far; what is yielded is told of each step.
+        """Show progress on a terminal; yields a function that takes the number of steps done.
 
         Args:
-            what: What is done.
-            total: How many steps it has; None if that is not known.
+            what: The activity.
+            total: How many steps it has; None if unknown.
 
         """
         if not self.shows_progress:
@@ -234,10 +214,10 @@ class Output:
 
     @contextmanager
     def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
-        """Show how far and how fast uploads are completed: as a bar on a terminal, elsewhere in the log.
+        """Show the progress of completing uploads: as a bar on a terminal, elsewhere in the log.
 
         Args:
-            what: What is done.
+            what: The activity.
 
         """
         if not self.shows_progress:
@@ -262,50 +242,44 @@ class Output:
 
             yield show
 
-
-def table(
-    columns: Sequence[Column], rows: Iterable[Sequence[object]], *, width: int, title: str | None = None
-) -> Table:
-    """Return a table; columns that are only good to have are left out if there is no room for them."""
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-    )
-    shown = [n for n, column in enumerate(columns) if width >= column.room]
-    for n in shown:
-        column = columns[n]
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=column.whole,
-            overflow="fold",
-        )
-    for row in rows:
-        made.add_row(*(_cell(row[n]) for n in shown))
-    return made
+    def _message(self, label: str, text: object, style: str = "") -> None:
+        self.err.print(Text.assemble((label, style), plain(text)), soft_wrap=True)
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> Table:
-    """Return names and values, one a line; pairs without a value are left out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in pairs:
-        if value is not None and value != "":
-            grid.add_row(name, _cell(value))
-    return grid
+class _Handler(logging.Handler):
+    """Writes log records to stderr, above the progress bar if there is one."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.DEBUG if output.debug else logging.WARNING)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        message = record.getMessage()
+        if self._output.debug and record.exc_info:
+            message += "\n" + logging.Formatter().formatException(record.exc_info)
+        lines = "\n".join(map(plain, message.splitlines()))
+        label = f"{record.levelname.lower()}: "
+        self._output.err.print(Text.assemble((label, "yellow"), lines), soft_wrap=True)
 
 
-def _cell(value: object) -> Text:
-    return value if isinstance(value, Text) else cell(value)
+@contextmanager
+def logged_to(output: Output) -> Iterator[None]:
+    """Write the package's warnings, or with ``--debug`` all it logs, while the block runs.
 
-
-def _line(label: str, text: str, style: str) -> Text:
-    return Text.assemble((label, style), plain(text))
+    The logs of the libraries below it are left out: they contain whole requests.
+    """
+    logger, handler = logging.getLogger(_PACKAGE), _Handler(output)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if output.debug else logging.WARNING)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def _console(*, stderr: bool) -> Console:

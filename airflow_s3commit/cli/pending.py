@@ -1,4 +1,4 @@
-"""Pending uploads, which are billed and seen by nobody."""
+"""Pending uploads: they are billed, and no reader sees them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from rich.console import RenderableType
-from rich.text import Text
 
-from airflow_s3commit.cli.command import store_command
+from airflow_s3commit._format import age, number, size
+from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.output import Column, NextStep, table
-from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import age, cost, number, plain, size
-from airflow_s3commit.protocol.survey import UploadSummary, pending_uploads
+from airflow_s3commit.cli.report import BLANK, Column, Line, Table, View
+from airflow_s3commit.present.facts import cost_per_month
+from airflow_s3commit.present.next_steps import NextStep
+from airflow_s3commit.protocol.inspect.jobs import UploadSummary, pending_uploads
+from airflow_s3commit.protocol.sweep.plan import monthly_cost
 
-__all__ = ["pending"]
-
-#: So many single uploads are shown unless all are asked for.
+#: Uploads that are shown without --all.
 _SHOWN = 40
 
 
@@ -32,12 +30,12 @@ _SHOWN = 40
     """,
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show every upload, not the {_SHOWN} oldest.")
-@click.option("--no-bytes", is_flag=True, help="Don't ask for sizes: that takes a request for each upload.")
+@click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes a request for each.")
 def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
     """List the pending uploads below a destination: whose they are, how old, and what they cost.
 
-    Nobody sees a pending upload, but its bytes are stored and billed. An upload without a job is claimed by
-    none: what a crash left, or another program's. The cost is that of S3 Standard in us-east-1.
+    A pending upload is not visible, but its bytes are stored and billed. An upload without a job was left by
+    a crash, or belongs to another program. The cost is that of S3 Standard in us-east-1.
     """
     with session.output.working("asking for uploads and their parts") as step:
         found = []
@@ -57,13 +55,12 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
         "uploads": [upload.to_dict() for upload in found],
     }
     if not found:
-        session.output.result(value, Text(f"no upload is pending below {plain(session.destination.uri)}"))
-        return ExitCode.OK
-    session.output.result(value, *_views(session, found, by_job, everything=everything))
+        return session.output.result(value, Line(f"no upload is pending below {session.destination.uri}"))
+    code = session.output.result(value, *_views(session, found, by_job, everything=everything))
     if None in by_job:
         words = "what no job claims can be swept once it is old"
-        session.output.advise([NextStep(words, session.about_all("sweep", "--older-than", "7d"))])
-    return ExitCode.OK
+        session.output.advise([NextStep(words, session.commands.line("sweep", "--older-than", "7d"))])
+    return code
 
 
 def _totals(uploads: list[UploadSummary]) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def _totals(uploads: list[UploadSummary]) -> dict[str, Any]:
         "count": len(uploads),
         "bytes": stored if known else None,
         "oldest": max((upload.age for upload in uploads if upload.age is not None), default=None),
-        "monthly_cost_usd": cost(stored)[0] if known else None,
+        "monthly_cost_usd": monthly_cost(stored) if known else None,
     }
 
 
@@ -83,7 +80,7 @@ def _views(
     by_job: dict[str | None, list[UploadSummary]],
     *,
     everything: bool,
-) -> Iterator[RenderableType]:
+) -> Iterator[View]:
     columns = (
         Column("job"),
         Column("uploads", right=True),
@@ -94,22 +91,20 @@ def _views(
     rows = [_total_row(job_id or "claimed by no job", theirs) for job_id, theirs in by_job.items()]
     if len(by_job) > 1:
         rows.append(_total_row("together", found))
-    width = session.output.width
-    yield table(columns, rows, width=width)
-    yield Text()
+    yield Table(columns, rows)
+    yield BLANK
     shown = found if everything else found[:_SHOWN]
     below = (Column("path", whole=False), Column("size", right=True), Column("age", right=True))
-    yield table(
+    yield Table(
         (*below, Column("job", room=118)),
-        ([session.destination.relative(u.key), size(u.bytes), age(u.age), u.job_id or ""] for u in shown),
-        width=width,
+        [[session.destination.relative(u.key), size(u.bytes), age(u.age), u.job_id or ""] for u in shown],
     )
     if len(shown) < len(found):
-        yield Text(f"… and {len(found) - len(shown):,} younger ones; --all shows them", style="dim")
-    yield Text()
+        yield Line(f"… and {len(found) - len(shown):,} younger ones; --all shows them", "dim")
+    yield BLANK
 
 
 def _total_row(name: str, uploads: list[UploadSummary]) -> list[object]:
     totals = _totals(uploads)
-    said = cost(totals["bytes"])[1] if totals["bytes"] is not None else "?"
-    return [name, number(totals["count"]), size(totals["bytes"]), age(totals["oldest"]), said]
+    stored = totals["bytes"]
+    return [name, number(totals["count"]), size(stored), age(totals["oldest"]), cost_per_month(stored)]

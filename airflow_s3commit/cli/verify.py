@@ -1,29 +1,24 @@
-"""Verify: is what was committed still there, and is what is pending still whole?"""
+"""Verify: compares the records of a job with the objects and uploads on the store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from airflow_s3commit.cli.command import store_command
+from airflow_s3commit._format import number, size
+from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.manifest import latest_or_none
-from airflow_s3commit.cli.output import facts
-from airflow_s3commit.cli.session import Session
-from airflow_s3commit.cli.wording import number, plain, size
-from airflow_s3commit.protocol.records import ManifestRecord
-from airflow_s3commit.protocol.state import find_manifest
-from airflow_s3commit.protocol.verify import VerifyReport, verify_manifest
-from airflow_s3commit.protocol.verify_pending import PendingReport, verify_pending
+from airflow_s3commit.cli.report import Facts, Line, View, labelled
+from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
+from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.forwarding import ForwardingStore
 
-__all__ = ["verify"]
-
-#: Of each kind of finding so many are shown; --json has up to a thousand.
+#: Findings of each kind that are shown; --json has up to a thousand.
 _SHOWN = 20
 
 
@@ -39,14 +34,13 @@ _SHOWN = 20
     job="optional",
 )
 @click.option(
-    "--deep", is_flag=True, help="Of a pending job: compare each upload's parts, one request an upload."
+    "--deep", is_flag=True, help="For a pending job: compare the parts of each upload, one request an upload."
 )
 def verify(session: Session, *, deep: bool) -> ExitCode:
-    """Compare what a job committed, or is about to, with what is on the store. Nothing is changed.
+    """Compare what a job committed, or is about to commit, with what is on the store; changes nothing.
 
-    Of a committed job: every file of the manifest must be there and unchanged, and after a replace (or mode
-    fail) its partitions must hold nothing else. Of a pending one: every upload that its records name must be
-    there. Exit code 1 if not.
+    Committed job: every file of the manifest must exist unchanged, and after a replace (or mode fail) its
+    partitions must hold nothing else. Pending job: every upload in its records must exist. Else exit code 1.
     """
     if session.job_id is None:
         manifest = latest_or_none(session)
@@ -57,43 +51,41 @@ def verify(session: Session, *, deep: bool) -> ExitCode:
     if manifest is None:
         with session.output.working("looking at its uploads"):
             report = verify_pending(session.context, deep=deep)
-        session.output.result(_pending_value(report), *_pending_views(report))
-        return ExitCode.OK if report.sound else ExitCode.FINDINGS
+        value = {"kind": "pending", **report.to_dict()}
+        return session.output.result(value, *_pending_views(report), ok=report.sound)
     return _verify_committed(session, manifest)
 
 
 def _verify_committed(session: Session, manifest: ManifestRecord) -> ExitCode:
     with session.output.working("comparing files", manifest.counts.files) as step:
-        store: Any = _Watched(session.store, step)
-        report = verify_manifest(store, manifest)
+        report = verify_manifest(_ListingProgress(session.store, step), manifest)
     sound = report.complete and report.exclusive
-    session.output.result({"kind": "committed", "sound": sound, **report.to_dict()}, *_views(report, sound))
-    return ExitCode.OK if sound else ExitCode.FINDINGS
+    value = {"kind": "committed", "sound": sound, **report.to_dict()}
+    return session.output.result(value, *_views(report, sound), ok=sound)
 
 
-class _Watched:
-    """A store that passes everything on, and tells how many objects it has listed."""
+class _ListingProgress(ForwardingStore):
+    """A store that reports how many objects its listings have yielded so far."""
 
     def __init__(self, inner: ObjectStore, step: Callable[[int], None]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._step = step
-        self._seen = 0
+        self._listed = 0
 
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._inner, verb)
-
-    def list_objects(self, *args: Any, **kwargs: Any) -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list_objects`."""
-        for info in self._inner.list_objects(*args, **kwargs):
-            self._seen += 1
-            self._step(self._seen)
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Yield the listed objects and report their count."""
+        for info in super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after):
+            self._listed += 1
+            self._step(self._listed)
             yield info
 
 
-def _views(report: VerifyReport, sound: bool) -> Iterator[RenderableType]:
-    yield Text("as committed" if sound else "NOT as committed", style="green" if sound else "bold red")
+def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
+    yield Line("as committed" if sound else "NOT as committed", "green" if sound else "bold red")
     unlisted = "not by this job (it appended)" if report.conflict_mode == "append" else "FOREIGN"
-    yield facts(
+    yield Facts(
         [
             ("job", report.job_id),
             ("destination", report.destination),
@@ -109,30 +101,26 @@ def _views(report: VerifyReport, sound: bool) -> Iterator[RenderableType]:
         ]
     )
     if report.superseded:
-        yield Text(
+        yield Line(
             f"job {report.latest_job} has committed since: what it replaced is expected to differ",
-            style="yellow",
+            "yellow",
         )
-    yield _named("missing", report.missing, report.missing_count)
+    yield from _named("missing", report.missing, report.missing_count)
     changes = [
         f"{c.key}: {size(c.size)}, ETag {c.etag}; was {size(c.expected_size)}, {c.expected_etag}"
         for c in report.changed
     ]
-    yield _named("changed", changes, report.changed_count)
+    yield from _named("changed", changes, report.changed_count)
     if not report.exclusive:
-        yield _named("foreign", report.unlisted, report.unlisted_count)
+        yield from _named("foreign", report.unlisted, report.unlisted_count)
 
 
-def _pending_value(report: PendingReport) -> dict[str, Any]:
-    return {"kind": "pending", **report.to_dict()}
-
-
-def _pending_views(report: PendingReport) -> Iterator[RenderableType]:
-    yield Text(
+def _pending_views(report: PendingReport) -> Iterator[View]:
+    yield Line(
         "ready: everything its records name is there" if report.sound else "NOT whole: a commit would fail",
-        style="green" if report.sound else "bold red",
+        "green" if report.sound else "bold red",
     )
-    yield facts(
+    yield Facts(
         [
             ("job", report.job_id),
             ("destination", report.destination),
@@ -148,15 +136,15 @@ def _pending_views(report: PendingReport) -> Iterator[RenderableType]:
             ),
         ]
     )
-    yield _named("missing", [f"{f.key}: {f.problem}" for f in report.missing], report.missing_count)
-    yield _named("other parts", [f"{f.key}: {f.problem}" for f in report.mismatched], report.mismatched_count)
-    yield _named("damaged", report.damaged, len(report.damaged))
+    yield from _named("missing", [f"{f.key}: {f.problem}" for f in report.missing], report.missing_count)
+    yield from _named(
+        "other parts", [f"{f.key}: {f.problem}" for f in report.mismatched], report.mismatched_count
+    )
+    yield from _named("damaged", report.damaged, len(report.damaged))
 
 
-def _named(kind: str, names: list[str], count: int) -> RenderableType:
-    lines = [Text.assemble((f"{kind}: ", "red"), plain(name), overflow="fold") for name in names[:_SHOWN]]
-    if count > len(lines):
-        lines.append(
-            Text(f"… and {count - len(lines):,} more {kind}; --json names up to {len(names):,}", style="dim")
-        )
-    return Group(*lines)
+def _named(kind: str, names: list[str], count: int) -> Iterator[Line]:
+    yield from labelled(kind, names[:_SHOWN], "red")
+    rest = count - min(len(names), _SHOWN)
+    if rest:
+        yield Line(f"… and {rest:,} more {kind}; --json names up to {len(names):,}", "dim")

@@ -1,3 +1,25 @@
-"""How Airflow's tasks reach a store and a job."""
+"""The hook by which Airflow's tasks reach a store and its jobs."""
 
 from __future__ import annotations
+
+from airflow_s3commit._lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook, configured_signer
+    from airflow_s3commit.store.credentials import StoreAddress
+
+__all__ = [
+    "S3CommitHook",
+    "StoreAddress",
+    "configured_signer",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "airflow_s3commit.hooks.s3_commit": ("S3CommitHook", "configured_signer"),
+            "airflow_s3commit.store.credentials": ("StoreAddress",),
+        },
+    )

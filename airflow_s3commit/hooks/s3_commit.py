@@ -1,18 +1,18 @@
-"""From an Airflow connection to a store, a job, and what a Spark application needs of both."""
+"""From an Airflow connection to a store, a job, a signing key, and the address for a Spark conf."""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_s3commit.hooks.signing import configured_signer
-from airflow_s3commit.settings import DEFAULT_CONNECTION
-from airflow_s3commit.store.credentials import check_keys, plain_endpoint
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.settings import DEFAULT_CONNECTION, SIGNING_CONNECTION
+from airflow_s3commit.store.credentials import StoreAddress, check_keys, plain_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,40 +22,24 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import JobReference, ObjectOptions
-    from airflow_s3commit.protocol.signing import Signer
+    from airflow_s3commit.protocol.model.job import JobReference
+    from airflow_s3commit.protocol.model.object_options import ObjectOptions
+    from airflow_s3commit.protocol.model.signing import Signer
     from airflow_s3commit.store.base import ObjectStore
-
-__all__ = ["S3CommitHook", "StoreAddress"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Where the store answers: all that may be said of it in a Spark configuration.
-
-    :param endpoint_url: The endpoint, or None for AWS's own over https.
-    :param region: The region, or None for what the default chain says.
-    :param path_style: True if buckets are addressed by path; None leaves it to the endpoint.
-    """
-
-    endpoint_url: str | None
-    region: str | None
-    path_style: bool | None
 
 
 class S3CommitHook(BaseHook):
     """Reaches the store of an ``aws`` connection, with its roles, region, endpoint and ``verify``.
 
-    It is composed of the Amazon provider's ``S3Hook`` and makes no connection before it is asked for one. If
-    the connection has no endpoint, ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile say where to.
+    It uses the Amazon provider's ``S3Hook``, and connects on first use. If the connection has no endpoint,
+    ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile give it.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's check of TLS certificates: False, or the path of a CA bundle.
-    :param retry_deadline: Seconds for which one call to the store is tried again; None means the store's
-        own default.
-    :param timeout: Seconds to wait for an answer to one request at most; None means the store's own default.
-    :param on_retry: Told of each call that is sent again, with the error of the attempt before.
+    :param retry_deadline: Seconds for which one call to the store is retried; None means the store's default.
+    :param timeout: Seconds to wait for a response to one request; None means the store's default.
+    :param on_retry: Called before each retry with the error of the previous attempt.
     """
 
     conn_name_attr = "aws_conn_id"
@@ -83,15 +67,15 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def aws(self) -> S3Hook:
-        """The Amazon provider's hook, whose client asks once and leaves retries to the store."""
-        from airflow_s3commit.store.connection import made_by_boto3, named_endpoint  # noqa: PLC0415
+        """The Amazon provider's hook, with a client that leaves retries to the store."""
+        from airflow_s3commit.store.s3.config import configured_endpoint, made_by_boto3  # noqa: PLC0415
 
         self._checked_keys()
         what = f"the connection {self.aws_conn_id!r}"
         # The endpoint decides how buckets are addressed and whether bodies are signed.
         hook = self._hook_for(self._given_endpoint)
         client = made_by_boto3(lambda: hook.conn, what)
-        named = named_endpoint(client) if self._given_endpoint is None else None
+        named = configured_endpoint(client) if self._given_endpoint is None else None
         if named is not None:
             hook = self._hook_for(named)
             made_by_boto3(lambda: hook.conn, what)
@@ -101,13 +85,13 @@ class S3CommitHook(BaseHook):
     def store(self) -> ObjectStore:
         """The store behind the connection."""
         from airflow_s3commit.store.retry import RetryPolicy  # noqa: PLC0415
-        from airflow_s3commit.store.s3 import S3Store  # noqa: PLC0415
+        from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
         policy = RetryPolicy()
         if self.retry_deadline is not None:
             policy = replace(policy, deadline=self.retry_deadline)
         if self.on_retry is not None:
-            policy = replace(policy, told=self.on_retry)
+            policy = replace(policy, on_retry=self.on_retry)
         return S3Store(self.aws.conn, retry=policy)
 
     def job(
@@ -115,13 +99,13 @@ class S3CommitHook(BaseHook):
     ) -> Job:
         """Return the job that a reference from XCom names, with the installation's signing key.
 
-        Asks nothing of the store.
+        Makes no request.
 
         :param reference: What `S3CommitSetupOperator` returned.
-        :param object_options: How to encrypt what is written of a job whose own record is not there.
+        :param object_options: Encryption of records of a job that has no record of its own.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
-        from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
         named = reference if isinstance(reference, JobReference) else JobReference.from_dict(reference)
@@ -130,7 +114,7 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def signer(self) -> Signer | None:
-        """Who signs the records of jobs; None if the installation names no connection for it."""
+        """The signer of jobs' records; None if the installation names no signing connection."""
         return configured_signer()
 
     @cached_property
@@ -139,10 +123,10 @@ class S3CommitHook(BaseHook):
 
         Where the connection names no endpoint, it is the one of this process's environment or profile.
         """
-        from airflow_s3commit.store.connection import named_endpoint  # noqa: PLC0415
+        from airflow_s3commit.store.s3.config import configured_endpoint  # noqa: PLC0415
 
         return StoreAddress(
-            endpoint_url=self._given_endpoint or named_endpoint(self.aws.conn),
+            endpoint_url=self._given_endpoint or configured_endpoint(self.aws.conn),
             region=self._plain.region_name,
             path_style=_path_style(self._plain),
         )
@@ -185,7 +169,7 @@ class S3CommitHook(BaseHook):
     def _hook_for(self, endpoint_url: str | None) -> S3Hook:
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415
 
-        from airflow_s3commit.store.connection import client_config  # noqa: PLC0415
+        from airflow_s3commit.store.s3.config import client_config  # noqa: PLC0415
 
         config = client_config(endpoint_url, path_style=_path_style(self._plain), timeout=self.timeout)
         return S3Hook(
@@ -215,7 +199,39 @@ class S3CommitHook(BaseHook):
 
 
 def _path_style(hook: S3Hook) -> bool | None:
-    """Read the connection's own wish (``config_kwargs.s3.addressing_style``), if it has one."""
+    """Return the connection's ``config_kwargs.s3.addressing_style`` as a flag; None if it has none."""
     configured = hook.conn_config.extra_config.get("config_kwargs") or {}
     style = (configured.get("s3") or {}).get("addressing_style")
     return None if style in {None, "auto"} else style == "path"
+
+
+def configured_signer() -> Signer | None:
+    """Return the signer of jobs' records; None if ``[s3commit] signing_conn_id`` names no connection.
+
+    The connection's password holds the keys; or its extra ``kms_key_id`` names a key of KMS, to which the
+    rest of the connection, of the type ``aws``, leads.
+
+    :raises InvalidOption: The connection holds no key, or one of less than 32 bytes.
+    """
+    from airflow_s3commit.protocol.model.signing import HmacSigner  # noqa: PLC0415 - keeps DAG parsing light
+
+    if SIGNING_CONNECTION is None:
+        return None
+    connection = BaseHook.get_connection(SIGNING_CONNECTION)
+    key_id = connection.extra_dejson.get("kms_key_id")
+    if key_id:
+        return _of_kms(SIGNING_CONNECTION, str(key_id))
+    try:
+        return HmacSigner.of_text(connection.password or "")
+    except InvalidOption as error:
+        raise InvalidOption(f"the password of the connection {SIGNING_CONNECTION!r}: {error}") from None
+
+
+def _of_kms(conn_id: str, key_id: str) -> Signer:
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook  # noqa: PLC0415
+
+    from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
+    from airflow_s3commit.store.s3.kms import KmsSigner  # noqa: PLC0415
+
+    hook = AwsBaseHook(aws_conn_id=conn_id, client_type="kms")
+    return KmsSigner(made_by_boto3(lambda: hook.conn, f"the connection {conn_id!r}"), key_id)

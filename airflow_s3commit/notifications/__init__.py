@@ -1,3 +1,21 @@
-"""What is done when a task or a run fails."""
+"""Callbacks for failed tasks and runs."""
 
 from __future__ import annotations
+
+from airflow_s3commit._lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+
+__all__ = [
+    "AbortUploadsNotifier",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "airflow_s3commit.notifications.abort_uploads": ("AbortUploadsNotifier",),
+        },
+    )

@@ -1,4 +1,4 @@
-"""Aborting a failed run's uploads where a teardown does not run: after ``dagrun_timeout``."""
+"""The callback that aborts a failed run's uploads where no teardown runs, as after ``dagrun_timeout``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_s3commit.causes import whole_text
+from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.aborting import KILL_WINDOW
+from airflow_s3commit.operators.abort import KILL_WINDOW
 
 if TYPE_CHECKING:
     import jinja2
@@ -21,22 +21,19 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
 
-__all__ = ["AbortUploadsNotifier"]
-
 
 class AbortUploadsNotifier(BaseNotifier):
     """Aborts the jobs of a run that did not commit them; for ``on_failure_callback`` of a DAG or a task.
 
-    The DAG's callback is the one to set: it is all that Airflow calls when a run exceeds ``dagrun_timeout``.
-    It may be called any number of times, leaves committed jobs alone, and gives up waiting after
-    ``time_limit``, because Airflow kills slow callbacks; what it leaves then is for the teardown of a later
-    try, or for the sweep.
+    Set it on the DAG: that callback is the only one that Airflow calls when a run exceeds ``dagrun_timeout``.
+    It may be called repeatedly, does not touch committed jobs, and returns after ``time_limit``, because
+    Airflow kills slow callbacks; the teardown of a later try, or a sweep, aborts the rest.
 
     It aborts twice, ``kill_window`` seconds apart: Airflow calls back while the tasks that it skips are still
-    being killed, and what they begin to upload in that time is found by the second look.
+    being killed, and the second abort finds what they upload meanwhile.
 
-    Which jobs these are is read from the XComs of the run's setup tasks, by the run's id: a run without any
-    task instance in the context will do.
+    It reads the jobs from the XComs of the run's setup tasks, by the run's id. The context needs no task
+    instance.
 
     :param job: A job reference, or several; None finds the setup tasks of the DAG by itself. (templated)
     :param setup_task_ids: The tasks whose XComs hold the references; None means every `S3CommitSetupOperator`
@@ -44,8 +41,8 @@ class AbortUploadsNotifier(BaseNotifier):
     :param time_limit: Seconds after which the callback returns, done or not. A DAG's callbacks run in the
         process that reads its file, one after the other, and Airflow kills that process after
         ``[dag_processor] dag_file_processor_timeout``, 50 seconds: all of it must fit in.
-    :param kill_window: Seconds between the two looks, at least as long as a killed task may live on: one
-        heartbeat (5) and the time to SIGKILL (5). 0 looks once.
+    :param kill_window: Seconds between the two aborts, at least as long as a killed task may run on: one
+        heartbeat (5) and the time to SIGKILL (5). 0: abort once.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -96,7 +93,7 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.warning("The run's jobs are not known here (%s); its teardown aborts them", error)
             return
         if not references:
-            self.log.info("Run %s set no job up; there is nothing to abort", context.get("run_id"))
+            self.log.info("Run %s has set up no job; there is nothing to abort", context.get("run_id"))
             return
         hook = S3CommitHook(
             self.aws_conn_id,
@@ -113,14 +110,16 @@ class AbortUploadsNotifier(BaseNotifier):
         worker.join(max(0.0, began + self.time_limit - time.monotonic()))
         if worker.is_alive():
             self.log.warning(
-                "Aborting did not end within %g s; what is left is for a later teardown or the sweep",
+                "Aborting did not end within %g s; a later teardown or a sweep aborts the rest",
                 self.time_limit,
             )
 
     def _abort_all(self, jobs: Sequence[Job]) -> None:
         left = [job for job in jobs if self._abort(job)]
         if left and self.kill_window > 0:
-            self.log.info("Looking again in %g s for uploads of dying tasks", self.kill_window)
+            self.log.info(
+                "Aborting again in %g s, for uploads of tasks that are being killed", self.kill_window
+            )
             time.sleep(self.kill_window)
             for job in left:
                 self._abort(job)
@@ -136,7 +135,7 @@ class AbortUploadsNotifier(BaseNotifier):
         except S3CommitError as error:
             self.log.error("Job %s could not be aborted: %s", job_id, whole_text(error))  # noqa: TRY400
         except Exception:
-            # On a thread of its own nobody else would hear of it, and the other jobs' turn would not come.
+            # On this thread an exception would be lost, and the other jobs would not be aborted.
             self.log.exception("Job %s could not be aborted", job_id)
         else:
             self.log.info("Aborted job %s: %s", job_id, report)

@@ -1,3 +1,62 @@
-"""The steps of a commit as Airflow tasks."""
+"""The steps of a commit as Airflow operators."""
 
 from __future__ import annotations
+
+from airflow_s3commit._lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from airflow_s3commit.operators.abort import S3CommitAbortOperator
+    from airflow_s3commit.operators.audit import S3CommitAuditOperator
+    from airflow_s3commit.operators.commit import (
+        S3CommitBeginOperator,
+        S3CommitFinishOperator,
+        S3CommitJobOperator,
+        S3CommitShardOperator,
+        ShardedCommit,
+        sharded_commit,
+    )
+    from airflow_s3commit.operators.seal import S3CommitCollectOperator, S3CommitResolveConflictsOperator
+    from airflow_s3commit.operators.setup import S3CommitSetupOperator
+    from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
+    from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+
+__all__ = [
+    "S3CommitAbortOperator",
+    "S3CommitAuditOperator",
+    "S3CommitBeginOperator",
+    "S3CommitCollectOperator",
+    "S3CommitFinishOperator",
+    "S3CommitJobOperator",
+    "S3CommitResolveConflictsOperator",
+    "S3CommitSetupOperator",
+    "S3CommitShardOperator",
+    "S3CommitSparkSubmitOperator",
+    "S3CommitSweepOperator",
+    "ShardedCommit",
+    "sharded_commit",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "airflow_s3commit.operators.abort": ("S3CommitAbortOperator",),
+            "airflow_s3commit.operators.audit": ("S3CommitAuditOperator",),
+            "airflow_s3commit.operators.commit": (
+                "S3CommitBeginOperator",
+                "S3CommitFinishOperator",
+                "S3CommitJobOperator",
+                "S3CommitShardOperator",
+                "ShardedCommit",
+                "sharded_commit",
+            ),
+            "airflow_s3commit.operators.seal": (
+                "S3CommitCollectOperator",
+                "S3CommitResolveConflictsOperator",
+            ),
+            "airflow_s3commit.operators.setup": ("S3CommitSetupOperator",),
+            "airflow_s3commit.operators.spark_submit": ("S3CommitSparkSubmitOperator",),
+            "airflow_s3commit.operators.sweep": ("S3CommitSweepOperator",),
+        },
+    )

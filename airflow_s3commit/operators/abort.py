@@ -1,40 +1,45 @@
-"""The teardown that leaves nothing pending, and a run whose state tells the truth."""
+"""The teardown: aborts a job that did not commit, and fails the run."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.metrics import count_abort
-from airflow_s3commit.operators.aborting import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
+    from airflow.sdk.types import Logger
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3CommitAbortOperator"]
+#: Seconds that a task may run on after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
+KILL_WINDOW = 10.0
+
+#: Further aborts after the first, while each finds uploads. What writes for longer is not being killed.
+_MORE_LOOKS = 5
 
 
 class S3CommitAbortOperator(CommitStepOperator):
     """Aborts a job that did not commit, and then fails, so that the run fails too.
 
-    Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``; `s3_commit_task_group` does. A
-    job that committed is left alone and the task succeeds. Whether it did is asked of the manifest on S3 and
-    of nothing else; a commit that was cut off after the point of no return is finished.
+    Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``, as `s3_commit_task_group` does.
+    If the job has committed, the task succeeds and changes nothing; only the manifest on S3 decides that. A
+    commit that was interrupted after the point of no return is finished. It may be retried at any point.
 
-    It aborts at least twice: Airflow runs a teardown while a task that was marked failed still has some ten
-    seconds to live, and an upload begun in that time is found by the second look. As long as a look finds
-    something there is another one, up to six.
+    It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
+    run for ten seconds. While an abort finds uploads there is another one, up to six. The number of aborted
+    uploads is in the XCom ``abort_report``.
 
     :param job: The job reference. (templated)
-    :param kill_window: Seconds between two looks, at least as long as a killed task may live on: one
+    :param kill_window: Seconds between two aborts, at least as long as a killed task may run on: one
         heartbeat (5) and the time to SIGKILL (5).
     """
 
@@ -52,7 +57,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         with refusals_are_final():
             uploads = None if job.manifest() is not None else self._abort(job)
             if uploads is None:
-                # Committed. If it was cut off after the point of no return, this does what was left.
+                # Committed. If it was interrupted after the point of no return, this does the rest.
                 job.commit()
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
@@ -72,3 +77,31 @@ class S3CommitAbortOperator(CommitStepOperator):
             )
         except AlreadyCommitted:
             return None
+
+
+def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger) -> int:
+    """Abort a job, and repeat until an abort finds no uploads; return how many uploads were aborted.
+
+    Airflow continues a run while a task that was marked failed, or cleared, is still being killed. The next
+    abort finds what that task began to upload after the one before.
+
+    :param job: The job.
+    :param kill_window: Seconds between two aborts.
+    :param reason: Why, for the job's record.
+    :param log: The task's log.
+    :raises AlreadyCommitted: The job is committed.
+    :raises NotReversible: Its commit has overwritten or deleted old data already.
+    """
+    uploads = job.abort(reason=reason).uploads
+    for _ in range(_MORE_LOOKS):
+        log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
+        time.sleep(kill_window)
+        found = job.abort(reason=reason).uploads
+        uploads += found
+        if not found:
+            return uploads
+    log.warning(
+        "A task still uploads for job %s, which is aborted; a sweep removes what it leaves",
+        job.reference.job_id,
+    )
+    return uploads

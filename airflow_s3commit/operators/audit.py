@@ -1,55 +1,54 @@
-"""The audit gate: a look at what is about to become visible, while nothing of it is."""
+"""The audit gate: checks the output against rules before any of it becomes visible.
+
+It can ask a human by Airflow's human-in-the-loop, for which neither a worker nor a triggerer waits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
-from airflow_s3commit.operators.approval import ask_for_approval, decision_in
-from airflow_s3commit.operators.base import job_reference, refusals_are_final
-from airflow_s3commit.operators.collect import SealingOperator
-from airflow_s3commit.operators.log_table import log_table
+from airflow_s3commit.operators.base import job_reference, log_table, refusals_are_final
+from airflow_s3commit.operators.seal import SealingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_s3commit.protocol.audit import AuditReport, AuditRules
-    from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import ManifestRecord
+    from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3CommitAuditOperator"]
+APPROVE: Final = "Approve"
+REJECT: Final = "Reject"
+
 
 _ON_FAIL = ("fail", "warn", "ask")
 
 
 class S3CommitAuditOperator(SealingOperator):
-    """Seals the job and holds what it is about to make visible against rules. Returns the report.
+    """Seals the job and checks its output against rules. Returns the report.
 
     It reads the statistics that were written with the output, not the output. Put it before
-    `S3CommitResolveConflictsOperator`; when it fails, the commit does not run and the teardown aborts the
-    job: nothing becomes visible, nothing stays pending. The report is also the XCom ``audit_report``, which
-    a failed audit leaves too.
+    `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
+    The report is also the XCom ``audit_report``, after a failed audit too. It may be retried.
 
     :param job: The job reference. (templated)
-    :param rules: What is expected, by the names of ``airflow_s3commit.protocol.audit.AuditRules``:
-        ``min_rows``, ``max_rows``, ``min_files``, ``max_files``, ``min_bytes``, ``max_bytes``,
-        ``partitions``, ``only_partitions``, ``max_null_ratio`` (by column), ``ranges`` (by column, a pair of
-        bounds), ``max_drift`` (of the rows, against the commit before). What is not known counts as failed.
-        (templated)
-    :param on_fail: ``fail``; ``warn``: log what failed and go on; or ``ask``: wait, in no worker, until
-        somebody approves of it or rejects it among Airflow's required actions. (templated)
+    :param rules: The checks, by the names of the fields of `AuditRules`: ``min_rows``, ``max_rows``,
+        ``min_files``, ``max_files``, ``min_bytes``, ``max_bytes``, ``partitions``, ``only_partitions``,
+        ``max_null_ratio`` (by column), ``ranges`` (by column, a pair of bounds), ``max_drift`` (of the rows,
+        against the previous commit). An unknown value fails its check. (templated)
+    :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
+        until a user approves or rejects the commit in Airflow's required actions. (templated)
     :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
         (templated)
-    :param response_timeout: How long ``ask`` waits for an answer; then the audit has failed. Keep it shorter
-        than the age at which a sweep takes silent jobs for dead. None waits for ever.
+    :param response_timeout: How long ``ask`` waits for an answer before the audit fails. Keep it shorter than
+        the age at which a sweep treats a job as dead. None: no limit.
     :param assigned_users: Who may answer, as Airflow's ``HITLOperator`` takes them; None is everybody who may
         edit the run.
-    :param notifiers: Notifiers that are called when the question is put.
+    :param notifiers: Notifiers to call when the question is asked.
     """
 
     template_fields: Sequence[str] = (*SealingOperator.template_fields, "rules", "on_fail")
@@ -73,13 +72,15 @@ class S3CommitAuditOperator(SealingOperator):
         self.notifiers = notifiers
 
     def execute(self, context: Context) -> JsonObject:
-        """Seal, judge, and let pass or fail."""
-        from airflow_s3commit.protocol.audit import audit  # noqa: PLC0415 - keeps DAG parsing light
+        """Seal the job, check the rules, and return the report, ask, or fail."""
+        from airflow_s3commit.protocol.inspect.audit import audit, commit_before  # noqa: PLC0415 - light DAG parsing
+        from airflow_s3commit.protocol.model.destination import Destination  # noqa: PLC0415
 
         rules = self._read_rules()
         with refusals_are_final():
             job = self.opened_job()
-            before = self._commit_before(job) if rules.max_drift is not None else None
+            place = Destination.parse(job.reference.destination)
+            before = commit_before(self.hook.store, place) if rules.max_drift is not None else None
             report = audit(job.reference.job_id, self.seal(job), rules, before=before)
             table = _table(report)
             self.log.info("Audit of job %s\n%s", report.job_id, table)
@@ -96,11 +97,11 @@ class S3CommitAuditOperator(SealingOperator):
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], report: JsonObject, subject: str
     ) -> JsonObject:
-        """Go on if the failed audit was approved of, and fail if not.
+        """Return the report if the failed audit was approved; fail if it was not.
 
         :param context: The task's context.
         :param event: The answer.
-        :param report: What was found.
+        :param report: The report.
         :param subject: The question.
         """
         decision = decision_in(event, subject)
@@ -130,7 +131,7 @@ class S3CommitAuditOperator(SealingOperator):
         )
 
     def _read_rules(self) -> AuditRules:
-        from airflow_s3commit.protocol.audit import AuditRules  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.inspect.audit import AuditRules  # noqa: PLC0415 - keeps DAG parsing light
 
         if self.on_fail not in _ON_FAIL:
             raise AirflowFailException(
@@ -141,20 +142,59 @@ class S3CommitAuditOperator(SealingOperator):
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
 
-    def _commit_before(self, job: Job) -> ManifestRecord | None:
-        from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey  # noqa: PLC0415
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-        from airflow_s3commit.protocol.manifest import latest_manifest  # noqa: PLC0415
-
-        try:
-            return latest_manifest(self.hook.store, Destination.parse(job.reference.destination))
-        except (NoSuchKey, InvalidRecord) as error:
-            self.log.info("There is no commit to compare with: %s", error)
-            return None
-
 
 def _table(report: AuditReport) -> str:
     rows = [
         ("passed" if one.passed else "FAILED", one.check, one.expected, one.found) for one in report.checks
     ]
     return log_table(("verdict", "check", "expected", "found"), rows, most=500)
+
+
+def ask_for_approval(
+    context: Context,
+    *,
+    subject: str,
+    body: str,
+    method_name: str,
+    kwargs: JsonObject,
+    timeout: timedelta | None,
+    assigned_users: Sequence[HITLUser] | None = None,
+) -> NoReturn:
+    """Ask a question and suspend the task; the answer resumes it.
+
+    :param context: The task's context.
+    :param subject: The question.
+    :param body: What the user needs to know to answer, in Markdown.
+    :param method_name: The operator's method that is called with the answer as ``event``.
+    :param kwargs: Its other arguments: plain JSON values.
+    :param timeout: How long to wait; None: no limit.
+    :param assigned_users: Who may answer; None is everybody who may edit the run.
+    """
+    from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
+
+    upsert_hitl_detail(
+        ti_id=context["ti"].id,
+        options=[APPROVE, REJECT],
+        subject=subject,
+        body=body,
+        params={},
+        assigned_users=list(assigned_users) if assigned_users else None,
+    )
+    raise TaskAwaitingInput(method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+
+def decision_in(event: Mapping[str, Any], subject: str) -> JsonObject:
+    """Return who approved, and when, as plain values.
+
+    :param event: The event that resumed the task.
+    :param subject: The question, for the message.
+    :raises AirflowFailException: The user rejected it, or nobody answered in time.
+    """
+    if "error" in event:
+        raise AirflowFailException(f"{subject} Nobody answered in time: {event['error']}")
+    who = event.get("responded_by_user") or {}
+    name = str(who.get("name") or who.get("id") or "somebody")
+    when: Any = event.get("responded_at")
+    if event.get("chosen_options") != [APPROVE]:
+        raise AirflowFailException(f"{subject} {name} rejected it.")
+    return {"approved_by": name, "at": when.isoformat() if hasattr(when, "isoformat") else str(when)}

@@ -1,8 +1,8 @@
-"""What the steps of a commit have in common: a store, a job, and which errors a retry can mend."""
+"""Base classes of the operators: a store, a job, final refusals, and tables for the task log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_s3commit._format import number, plain
 from airflow_s3commit.exceptions import LockHeld, PreconditionFailed, Refused
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
@@ -17,17 +18,15 @@ from airflow_s3commit.metrics import count_retry
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
 
-__all__ = ["CommitStepOperator", "S3CommitBaseOperator", "job_reference", "refusals_are_final"]
-
-#: Refusals that another try may not meet: the lock's holder ends, the other writer is read.
+#: Refusals that a retry may not meet again: the lock is released, the other writer's record is read.
 _PASSING = (LockHeld, PreconditionFailed)
 
 
 @contextmanager
 def refusals_are_final() -> Iterator[None]:
-    """Fail the task without retries when the protocol refuses: the same call would be refused again.
+    """Fail the task without retries when the protocol refuses, since a retry would be refused again.
 
-    Everything else (throttling, lost connections, unknown outcomes) keeps the task's retries.
+    Other errors (throttling, lost connections, unknown outcomes) keep the task's retries.
     """
     try:
         yield
@@ -38,10 +37,11 @@ def refusals_are_final() -> Iterator[None]:
 
 
 def job_reference(value: Any, task_id: str) -> Mapping[str, str]:
-    """Return the job reference that a task was given, or say why there is none.
+    """Return the job reference of a task.
 
     :param value: The rendered ``job`` of a task.
     :param task_id: The task, for the message.
+    :raises AirflowFailException: The value is not a job reference.
     """
     if isinstance(value, Mapping) and {"job_id", "destination", "staging"} <= value.keys():
         return value
@@ -83,7 +83,7 @@ class S3CommitBaseOperator(BaseOperator):
 
 
 class CommitStepOperator(S3CommitBaseOperator):
-    """A task that takes a job one step further. All it needs is the job's reference; the rest is on S3.
+    """A task that moves a job one step forward, given only its reference; all state is on S3.
 
     :param job: The job reference: the output of an `S3CommitSetupOperator`. (templated)
     """
@@ -95,5 +95,42 @@ class CommitStepOperator(S3CommitBaseOperator):
         self.job = job
 
     def opened_job(self) -> Job:
-        """Return the job this task was given. Asks nothing of the store."""
+        """Return the task's job. Makes no request."""
         return self.hook.job(job_reference(self.job, self.task_id))
+
+
+def log_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, most: int = 50) -> str:
+    """Return rows as text in aligned columns, numbers to the right.
+
+    :param titles: What the columns are.
+    :param rows: The rows, each as long as the titles. Text in them is made harmless: keys and reasons are
+        other people's words.
+    :param most: How many rows are shown; of the others, their number.
+    """
+    taken = [list(row) for row in rows]
+    lines = [list(titles), *([_text(value) for value in row] for row in taken[:most])]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    right = [
+        bool(taken) and all(isinstance(row[column], int | float) or row[column] is None for row in taken)
+        for column in range(len(titles))
+    ]
+    lines.insert(1, ["-" * width for width in widths])
+    aligned = (
+        "  ".join(
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+    rest = [f"… and {len(taken) - most:,} more"] if len(taken) > most else []
+    return "\n".join([*aligned, *rest])
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return number(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return plain(value)

@@ -1,33 +1,168 @@
-"""The commit: one task makes the output visible."""
+"""The commit: one task makes the output visible, or mapped tasks complete it in shards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow.sdk import Asset, chain
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
-from airflow_s3commit.operators.base import refusals_are_final
-from airflow_s3commit.operators.committing import CompletingOperator, ManifestOperator, etag_of
+from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from collections.abc import Collection
 
-    from airflow_s3commit.operators.shards import ShardedCommit
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.progress import Progress, ProgressLog
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3CommitJobOperator"]
+
+class CompletingOperator(CommitStepOperator):
+    """A step that completes uploads, logs its progress, and stops when it is killed.
+
+    :param job: The job reference. (templated)
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._killed = False
+        self._log_progress: ProgressLog | None = None
+
+    def on_kill(self) -> None:
+        """Stop completing uploads. The teardown, or the next try, finishes or rolls back the rest.
+
+        The job is not fenced off here. Before the point of no return a retry finishes what was begun (after
+        a timeout there may be one), and the teardown rolls it back if there is none. After it the data is
+        visible for good: the commit goes on until the process ends, and the next try does the rest.
+        """
+        # Airflow goes on running execute() after this returns, for up to five seconds.
+        self._killed = True
+
+    def report_progress(self, progress: Progress) -> None:
+        """Log the progress from time to time.
+
+        :param progress: Files and bytes completed so far.
+        :raises AirflowException: The task was killed meanwhile.
+        """
+        if self._killed:
+            raise AirflowException(
+                f"Task {self.task_id} was killed after {progress.files_done} of {progress.files_total} "
+                "files; run it again to finish, or let the teardown roll back."
+            )
+        if self._log_progress is None:
+            from airflow_s3commit.protocol.model.progress import ProgressLog  # noqa: PLC0415 - keeps parsing light
+
+            self._log_progress = ProgressLog(self.log)
+        self._log_progress(progress)
+
+
+class ManifestOperator(CommitStepOperator):
+    """A step that ends with the job's manifest: it returns the summary and emits the assets' events.
+
+    :param job: The job reference. (templated)
+    :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
+        ``extra``.
+    :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
+        partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. Another one than the table's: events
+        with a key start no ``schedule=[asset]`` DAGs.
+    """
+
+    template_fields: Sequence[str] = CommitStepOperator.template_fields
+    operator_extra_links: Collection[BaseOperatorLink] = (ManifestLink(),)
+    ui_color = "#d7ead9"
+
+    def __init__(
+        self,
+        *,
+        outlets: Sequence[Any] | None = None,
+        partition_asset: Asset | None = None,
+        **kwargs: Any,
+    ) -> None:
+        declared = list(outlets or [])
+        if partition_asset is not None:
+            if partition_asset in declared:
+                raise ValueError(
+                    f"partition_asset {partition_asset.name!r} is an outlet already: give the partitions an "
+                    "asset of their own, as events with a partition key start no DAGs with schedule=[asset]."
+                )
+            declared.append(partition_asset)
+        super().__init__(outlets=declared, **kwargs)
+        self.partition_asset = partition_asset
+        self.manifest_uri: str | None = None
+        self.endpoint_url: str | None = None
+        self._manifest: ManifestRecord | None = None
+
+    def committed(self, context: Context, manifest: ManifestRecord) -> JsonObject:
+        """Log what was committed, describe it in the assets' events, and return its summary."""
+        from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
+
+        summary = manifest_summary(manifest)
+        self._manifest = manifest
+        self.manifest_uri = summary["manifest"]
+        self.endpoint_url = self.hook.address.endpoint_url
+        self.log.info(
+            "Job %s is committed: %d files, %d bytes, %d partitions; manifest %s",
+            manifest.job_id,
+            manifest.counts.files,
+            manifest.counts.bytes,
+            len(manifest.partitions),
+            summary["manifest"],
+        )
+        events = context.get("outlet_events")
+        if events is not None:
+            tables = [one for one in self.outlets if isinstance(one, Asset) and one != self.partition_asset]
+            announce(events, manifest, tables=tables, partitions=self.partition_asset)
+        return summary
+
+    def get_openlineage_facets_on_complete(
+        self,
+        task_instance: object,  # noqa: ARG002 - Airflow's shape
+    ) -> OperatorLineage[Any, Any]:
+        """Return the commit's lineage for OpenLineage's provider; empty if the task committed nothing.
+
+        :param task_instance: The task instance; not needed.
+        """
+        from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
+
+        return lineage_of(self._manifest)
+
+
+def etag_of(conflicts: Any, name: str, task_id: str) -> str | None:
+    """Return the ETag of the seal or plan that the resolve task named.
+
+    :param conflicts: The rendered output of `S3CommitResolveConflictsOperator`, or None.
+    :param name: ``seal`` or ``plan``.
+    :param task_id: The task, for the message.
+    :raises AirflowException: It is not the output of the resolve task.
+    """
+    if conflicts is None:
+        return None
+    if isinstance(conflicts, Mapping) and isinstance(conflicts.get(name), Mapping):
+        return str(conflicts[name]["etag"])
+    raise AirflowException(
+        f"Task {task_id}: conflicts is {conflicts!r}; pass the output of the "
+        "S3CommitResolveConflictsOperator of this run, or None."
+    )
 
 
 class S3CommitJobOperator(CompletingOperator, ManifestOperator):
     """Commits a job and returns a summary of its manifest.
 
-    It may be run again after a crash at any point: it finishes what is left, and on a committed job returns
-    the same summary. One task completes some thousands of files a second; `as_shards` deals them out to
-    mapped tasks.
+    It may be retried after a crash at any point: it finishes the rest, and on a committed job returns the
+    same summary. One task completes some thousands of files a second; `as_shards` divides them among mapped
+    tasks.
 
     :param job: The job reference. (templated)
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`. The commit is refused if seal or plan
-        are not the ones it names. None lets the commit plan by itself. (templated)
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`. The commit is refused if the job has
+        another seal or plan. None: the commit makes the plan. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -47,12 +182,10 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
 
         :param arguments: What `sharded_commit` takes.
         """
-        from airflow_s3commit.operators.shards import sharded_commit  # noqa: PLC0415 - rarely wanted
-
         return sharded_commit(**arguments)
 
     def execute(self, context: Context) -> JsonObject:
-        """Complete every upload of the job, and write its manifest."""
+        """Complete every upload of the job, write its manifest, and return the summary."""
         job = self.opened_job()
         with commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.commit(
@@ -62,3 +195,139 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
             )
             count(manifest)
         return self.committed(context, manifest)
+
+
+#: Airflow expands a task over no more than ``[core] max_map_length`` values, 1,024 by default.
+_MOST_SHARDS: Final = 1_024
+
+
+class S3CommitBeginOperator(CommitStepOperator):
+    """Begins a commit in shards. Returns the shards' numbers, over which the shard tasks are mapped.
+
+    A retry returns the shards of the first try.
+
+    :param job: The job reference. (templated)
+    :param shards: Number of shards, from 1 to 1,024, with equal numbers of files. (templated)
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
+    """
+
+    template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "shards", "conflicts")
+    ui_color = "#d7ead9"
+
+    def __init__(self, *, shards: int | str, conflicts: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shards = shards
+        self.conflicts = conflicts
+
+    def execute(self, context: Context) -> list[int]:  # noqa: ARG002 - Airflow's shape
+        """Move the job to committing."""
+        with refusals_are_final():
+            numbers = self.opened_job().begin(
+                self._asked(),
+                seal_etag=etag_of(self.conflicts, "seal", self.task_id),
+                plan_etag=etag_of(self.conflicts, "plan", self.task_id),
+            )
+        if not numbers:
+            # Airflow skips a task that is expanded over an empty list, and those behind it.
+            self.log.info("The job is committed already")
+            return [0]
+        self.log.info("The commit has %d shards", len(numbers))
+        return numbers
+
+    def _asked(self) -> int:
+        try:
+            asked = int(self.shards)
+        except (TypeError, ValueError):
+            asked = 0
+        if not 1 <= asked <= _MOST_SHARDS:
+            raise AirflowFailException(
+                f"Task {self.task_id}: shards is {self.shards!r}; give a number from 1 to {_MOST_SHARDS}."
+            )
+        return asked
+
+
+class S3CommitShardOperator(CompletingOperator):
+    """Completes the uploads of one shard. It may be retried, and run in parallel with the other shards.
+
+    :param job: The job reference. (templated)
+    :param shard: The shard's number, one of those that `S3CommitBeginOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = (*CompletingOperator.template_fields, "shard")
+    ui_color = "#d7ead9"
+
+    def __init__(self, *, shard: int | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shard = shard
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's shape
+        """Complete the shard."""
+        with refusals_are_final():
+            self.opened_job().complete(int(self.shard), progress=self.report_progress)
+        self.log.info("Shard %s is complete", self.shard)
+
+
+class S3CommitFinishOperator(ManifestOperator):
+    """Finishes a commit whose shards are complete, and returns a summary of the manifest.
+
+    :param job: The job reference. (templated)
+    :param outlets: Assets of the table, as for `S3CommitJobOperator`.
+    :param partition_asset: The asset of the partitions, likewise.
+    """
+
+    def execute(self, context: Context) -> JsonObject:
+        """Write the manifest, delete what was replaced, and return the summary."""
+        job = self.opened_job()
+        with commit_counted(job.reference.destination) as count, refusals_are_final():
+            manifest = job.finish()
+            count(manifest)
+        return self.committed(context, manifest)
+
+
+class ShardedCommit(NamedTuple):
+    """The tasks of a sharded commit.
+
+    :param begin: The first task; wire it behind the resolve task.
+    :param shards: The mapped tasks.
+    :param finish: The last task; its output is the manifest's summary.
+    """
+
+    begin: S3CommitBeginOperator
+    shards: MappedOperator
+    finish: S3CommitFinishOperator
+
+
+def sharded_commit(
+    *,
+    job: Any,
+    shards: int | str,
+    task_id: str = "commit",
+    conflicts: Any = None,
+    outlets: Sequence[Any] = (),
+    partition_asset: Any = None,
+    **kwargs: Any,
+) -> ShardedCommit:
+    """Add ``begin >> shard tasks >> finish`` in place of one `S3CommitJobOperator`.
+
+    The shards run in parallel and share the job's lock on the destination. Each task may be retried, or
+    cleared, by itself.
+
+    :param job: The job reference.
+    :param shards: Number of shards, from 1 to 1,024. (templated)
+    :param task_id: The id of the last task; the others are ``<task_id>_begin`` and ``<task_id>_shards``.
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`.
+    :param outlets: Assets of the table.
+    :param partition_asset: The asset of the partitions.
+    :param kwargs: Arguments of all three: connection, retries, pool.
+    """
+    begin = S3CommitBeginOperator(
+        task_id=f"{task_id}_begin", job=job, shards=shards, conflicts=conflicts, **kwargs
+    )
+    mapped = S3CommitShardOperator.partial(task_id=f"{task_id}_shards", job=job, **kwargs).expand(
+        shard=begin.output
+    )
+    finish = S3CommitFinishOperator(
+        task_id=task_id, job=job, outlets=outlets, partition_asset=partition_asset, **kwargs
+    )
+    chain(begin, mapped, finish)
+    return ShardedCommit(begin, mapped, finish)

@@ -1,4 +1,4 @@
-"""Setting a job up, and aborting the ones that earlier tries of the same task left behind."""
+"""Setting up a job, after aborting those that earlier tries of the task left."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from uuid import uuid4
 
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.metrics import count_abort
-from airflow_s3commit.operators.aborting import KILL_WINDOW, abort_until_quiet
+from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import JobOptions, JobReference
-
-__all__ = ["REMEMBERED_JOBS", "S3CommitSetupOperator", "job_context"]
+    from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 
 #: Where this task remembers its jobs, in its ``task_state_store``.
 REMEMBERED_JOBS = "s3commit.jobs"
@@ -28,13 +27,13 @@ REMEMBERED_JOBS = "s3commit.jobs"
 class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
-    Each try makes a job of its own, so that nothing a dead try still writes can reach the new one. A later
-    try, and a cleared run, first abort the jobs that the task remembers and that did not commit. A job whose
-    stages may still run, because somebody cleared them, is looked at until nothing more is found of it.
+    Each try makes a new job, so that output of a dead try cannot reach it. A retry, and a cleared run, first
+    abort the task's earlier jobs that did not commit. If stages of an earlier job may still run, it is
+    aborted again until no more uploads are found.
 
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
-    :param conflict_mode: ``fail``, ``append`` or ``replace``, what the commit does where the data it brings
-        already exists. By default the param ``conflict_mode``, and ``replace`` in backfills. (templated)
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
+    :param conflict_mode: ``fail``, ``append`` or ``replace``: what the commit does where data exists
+        already. By default the param ``conflict_mode``, and ``replace`` in backfills. (templated)
     :param committer: ``partitioned`` (conflicts are judged partition by partition) or ``directory`` (the
         whole destination). (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
@@ -45,11 +44,12 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         list pending uploads by prefix: otherwise an abort misses what a killed task left. (templated)
     :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` goes on, and then
         only one process may commit to the destination at a time. (templated)
+    :param pendingset_format: Which Hadoop can read the job's pending uploads: ``hadoop-3.4.2`` or later, or
+        ``hadoop-3.3`` to 3.4.1. (templated)
     :param object_options: How the store keeps what the job writes: a dict with the entries of `ObjectOptions`
         (``storage_class``, ``sse``, ``sse_kms_key_id``, ``sse_bucket_key``, ``acl``, ``tags``, ``headers``).
         (templated)
-    :param kill_window: Seconds between two looks for uploads of an earlier job's tasks, which may be dying
-        still.
+    :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
     template_fields: Sequence[str] = (
@@ -61,6 +61,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "replace_order",
         "track_pending",
         "fencing",
+        "pendingset_format",
         "object_options",
     )
     ui_color = "#e8f0f7"
@@ -68,30 +69,32 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     def __init__(
         self,
         *,
-        destination: str,
+        destination: str | Destination,
         conflict_mode: str = CONFLICT_MODE,
         committer: str = "partitioned",
-        staging: str | None = None,
+        staging: str | Destination | None = None,
         replace_order: str = "publish-then-delete",
         track_pending: str = "task",
         fencing: str = "required",
+        pendingset_format: str = "hadoop-3.4.2",
         object_options: Mapping[str, Any] | None = None,
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.destination = destination
+        self.destination = as_uri(destination)
         self.conflict_mode = conflict_mode
         self.committer = committer
-        self.staging = staging
+        self.staging = as_uri(staging)
         self.replace_order = replace_order
         self.track_pending = track_pending
         self.fencing = fencing
+        self.pendingset_format = pendingset_format
         self.object_options = object_options
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Abort what earlier tries left, then set the new job up."""
+        """Abort the jobs of earlier tries, then set up a new job and return its reference."""
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
 
         with refusals_are_final():
@@ -120,7 +123,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         import msgspec  # noqa: PLC0415 - keeps DAG parsing light
         from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415
 
-        from airflow_s3commit.protocol.records import JobOptions, ObjectOptions  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.job import JobOptions  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
 
         try:
             check_conflict_mode(self.conflict_mode)
@@ -130,6 +134,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "replace_order": self.replace_order,
                 "track_pending": self.track_pending,
                 "fencing": self.fencing,
+                "pendingset_format": self.pendingset_format,
                 "staging": self.staging,
                 "object_options": ObjectOptions.from_dict(self.object_options or {}),
             }
@@ -138,10 +143,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
 
     def _choose_job(self) -> JobReference:
-        """Name the new job before it exists, so that a crash in between leaves it remembered."""
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-        from airflow_s3commit.protocol.layout import Layout  # noqa: PLC0415
-        from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+        """Name the new job before it exists, so that it is remembered after a crash in between."""
+        from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
         destination = Destination.parse(self.destination)
         root = Destination.parse(self.staging) if self.staging else None
@@ -167,7 +171,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         if state is None or state.state == "aborted":
             return job.abort(reason=reason).uploads
         if state.state == "committed":
-            # Cut off after the point of no return: the data is visible for good, and this does what was left.
+            # Interrupted after the point of no return: the data is visible for good, and this does the rest.
             job.commit()
         return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
 
@@ -178,7 +182,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
 
 def job_context(context: Context) -> dict[str, str]:
-    """Return what a job's record, and later its manifest, say of the run that made it.
+    """Return the facts of a run for the job's record, and later its manifest.
 
     :param context: The task's context. A partitioned run has no logical date, other runs no partition key.
     """

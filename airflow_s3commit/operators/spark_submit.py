@@ -11,7 +11,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.links.pendingsets import PendingsetsLink
+from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.metrics import count_retry
 from airflow_s3commit.operators.base import job_reference, refusals_are_final
 
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import JobReference, SealReference
+    from airflow_s3commit.protocol.model.job import JobReference
+    from airflow_s3commit.protocol.model.seal import SealReference
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3CommitSparkSubmitOperator", "stage_name"]
-
-#: What a key of the job's staging has room for.
+#: Characters that a key of the job's staging has room for.
 _LONGEST_STAGE = 128
 
 #: Where this task remembers its stage attempt, in its ``task_state_store``.
@@ -35,12 +34,12 @@ _REMEMBERED = "s3commit.stage_attempt"
 
 
 class S3CommitSparkSubmitOperator(SparkSubmitOperator):
-    """Runs a Spark application that writes into a job, and returns where the application's seal is.
+    """Runs a Spark application that writes into a job, and returns the location of its seal.
 
-    The application writes with ``df.write.format("s3commit")``; which job, stage and stage attempt it writes
-    for is added to its configuration. A retry takes over a stage attempt that was sealed before the earlier
-    try failed, instead of computing it again; one that was not sealed is aborted. A driver that a dead worker
-    left running on a cluster is found again, and seals under the attempt it was started with.
+    The application writes with ``df.write.format("s3commit")``; the operator adds the job, stage and stage
+    attempt to its configuration. A retry takes over a stage attempt that an earlier try sealed, and aborts
+    one that it did not. A driver that a dead worker left running on a cluster is found again, and seals the
+    attempt it was started with.
 
     Client and cluster mode on local and standalone masters, YARN and Kubernetes. A standalone master's REST
     server must run for drivers on the cluster to be watched and killed, and it takes no Python application as
@@ -48,8 +47,8 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     does. On YARN in cluster mode without ``yarn_track_via_rm_api`` there is no way to find a driver again, so
     ``durable`` is False there unless it was asked for.
 
-    Unless ``conf`` says itself how large an Arrow batch may be, the application's have 2,000 rows and no
-    limit in bytes, which spares it processor time; see `airflow_s3commit.spark.register`.
+    Unless ``conf`` limits the size of an Arrow batch, batches have 2,000 rows and no limit in bytes, which
+    takes less processor time; see `airflow_s3commit.spark.register`.
 
     Arguments of the application and values of ``conf`` may be of any plain type: booleans are written in
     lower case, and entries of ``conf`` that are None are left out.
@@ -68,7 +67,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it;
         boto3, msgspec and pyarrow must be there. The application then calls
         ``airflow_s3commit.spark.register(spark)`` before it writes.
-    :param kwargs: Everything else that ``SparkSubmitOperator`` takes.
+    :param kwargs: Other arguments of ``SparkSubmitOperator``.
     """
 
     template_fields: Sequence[str] = (
@@ -115,7 +114,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         )
 
     def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
-        """Submit the application, unless an earlier try of this task has sealed its output already."""
+        """Submit the application, unless an earlier try has sealed its output; return the seal's location."""
         job = self.commit_hook.job(job_reference(self.job, self.task_id))
         stage = self._stage_name(context)
         self._make_presentable()
@@ -137,7 +136,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             return self._sealed_output(context, job, stage)
 
     def on_kill(self) -> None:
-        """Kill the application, and do not submit one any more.
+        """Kill the application, and submit no other.
 
         The job is not fenced off here: after a timeout the task may have a retry left, which goes on with
         the same job. If it has none, the teardown aborts the job, usually before this is called.
@@ -149,7 +148,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
 
     def _refuse_to_go_on_if_killed(self) -> None:
         if self._killed:
-            raise AirflowException(f"Task {self.task_id} was killed; what it uploaded is not sealed by it.")
+            raise AirflowException(f"Task {self.task_id} was killed; it does not seal what it uploaded.")
 
     def submit_job(self, context: Context) -> str | None:
         """Submit anew where the parent found no driver to reconnect to."""
@@ -162,8 +161,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         return super().submit_job(context)
 
     def _begin_attempt(self, context: Context, job: Job, stage: str) -> None:
-        from airflow_s3commit.spark.row_batches import batch_conf  # noqa: PLC0415 - keeps parsing light
-        from airflow_s3commit.spark.session import committer_conf  # noqa: PLC0415
+        from airflow_s3commit.spark.session import batch_conf, committer_conf  # noqa: PLC0415 - light parsing
 
         if self._stage_attempt is not None:
             uploads = job.abort_stage(stage, self._stage_attempt)
@@ -256,7 +254,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             remembered.set(_REMEMBERED, note)
 
     def _may_still_run(self, context: Context) -> bool:
-        """Tell whether the parent will look for a driver that an earlier try left running on a cluster."""
+        """Return whether the parent will look for a driver that an earlier try left on a cluster."""
         remembered = context.get("task_state_store")
         return bool(self.durable and remembered is not None and remembered.get(self.external_id_key))
 

@@ -1,4 +1,4 @@
-"""Maintenance: what dead jobs left behind at a destination."""
+"""Maintenance: removes what dead jobs left at a destination."""
 
 from __future__ import annotations
 
@@ -9,39 +9,34 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit.metrics import count_sweep
-from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
-from airflow_s3commit.operators.log_table import log_table
+from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_s3commit.protocol.sweep import SweepReport
-    from airflow_s3commit.protocol.sweep_plan import SweepPlan
+    from airflow_s3commit.protocol.sweep.apply import SweepReport
+    from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3CommitSweepOperator"]
-
 _HOUR = 3600.0
-
-#: What a template may write for a boolean.
-_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
     """Removes what dead jobs left at a destination: pending uploads, records, a lapsed lock.
 
-    It is what remains when neither teardown nor callback ran, because the scheduler was lost with the run.
-    Dry by default: it logs what it would remove, and why. A job that was cut off in the middle of its commit
-    is only named, not touched: recover it. Returns the totals; what was found is in the log, as a table.
+    It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. By
+    default it is a dry run, which logs what it would remove and why. A job that was interrupted in its commit
+    is reported and not changed: recover it. Returns the totals; the log has a table of everything found.
 
-    If something could not be removed the task fails after the rest was, with its totals in the XCom
-    ``sweep_report``, and a retry takes up what is left.
+    If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
+    ``sweep_report``. It may be retried.
 
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param older_than: Seconds, or a ``timedelta``, without a sign of life after which a job is dead. It must
         be longer than any task of a job works. By default ``[s3commit] sweep_age_days``. (templated)
-    :param apply: Do it; without it, this is a dry run. Text that is neither yes nor no is refused.
+    :param apply: Remove what is found; False is a dry run. Text that is neither yes nor no is refused.
         (templated)
     :param staging: Where jobs on this destination have their staging, if not below it. (templated)
     :param object_options: How to encrypt the small objects by which a sweep asks the store its time, as
@@ -61,25 +56,24 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     def __init__(
         self,
         *,
-        destination: str,
+        destination: str | Destination,
         older_than: timedelta | float | str = DEFAULT_SWEEP_AGE,
         apply: bool | str = False,
-        staging: str | None = None,
+        staging: str | Destination | None = None,
         object_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.destination = destination
+        self.destination = as_uri(destination)
         self.older_than = older_than
         self.apply = apply
-        self.staging = staging
+        self.staging = as_uri(staging)
         self.object_options = object_options
 
     def execute(self, context: Context) -> JsonObject:
-        """Find what is dead and, unless it is a dry run, remove it."""
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415 - keeps parsing light
-        from airflow_s3commit.protocol.records import ObjectOptions  # noqa: PLC0415
-        from airflow_s3commit.protocol.sweep import sweep  # noqa: PLC0415
+        """Find dead jobs and uploads, remove them unless it is a dry run, and return the totals."""
+        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415 - light parsing
+        from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
         from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
         older_than, dry_run = self._seconds(), self._is_dry()
@@ -113,7 +107,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
         except (TypeError, ValueError):
             seconds = -1.0
-        # Not a number is no length of time either, and compares false.
+        # NaN compares false.
         if seconds >= 0:
             return seconds
         raise AirflowFailException(
@@ -121,8 +115,10 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         )
 
     def _is_dry(self) -> bool:
-        """Read the flag; what is neither yes nor no must not be taken for a wish to delete."""
-        known = _TRUTHS.get(str(self.apply).strip().lower())
+        """Read the flag. Text that is neither yes nor no must not delete anything."""
+        from airflow_s3commit.tables.option_values import FLAGS  # noqa: PLC0415 - keeps DAG parsing light
+
+        known = FLAGS.get(str(self.apply).strip().lower())
         if known is None:
             raise AirflowFailException(
                 f"Task {self.task_id}: apply is {self.apply!r}; it must be true or false."
@@ -171,7 +167,7 @@ def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
 
 
 def _totals(report: SweepReport) -> JsonObject:
-    """Return numbers only: what a sweep found may be long, and is in the log."""
+    """Return numbers only: the list of what was found may be long, and is in the log."""
     plan = report.plan
     return {
         "destination": plan.destination,

@@ -1,3 +1,3 @@
-"""The page in Airflow's UI: what is pending at the destinations, and one job from close by."""
+"""The page in Airflow's UI: the jobs of the configured destinations, and one job in detail."""
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
-"""The page's web application: which address shows what, and to whom."""
+"""The web application of the page: its routes, and which responses they give."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.configuration import conf
 from fastapi import Depends, FastAPI, Form, HTTPException, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from airflow_s3commit._causes import described
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,
@@ -24,23 +27,65 @@ from airflow_s3commit.exceptions import (
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.plugin.access import Access
-from airflow_s3commit.plugin.board import MOST_UPLOADS, Board, Unreadable
-from airflow_s3commit.plugin.dossier import Dossier
-from airflow_s3commit.plugin.ending import Offer, offers
-from airflow_s3commit.plugin.forms import FormTokens, comes_from_here
-from airflow_s3commit.plugin.glance import Glance
-from airflow_s3commit.plugin.metadata import Metadata
-from airflow_s3commit.plugin.origin import Origin
-from airflow_s3commit.plugin.pages import Pages
-from airflow_s3commit.plugin.places import Place
+from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, comes_from_here
+from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.plugin.reading import StillRunning
-from airflow_s3commit.plugin.watched import WatchedRoute
-from airflow_s3commit.protocol.survey import UploadSummary
-
-__all__ = ["create_app"]
+from airflow_s3commit.plugin.render import Pages
+from airflow_s3commit.plugin.service import MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
+from airflow_s3commit.plugin.views import DestinationView, JobView
+from airflow_s3commit.protocol.inspect.jobs import UploadSummary
+from airflow_s3commit.settings import api_base_url, api_secret_key
 
 logger = logging.getLogger(__name__)
+
+#: The status of a request whose client is gone, as proxies log it; nobody receives it.
+_CLIENT_IS_GONE = 499
+
+
+class WatchedRoute(APIRoute):
+    """A route whose GET requests are cancelled when the browser disconnects.
+
+    An unexpected exception is logged and becomes a page with status 503.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of a request."""
+        answer = super().get_route_handler()
+
+        async def careful(request: Request) -> Response:
+            try:
+                if request.method == "GET":
+                    return await _while_connected(request, answer(request))
+                return await answer(request)
+            except (HTTPException, RequestValidationError):
+                raise
+            except Exception as error:
+                logger.exception("the page %s failed", request.url.path)
+                raise HTTPException(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"The page failed with {type(error).__name__}; the API server's log has the details.",
+                ) from error
+
+        return careful
+
+
+async def _while_connected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    answering = asyncio.ensure_future(answer)
+    watching = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return answering.result() if answering.done() else Response(status_code=_CLIENT_IS_GONE)
+    finally:
+        watching.cancel()
+        answering.cancel()
+        # Cancels the reading that the handler awaits.
+        await asyncio.gather(answering, watching, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 #: Jobs on one page of a destination.
 _PAGE = 25
@@ -59,18 +104,18 @@ At = Annotated[str, Query(max_length=2000)]
 JobId = Annotated[str, Query(max_length=200)]
 
 
-def create_app(board: Board | None = None, metadata: Metadata | None = None) -> FastAPI:
-    """Return the application; every address takes a signed-in user.
+def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
+    """Return the application; every route needs a signed-in user.
 
     Args:
-        board: What reads the stores; by default one that waits eight seconds.
-        metadata: What Airflow knows of DAGs and runs; by default its database.
+        service: Reads the stores; by default one with a timeout of eight seconds.
+        metadata: Knows DAGs and runs; by default Airflow's database.
 
     """
     app = FastAPI(title="S3 commits", docs_url=None, redoc_url=None, openapi_url=None)
     app.router.route_class = WatchedRoute
     app.state.metadata = metadata or Metadata()
-    routes = _Routes(board or Board(), app.state.metadata)
+    routes = _Routes(service or DestinationService(), app.state.metadata)
     app.add_api_route("/", routes.overview, response_class=HTMLResponse)
     app.add_api_route("/destination", routes.destination, response_class=HTMLResponse)
     app.add_api_route("/uploads", routes.uploads, response_class=HTMLResponse)
@@ -83,40 +128,46 @@ def create_app(board: Board | None = None, metadata: Metadata | None = None) -> 
 
 
 class _Routes:
-    """One method an address. They wait for stores without a thread, and do all else on one."""
+    """The routes. They await stores without blocking a thread, and do all other work in the thread pool."""
 
-    def __init__(self, board: Board, metadata: Metadata) -> None:
-        self._board = board
+    def __init__(self, service: DestinationService, metadata: Metadata) -> None:
+        self._service = service
         self._metadata = metadata
         self._pages = Pages()
-        self._tokens = FormTokens(conf.get("api", "secret_key"))
+        self._tokens = FormTokens(api_secret_key())
 
     async def overview(self, request: Request, access: AccessDep, every: int = 0) -> Response:
         """Show all destinations, with the jobs under way and the last ones that ended."""
         try:
-            places = self._board.places()
+            places = self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
-        glances = await self._seen(await self._board.glances(places), access)
+        destination_views = await self._seen(await self._service.destination_views(places), access)
         every = every if every in {5, 10, 30} else 0
-        return await self._page(request, "overview", glances=glances, few=_FEW, every=every)
+        return await self._page(
+            request, "overview", destination_views=destination_views, few=_FEW, every=every
+        )
 
     async def destination(
         self, request: Request, access: AccessDep, at: At, page: PageNumber = 1, ended: PageNumber = 1
     ) -> Response:
         """Show the jobs of one destination, page by page."""
-        (glance,) = await self._seen(await self._board.glances([self._place(at)]), access)
-        return await self._page(request, "destination", glance=glance, page=page, ended=ended, per_page=_PAGE)
+        (destination_view,) = await self._seen(
+            await self._service.destination_views([self._place(at)]), access
+        )
+        return await self._page(
+            request, "destination", destination_view=destination_view, page=page, ended=ended, per_page=_PAGE
+        )
 
     async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
-        """Show the pending uploads of one destination, as far as the user may see the jobs they belong to."""
+        """Show the pending uploads of one destination that belong to jobs the user may see."""
         place = self._place(at)
         try:
-            uploads = await self._board.uploads(place)
+            uploads = await self._service.uploads(place)
         except S3CommitError as error:
             return self._trouble(request, place, error)
-        (glance,) = await self._board.glances([place])
-        contexts = {job.job_id: job.context for job in glance.jobs}
+        (destination_view,) = await self._service.destination_views([place])
+        contexts = {job.job_id: job.context for job in destination_view.jobs}
 
         def seen() -> list[UploadSummary]:
             access.expect(contexts.values())
@@ -136,23 +187,23 @@ class _Routes:
         """Show one job."""
         place = self._place(at)
         try:
-            dossier = await self._dossier(place, job_id, access)
-            values = await self._job_values(dossier)
+            job_view = await self._job_view(place, job_id, access)
+            values = await self._job_values(job_view)
         except S3CommitError as error:
             return self._trouble(request, place, error)
-        possible = offers(dossier.summary)
+        possible = offers(job_view.summary)
         refused = (
-            await run_in_threadpool(access.why_not_end, dossier.summary, place.uri) if possible else None
+            await run_in_threadpool(access.why_not_end, job_view.summary, place.uri) if possible else None
         )
         return await self._page(request, "job", offers=[] if refused else possible, refused=refused, **values)
 
     async def ask(  # noqa: PLR0917 - FastAPI's arguments
         self, request: Request, user: GetUserDep, access: AccessDep, at: At, job_id: JobId, step: str
     ) -> Response:
-        """Ask whether a job is to be ended; changes nothing."""
+        """Ask for confirmation before a job is ended; changes nothing."""
         place = self._place(at)
         try:
-            dossier, offer = await self._endable(place, job_id, step, access)
+            job_view, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
             return self._trouble(request, place, error)
         token = self._tokens.sign(user.get_id(), step, place.uri, job_id)
@@ -160,7 +211,7 @@ class _Routes:
             request,
             "ask",
             place=place,
-            job=dossier.summary,
+            job=job_view.summary,
             offer=offer,
             token=token,
             words=None,
@@ -178,7 +229,7 @@ class _Routes:
         token: Annotated[str, Form(max_length=4000)],
     ) -> Response:
         """End a job, for a user who may edit its run and was shown the form."""
-        if not comes_from_here(request.headers, conf.get("api", "base_url", fallback="")):
+        if not comes_from_here(request.headers, api_base_url()):
             raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent by this page.")
         if not self._tokens.holds(token, user.get_id(), step, at, job_id):
             raise HTTPException(
@@ -187,10 +238,10 @@ class _Routes:
         place = self._place(at)
         failed = False
         try:
-            dossier, offer = await self._endable(place, job_id, step, access)
+            job_view, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
             return self._trouble(request, place, error)
-        job = dossier.summary
+        job = job_view.summary
         logger.info("%s asks for %s of job %s on %s", user.get_name(), step, job_id, place.uri)
         await run_in_threadpool(
             self._metadata.write_down,
@@ -201,11 +252,11 @@ class _Routes:
         )
         try:
             reason = f"{step} by {user.get_name()} on the page in Airflow"
-            words = await self._board.end(place, job, offer.step, reason)
+            words = await self._service.end(place, job, offer.step, reason)
         except StillRunning:
-            words = "This takes a while, and goes on. The job's page shows how far it is."
+            words = "This takes a while and continues in the background. The job's page shows its progress."
         except S3CommitError as error:
-            failed, words = True, f"{type(error).__name__}: {error}"
+            failed, words = True, described(error)
         return await self._page(
             request, "ask", place=place, job=job, offer=offer, token=None, words=words, failed=failed
         )
@@ -223,7 +274,7 @@ class _Routes:
         if origin is None or not await run_in_threadpool(access.may_read, context):
             raise HTTPException(HTTPStatus.FORBIDDEN, "You may not read the runs of this DAG.")
         try:
-            places = self._board.places()
+            places = self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
         shown, troubles = [], []
@@ -233,11 +284,11 @@ class _Routes:
                 troubles.append(f"Job {job_id} is on {uri}, which is not in [s3commit] destinations.")
                 continue
             try:
-                shown.append(await self._job_values(await self._dossier(place, job_id, access)))
+                shown.append(await self._job_values(await self._job_view(place, job_id, access)))
             except NoSuchJob:
-                troubles.append(f"Job {job_id} on {uri}: nothing of it is left.")
+                troubles.append(f"Job {job_id} on {uri}: nothing of it remains.")
             except S3CommitError as error:
-                troubles.append(f"Job {job_id} on {uri}: {type(error).__name__}: {error}")
+                troubles.append(f"Job {job_id} on {uri}: {described(error)}")
         return await self._page(request, "run", jobs=shown, troubles=troubles, dag_id=dag_id, run_id=run_id)
 
     def refusal(self, request: Request, error: Exception) -> Response:
@@ -248,63 +299,71 @@ class _Routes:
             HTTPStatus.FORBIDDEN: "You may not do this",
             HTTPStatus.NOT_FOUND: "There is nothing here",
         }.get(HTTPStatus(error.status_code), "This cannot be shown")
-        return self._told(request, title, str(error.detail), error.status_code)
+        return self._trouble_page(request, title, str(error.detail), error.status_code)
 
-    async def _seen(self, glances: Sequence[Glance], access: Access) -> list[Glance]:
+    async def _seen(
+        self, destination_views: Sequence[DestinationView], access: Access
+    ) -> list[DestinationView]:
         """Return what the user may see of several destinations."""
 
-        def seen() -> list[Glance]:
-            access.expect(job.context for glance in glances for job in (*glance.jobs, *glance.ended))
-            return [glance.seen_by(access.may_read) for glance in glances]
+        def seen() -> list[DestinationView]:
+            access.expect(
+                job.context
+                for destination_view in destination_views
+                for job in (*destination_view.jobs, *destination_view.ended)
+            )
+            return [destination_view.seen_by(access.may_read) for destination_view in destination_views]
 
         return await run_in_threadpool(seen)
 
     async def _jobs_of(self, places: Sequence[Place], origin: Origin) -> dict[str, str]:
-        """Return the destinations of a run's jobs: as its tasks said, and as jobs say of themselves."""
-        told = await run_in_threadpool(self._metadata.jobs_of, origin)
-        found = {job.job_id: job.destination for job in told}
-        for glance in await self._board.glances(places):
-            for job in (*glance.jobs, *glance.ended):
+        """Return the destinations of a run's jobs by job id, from its tasks' XComs and the jobs' records."""
+        known = await run_in_threadpool(self._metadata.jobs_of, origin)
+        found = {job.job_id: job.destination for job in known}
+        for destination_view in await self._service.destination_views(places):
+            for job in (*destination_view.jobs, *destination_view.ended):
                 claimed = Origin.of(job.context)
                 if claimed and (claimed.dag_id, claimed.run_id) == (origin.dag_id, origin.run_id):
-                    found.setdefault(job.job_id, glance.place.uri)
+                    found.setdefault(job.job_id, destination_view.place.uri)
         return dict(islice(found.items(), _FEW))
 
     def _place(self, uri: str) -> Place:
         try:
-            return self._board.place(uri)
+            return self._service.place(uri)
         except InvalidDestination as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
 
-    async def _dossier(self, place: Place, job_id: str, access: Access) -> Dossier:
-        """Return a job; one that the user may not see is as if it were not there."""
+    async def _job_view(self, place: Place, job_id: str, access: Access) -> JobView:
+        """Return a job; one that the user may not see is reported as missing."""
         try:
-            dossier = await self._board.dossier(place, job_id)
-            if await run_in_threadpool(access.may_read, dossier.summary.context):
-                return dossier
+            job_view = await self._service.job_view(place, job_id)
+            if await run_in_threadpool(access.may_read, job_view.summary.context):
+                return job_view
         except NoSuchJob:
             logger.debug("no job %s at %s", job_id, place.uri, exc_info=True)
         except (InvalidRecord, Unreadable):
-            # Nothing tells whose it is.
+            # The owner is unknown.
             if await run_in_threadpool(access.may_read, {}):
                 raise
         raise NoSuchJob(f"no job {job_id} is known at {place.uri}, or it belongs to a DAG you may not read")
 
-    async def _job_values(self, dossier: Dossier) -> dict[str, Any]:
+    async def _job_values(self, job_view: JobView) -> dict[str, Any]:
         def values() -> dict[str, Any]:
-            return self._pages.job_values(dossier, self._board.endpoint_url(dossier.place.aws_conn_id))
+            return self._pages.job_values(job_view, self._service.endpoint_url(job_view.place.aws_conn_id))
 
         return await run_in_threadpool(values)
 
-    async def _endable(self, place: Place, job_id: str, step: str, access: Access) -> tuple[Dossier, Offer]:
-        dossier = await self._dossier(place, job_id, access)
-        refused = await run_in_threadpool(access.why_not_end, dossier.summary, place.uri)
+    async def _endable(self, place: Place, job_id: str, step: str, access: Access) -> tuple[JobView, Offer]:
+        job_view = await self._job_view(place, job_id, access)
+        refused = await run_in_threadpool(access.why_not_end, job_view.summary, place.uri)
         if refused is not None:
             raise HTTPException(HTTPStatus.FORBIDDEN, refused)
-        for offer in offers(dossier.summary):
+        for offer in offers(job_view.summary):
             if offer.step == step:
-                return dossier, offer
-        raise JobClosed(f"job {job_id} is {dossier.summary.state or 'gone'} by now; there is no {step} of it")
+                return job_view, offer
+        raise JobClosed(
+            f"job {job_id} is {job_view.summary.state or 'gone'} by now; there is no {step} of it"
+        )
 
     def _trouble(self, request: Request, place: Place, error: S3CommitError) -> Response:
         title, status = "The store could not be asked", HTTPStatus.SERVICE_UNAVAILABLE
@@ -314,13 +373,13 @@ class _Routes:
             title, status = "The job has moved on", HTTPStatus.CONFLICT
         elif isinstance(error, InvalidRecord | Unreadable):
             title, status = "The records cannot be read", HTTPStatus.UNPROCESSABLE_ENTITY
-        words = str(error) if isinstance(error, Refused) else f"{place.uri}: {type(error).__name__}: {error}"
-        return self._told(request, title, words, status)
+        words = str(error) if isinstance(error, Refused) else f"{place.uri}: {described(error)}"
+        return self._trouble_page(request, title, words, status)
 
     def _misconfigured(self, request: Request, error: InvalidDestination) -> Response:
-        return self._told(request, "The configuration cannot be read", str(error), HTTPStatus.OK)
+        return self._trouble_page(request, "The configuration cannot be read", str(error), HTTPStatus.OK)
 
-    def _told(self, request: Request, title: str, words: str, status: int) -> Response:
+    def _trouble_page(self, request: Request, title: str, words: str, status: int) -> Response:
         return self._rendered(request, "trouble", status, title=title, words=words)
 
     async def _page(self, request: Request, template: str, **values: Any) -> Response:
@@ -329,6 +388,6 @@ class _Routes:
     def _rendered(self, request: Request, template: str, status: int, **values: Any) -> Response:
         root = str(request.scope.get("root_path", ""))
         html = self._pages.render(template, root, **values)
-        # A name from a store may hold what no encoding has.
+        # Keys from a store may contain lone surrogates, which UTF-8 cannot encode.
         body = html.encode("utf-8", "backslashreplace")
         return HTMLResponse(body, status, headers=self._pages.headers)

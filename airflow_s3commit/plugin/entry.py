@@ -1,4 +1,4 @@
-"""What Airflow loads as a plugin: light, because every task's process loads it too."""
+"""The plugin that Airflow loads; light, because every task process loads it too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_s3commit.assets import HivePathMapper
 
-__all__ = ["S3CommitPlugin"]
-
 _Scope: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -19,7 +17,7 @@ _Asgi: TypeAlias = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class _LazyApp:
-    """An ASGI application that is made when the first request comes: only the API server gets any."""
+    """An ASGI application that is created with the first request, which only the API server receives."""
 
     def __init__(self) -> None:
         self._app: _Asgi | None = None
@@ -40,13 +38,13 @@ class _LazyApp:
 class S3CommitPlugin(AirflowPlugin):
     """Adds the page "S3 commits" to the menu Browse, and a tab to the page of each DAG run.
 
-    The addresses are relative, so that they also hold where Airflow is served below a path.
+    The URLs are relative, so that they work where Airflow is served below a path.
     """
 
     name = "s3commit"
-    partition_mappers = [HivePathMapper]  # noqa: RUF012 - Airflow's shape
+    partition_mappers = [HivePathMapper]  # noqa: RUF012 - Airflow's API
     fastapi_apps = [{"app": _LazyApp(), "url_prefix": "/s3commit", "name": "S3 commits"}]  # noqa: RUF012
-    external_views = [  # noqa: RUF012 - Airflow's shape
+    external_views = [  # noqa: RUF012 - Airflow's API
         {
             "name": "S3 commits",
             "href": "s3commit/",

@@ -1,8 +1,8 @@
-"""Reading stores for a page: no longer than a person waits, and only while somebody does.
+"""Reads stores for pages: no longer than a user waits, and only while a request waits for it.
 
-A reading runs on a thread. Who asks for one that is under way joins it. It ends early, at its next call of
-the store, once its time is over or the last one who waited for it is gone. A destination has few threads at
-once, so a slow one delays nothing but itself.
+A reading runs on a thread. Requests for the same reading share it. It stops at its next call of the store
+once its time is up or the last waiting request is gone. A destination gets few threads at once, so a slow
+one delays only itself.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from types import GeneratorType
 from typing import Any, Generic, TypeVar, cast
 
-from airflow_s3commit.clock import Clock, SystemClock
+from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
-
-__all__ = ["Budget", "Reader", "StillRunning", "within"]
+from airflow_s3commit.store.forwarding import ForwardingStore
 
 T = TypeVar("T")
 
 
 class StillRunning(Unavailable):
-    """There was no answer within the time that a page waits."""
+    """The store did not answer within the time that a page waits."""
 
 
 class Budget:
-    """The time that a reading may take, from when it was asked for; over at once when it is cancelled.
+    """The time that a reading may take, counted from the request; it ends at once when it is cancelled.
 
     Args:
-        seconds: How long that is.
-        clock: Where time comes from.
+        seconds: Its length.
+        clock: The clock.
 
     """
 
@@ -47,60 +45,54 @@ class Budget:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Say that nobody waits any more."""
+        """End the budget: no request waits any more."""
         self._cancelled.set()
 
     def check(self) -> None:
         """Return if there is time left.
 
         Raises:
-            Unavailable: There is none, or nobody waits any more.
+            Unavailable: There is none, or no request waits any more.
 
         """
         if self._cancelled.is_set():
-            raise Unavailable("nobody waits for this reading any more")
+            raise Unavailable("no request waits for this reading any more")
         if self._clock.monotonic() > self._end:
             raise StillRunning(_no_answer(self._seconds))
 
 
-class _ImpatientStore:
-    """An `ObjectStore` that answers no further call once a budget is spent."""
+class _BoundedStore(ForwardingStore):
+    """An `ObjectStore` that refuses every further call once a budget is spent."""
 
     def __init__(self, inner: ObjectStore, budget: Budget) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._budget = budget
 
-    def __getattr__(self, verb: str) -> Any:
-        attribute = getattr(self._inner, verb)
-        return self._bounded(attribute) if callable(attribute) else attribute
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
+        """Make the call if there is time left."""
+        self._budget.check()
+        result = super().forward(verb, bucket, key, make)
+        return cast("T", self._each(result)) if isinstance(result, Iterator) else result
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """See `ObjectStore.perform`."""
+        """Make the calls while there is time left."""
         self._budget.check()
-        return self._each(self._inner.perform(calls))
+        return self._each(super().perform(calls))
 
-    def _bounded(self, attribute: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _each(self, items: Iterator[T]) -> Iterator[T]:
+        for item in items:
             self._budget.check()
-            answer = attribute(*args, **kwargs)
-            return self._each(answer) if isinstance(answer, GeneratorType) else answer
-
-        return call
-
-    def _each(self, answers: Iterator[T]) -> Iterator[T]:
-        for answer in answers:
-            self._budget.check()
-            yield answer
+            yield item
 
 
 def within(store: ObjectStore, budget: Budget) -> ObjectStore:
-    """Return the store as one that turns every call away once the budget is spent."""
-    return cast("ObjectStore", _ImpatientStore(store, budget))
+    """Return the store as one that refuses every call once the budget is spent."""
+    return _BoundedStore(store, budget)
 
 
 @dataclass(eq=False)
 class _Reading(Generic[T]):
-    """One piece of work, and how many wait for it."""
+    """One piece of work, and the number of requests that wait for it."""
 
     lane: Hashable
     key: Hashable
@@ -114,11 +106,11 @@ class Reader:
     """Runs readings on threads of its own.
 
     Args:
-        seconds: How long anybody waits, in a queue and for the reading together.
-        lane: Readings of one lane, a destination, that run at once; the others wait for their turn.
-        threads: Readings that run at once in all.
-        forsakes: Whether a reading that nobody waits for any more is cancelled.
-        clock: Where readings' budgets have their time from.
+        seconds: How long a request waits, in the queue and for the reading together.
+        lane: The number of readings of one lane, a destination, that run at once; the others queue.
+        threads: The number of readings that run at once in all.
+        forsakes: Whether a reading is cancelled when no request waits for it any more.
+        clock: The clock of the budgets.
 
     """
 
@@ -142,22 +134,22 @@ class Reader:
         self._known: dict[tuple[Hashable, Hashable], _Reading[Any]] = {}
 
     async def read(self, lane: Hashable, key: Hashable, work: Callable[[Budget], T]) -> T:
-        """Start a reading, or join the one of that key that is under way, and wait for it.
+        """Start a reading, or join the running one with that key, and wait for its result.
 
         Args:
-            lane: What the reading takes the threads of.
-            key: What makes two readings of a lane the same one.
+            lane: The lane whose threads the reading uses.
+            key: Identifies the reading within its lane.
             work: Reads; it must check the budget now and then, as `within` does.
 
         Raises:
             StillRunning: It takes too long.
-            Exception: What the reading raised.
+            Exception: The exception of the reading.
 
         """
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def tell(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # The loop is closed: nobody is there to be told.
+            with suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(done.set)
 
         reading = self._join(lane, key, work)
@@ -193,7 +185,7 @@ class Reader:
                 self._queue.remove(reading)
 
     def _begin_some(self) -> None:
-        """Start what waits, the first first, as far as there are threads; the lock is held."""
+        """Start queued readings in order while threads are free; the lock is held."""
         for reading in list(self._queue):
             if self._running.total() >= self._most["all"]:
                 return
@@ -214,7 +206,7 @@ class Reader:
             if not self._running[reading.lane]:
                 del self._running[reading.lane]
             self._begin_some()
-        # Last, so that who has the answer and asks again gets a new reading.
+        # Last, so that a request that has the answer and asks again gets a new reading.
         settle()
 
     def _forget(self, reading: _Reading[Any]) -> None:

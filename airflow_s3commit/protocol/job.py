@@ -1,7 +1,7 @@
-"""A job, as its callers see it: one object, one method a step.
+"""The facade of a job: one method for each step of the protocol.
 
-Every method may be called by any process that knows the `JobReference`, again and again, after a crash at
-any point. What a step needs is on the store.
+Any process that has the `JobReference` may call any method, and repeat it after a crash at any point: all
+state is on the store.
 """
 
 from __future__ import annotations
@@ -9,57 +9,50 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from airflow_s3commit.clock import Clock, SystemClock
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord
-from airflow_s3commit.protocol.abort import abort_attempt, abort_job, abort_late, abort_stage
-from airflow_s3commit.protocol.attempt_files import UPLOAD_THREADS, AttemptFiles
-from airflow_s3commit.protocol.cleanup import clean_if_ended
-from airflow_s3commit.protocol.conflicts import make_plan, plan_reference
-from airflow_s3commit.protocol.context import JobContext, new_uuid
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.pendingset import TaskExtra
-from airflow_s3commit.protocol.publish import (
-    Progress,
-    begin_shards,
-    commit_job,
-    complete_shard,
-    finish_shards,
-)
-from airflow_s3commit.protocol.records import (
-    AbortReport,
-    CommittedTask,
-    JobOptions,
-    JobRecord,
-    JobReference,
-    ManifestRecord,
-    PlanReference,
-    SealReference,
-    StateRecord,
-)
-from airflow_s3commit.protocol.recover import recover_job
-from airflow_s3commit.protocol.sealed import load_seal
-from airflow_s3commit.protocol.setup import find_job, load_job, set_up_job
-from airflow_s3commit.protocol.signing import Signer
-from airflow_s3commit.protocol.stage import find_stage_seal, seal_job, seal_stage
-from airflow_s3commit.protocol.state import find_manifest, gone, read_state, require_state
-from airflow_s3commit.protocol.task_attempt import TaskAttempt
+from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_job, abort_late, abort_stage
+from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
+from airflow_s3commit.protocol.lifecycle.plan import make_plan, plan_reference
+from airflow_s3commit.protocol.lifecycle.recover import recover_job
+from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
+from airflow_s3commit.protocol.lifecycle.setup import set_up_job
+from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.records import unless_damaged
+from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
+from airflow_s3commit.protocol.metadata.state import gone, read_state, require_state
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, StateRecord
+from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.pendingset import TaskExtra
+from airflow_s3commit.protocol.model.plan import PlanReference
+from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
+from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore
-
-__all__ = ["Job"]
 
 logger = logging.getLogger(__name__)
 
-#: The entry of a job's context that says what people call it.
+#: The entry of a job's context that holds its display name.
 NAME = "name"
 
 _MIB = 1024 * 1024
 
 
 class Job:
-    """One refresh of a destination: many task attempts, one commit.
+    """One refresh of a destination: many task attempts write, one commit publishes.
 
-    Make one with `setup`, or find it again with `at`.
+    Create one with `setup`, or open an existing one with `at`.
+
+    Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up, or
+    was aborted and cleaned up; `InvalidRecord` for a record that is damaged, another job's, or was copied
+    here; `SignatureRefused` where it needs the signer of a signed job; and the errors of the store.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -70,7 +63,7 @@ class Job:
     def setup(
         cls,
         store: ObjectStore,
-        destination: str,
+        destination: str | Destination,
         *,
         options: JobOptions | None = None,
         job_id: str | None = None,
@@ -81,32 +74,40 @@ class Job:
         lock_wait: float = 600.0,
         signer: Signer | None = None,
     ) -> Job:
-        """Set a job up. Again with the same id and options: the same job.
+        """Set up a job: check the bucket, then write the job's record and its first state.
+
+        Repeatable by any process: with the same id and options it returns the same job, in whatever state.
 
         Args:
-            store: Where everything is.
-            destination: URI of the dataset's directory, ``s3://bucket/prefix/``.
+            store: The store of the destination and the staging.
+            destination: URI of the dataset's directory, ``s3://bucket/prefix/``, or a `Destination`.
             options: How the job commits; by default ``partitioned`` with conflict mode ``fail``.
-            job_id: Its id: a UUID in lower case with hyphens; a random one by default.
-            name: What people call it. It is kept in the context, and shown wherever the job is.
-            context: What the orchestrator wants to be remembered with the job.
-            clock: Where time comes from.
-            new_id: Where ids come from.
-            lock_wait: Seconds that the commit waits for another living job's lock.
-            signer: Signs the records that the commit goes by; each process that commits or ends the job needs
-                the key then, those that only write its output do not.
+            job_id: The job's id: a UUID in lower case with hyphens; random by default.
+            name: A display name. It is kept in the context, and shown wherever the job is.
+            context: Facts of the orchestrator to keep with the job, such as DAG and run.
+            clock: Source of time.
+            new_id: Source of ids.
+            lock_wait: Seconds that the commit waits for the lock of another live job.
+            signer: Signs the records that a commit depends on. Then every process that commits or aborts the
+                job needs the key; processes that only write its output do not.
 
         Raises:
-            Refused: See `airflow_s3commit.protocol.setup.set_up_job`.
+            InvalidDestination: The destination is no S3 URI, or is an object.
+            InvalidRecord: The id is no UUID.
+            JobMismatch: A job with this id exists with other options.
+            JobClosed: A job with this id was aborted; its id cannot be used again.
+            DestinationNotEmpty: Committer ``directory`` with conflict mode ``fail``, and there is data.
+            AccessDenied: The credentials may not do what a commit needs.
+            StoreUnsuitable: The store ignores conditional writes, and ``fencing`` is ``required``.
 
         """
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
-        layout = Layout.of(Destination.parse(destination), new_id() if job_id is None else job_id, root)
+        layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         clock = clock or SystemClock()
         job = cls(JobContext(store, layout, clock=clock, new_id=new_id, lock_wait=lock_wait, signer=signer))
-        said = {**(context or {}), **({} if name is None else {NAME: name})}
-        job._record = set_up_job(job._context, options, said)
+        facts = {**(context or {}), **({} if name is None else {NAME: name})}
+        job._record = set_up_job(job._context, options, facts)
         return job
 
     @classmethod
@@ -120,9 +121,18 @@ class Job:
         lock_wait: float = 600.0,
         signer: Signer | None = None,
     ) -> Job:
-        """Find a job again, without asking the store yet.
+        """Open an existing job. Sends no request; the first method call does.
+
+        Args:
+            store: The store of the destination and the staging.
+            reference: The job, as `reference` returned it.
+            clock: Source of time.
+            new_id: Source of ids.
+            lock_wait: Seconds that the commit waits for the lock of another live job.
+            signer: The signer that the job was set up with; only needed to commit or abort.
 
         Raises:
+            InvalidDestination: The reference holds no S3 URI.
             InvalidRecord: The reference's staging is not that of its job.
 
         """
@@ -134,30 +144,25 @@ class Job:
 
     @property
     def reference(self) -> JobReference:
-        """What it takes to find this job again."""
+        """The id and URIs that open this job in another process."""
         layout = self._context.layout
         return JobReference(
             job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
         )
 
     def record(self) -> JobRecord:
-        """Return what the job is, read once.
-
-        Raises:
-            NoSuchJob: It was never set up, or it ended and was cleaned up.
-
-        """
+        """Return the job's own record: options, context, creation time. Read once, then cached."""
         if self._record is None:
             self._record = load_job(self._context)
         return self._record
 
     def state(self) -> StateRecord | None:
-        """Return where the job is now; None if it is not known, or ended and was cleaned up."""
+        """Return the job's current state; None if it was never set up, or ended and was cleaned up."""
         stored = read_state(self._context)
         return stored.record if stored is not None else None
 
     def manifest(self) -> ManifestRecord | None:
-        """Return the manifest that proves the job committed, or None."""
+        """Return the job's manifest, the proof of its commit; None if it has not committed."""
         return find_manifest(self._context)
 
     def task_attempt(
@@ -173,18 +178,21 @@ class Job:
         min_part_bytes: int = MIN_PART_BYTES,
         local_dir: str | None = None,
     ) -> TaskAttempt:
-        """Begin one attempt of one task.
+        """Start one attempt of one task, which writes files, then commits or aborts.
+
+        Before: the job is ``open``. Pass the result of its ``commit`` to `seal_stage`. Not repeatable: each
+        attempt needs an id of its own.
 
         Args:
-            stage: The writing application, by a name that is the same for all its attempts.
-            stage_attempt: Which run of it; letters and digits.
-            task: The task, by a name that is the same for all its attempts.
-            attempt: Which attempt of it; letters and digits.
-            part_bytes: Size of the first parts of a file.
-            buffered_bytes: Bytes of parts that may be on their way before a writer waits.
-            threads: Uploads begun and parts sent at once; 0 does so in the writer's own thread.
-            min_part_bytes: The store's least size of a part.
-            local_dir: Where the staging committers write; the machine's temporary directory by default.
+            stage: Name of the writing application, the same for all its attempts.
+            stage_attempt: Id of the stage attempt; letters and digits.
+            task: Name of the task, the same for all its attempts.
+            attempt: Id of the task attempt; letters and digits.
+            part_bytes: Bytes of the first parts of a file; later parts of a large file grow.
+            buffered_bytes: Bytes of parts in flight before a write blocks.
+            threads: Parts and uploads sent concurrently; 0 sends in the writer's thread.
+            min_part_bytes: The store's minimum size of a part, in bytes.
+            local_dir: Directory of the files of the staging committers; by default the temporary directory.
 
         Raises:
             InvalidRecord: An id cannot be part of a key.
@@ -212,27 +220,66 @@ class Job:
         return TaskAttempt(context, options, extra, files)
 
     def seal_stage(self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]) -> SealReference:
-        """See `airflow_s3commit.protocol.stage.seal_stage`."""
+        """Record which task attempts of a stage count. Output of any other attempt never becomes visible.
+
+        Before: the job is ``open``, and each task attempt was committed. Reads every pendingset once, so
+        that a damaged one fails here. Repeatable by any process: the same tasks give the same seal.
+
+        Args:
+            stage: Name of the stage.
+            stage_attempt: Id of the stage attempt.
+            tasks: One committed attempt of each task, as ``TaskAttempt.commit`` returned it.
+
+        Raises:
+            DuplicateOutput: A task occurs twice, or a key is written twice.
+            InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
+            JobClosed: The job is not open, or the stage attempt is sealed with other tasks.
+
+        """
         return seal_stage(self._live(acting=False), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:
-        """Return a stage attempt's seal, or None if it has not sealed."""
+        """Return the seal of a stage attempt; None if it is not sealed.
+
+        Args:
+            stage: Name of the stage.
+            stage_attempt: Id of the stage attempt.
+
+        """
         return find_stage_seal(self._context, stage, stage_attempt)
 
     def abort_stage(self, stage: str, stage_attempt: str) -> int:
-        """See `airflow_s3commit.protocol.abort.abort_stage`."""
+        """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
+
+        Before: the stage attempt is not sealed. Repeatable by any process.
+
+        Args:
+            stage: Name of the stage.
+            stage_attempt: Id of the stage attempt.
+
+        Raises:
+            JobClosed: The stage attempt is sealed: its uploads may be committed.
+            S3CommitError: An upload could not be aborted; call it again.
+
+        """
         return abort_stage(self._live_or_ended(acting=False), stage, stage_attempt)
 
     def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
-        """Abort what one task attempt recorded of its uploads, from any process; return how many uploads.
+        """Abort the recorded uploads of a task attempt whose process is gone; return how many.
 
-        Repeatable. What an attempt has not recorded yet (see ``JobOptions.track_pending``) is found by the
-        job's own commit or abort, or by a sweep.
+        Before: the stage attempt is not sealed. After: the task attempt cannot be sealed any more. Repeatable
+        by any process. Uploads that the attempt has not recorded yet (see ``JobOptions.track_pending``) are
+        left to the job's commit or abort, or to a sweep.
+
+        Args:
+            stage: Name of the stage.
+            stage_attempt: Id of the stage attempt.
+            task: Name of the task.
+            attempt: Id of the task attempt.
 
         Raises:
-            JobClosed: Its stage attempt is sealed: its uploads may be committed.
-            InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
-            S3CommitError: An upload could not be aborted; run it again.
+            JobClosed: The stage attempt is sealed: its uploads may be committed.
+            S3CommitError: An upload could not be aborted; call it again.
 
         """
         return abort_attempt(self._live_or_ended(acting=False), stage, stage_attempt, task, attempt)
@@ -243,14 +290,33 @@ class Job:
         *,
         etags: Mapping[tuple[str, str], str] | None = None,
     ) -> SealReference:
-        """See `airflow_s3commit.protocol.stage.seal_job`."""
+        """Record which stage attempts count, and close the job to further output.
+
+        Before: the job is ``open`` and its stages are sealed. After: it is ``sealed``. Repeatable by any
+        process: the same stages give the same seal.
+
+        Args:
+            stages: Pairs of stage and stage attempt; an empty list commits no files. None takes every sealed
+                stage attempt, and requires one.
+            etags: Expected ETags of the stages' seals; any other seal is refused.
+
+        Raises:
+            DuplicateOutput: Two attempts of one stage are sealed, or two stages write one key.
+            JobClosed: The job is not open, has no sealed stage, or is sealed with other stages.
+            AlreadyCommitted: The job is committed.
+
+        """
         return seal_job(self._live(), stages, etags=etags)
 
     def plan(self) -> PlanReference:
-        """Resolve the sealed job's conflicts; see `airflow_s3commit.protocol.conflicts.make_plan`.
+        """List the objects that the commit will replace, and store that list as the job's plan.
+
+        Before: the job is ``sealed``. Optional: `commit` makes a plan if there is none. Repeatable by any
+        process; a new plan replaces the old one.
 
         Raises:
             JobClosed: The job is not sealed, or its commit has begun.
+            AlreadyCommitted: The job is committed.
             DestinationNotEmpty: Conflict mode ``fail``, and there is data.
 
         """
@@ -269,27 +335,109 @@ class Job:
         plan_etag: str | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> ManifestRecord:
-        """See `airflow_s3commit.protocol.publish.commit_job`."""
+        """Make the sealed output visible, and return the manifest.
+
+        Before: the job is ``sealed``; without a plan it is planned first. After: it is committed and cleaned
+        up. Repeatable by any process: it resumes an interrupted commit, and returns the manifest of a
+        finished one.
+
+        Args:
+            seal_etag: Expected ETag of the seal; any other seal is refused.
+            plan_etag: Expected ETag of the plan; any other plan is refused.
+            progress: Called after each completed upload.
+
+        Raises:
+            DestinationChanged: The planned partitions changed; plan again. Nothing was changed.
+            DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
+            LockHeld: Another live job is committing. Nothing was changed.
+            InvalidRecord: A record was changed after it was written; a commit that had begun is rolled back.
+            JobFailed: An upload is gone; the commit is rolled back.
+            NotReversible: The commit can neither finish nor be rolled back.
+            JobClosed: The job is not sealed, or is aborted.
+            OutcomeUnknown: A response was lost, or the roll-back did not finish; commit again, or recover.
+
+        """
         return commit_job(self._live_or_ended(), seal_etag=seal_etag, plan_etag=plan_etag, progress=progress)
 
     def begin(self, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None) -> list[int]:
-        """See `airflow_s3commit.protocol.publish.begin_shards`."""
+        """Begin a commit that several workers share, each completing a shard of the uploads.
+
+        Before: the job is ``sealed``. After: it is ``committing``. Call `complete` for each number, then
+        `finish`. Repeatable by any process: it returns the shards of the first call.
+
+        Args:
+            shards: How many shards, from 1 to 4,096.
+            seal_etag: Expected ETag of the seal; any other seal is refused.
+            plan_etag: Expected ETag of the plan; any other plan is refused.
+
+        Returns:
+            The numbers of the shards; empty if the job is committed.
+
+        Raises:
+            ValueError: More than 4,096 shards.
+            S3CommitError: As for `commit`.
+
+        """
         return begin_shards(self._live_or_ended(), shards, seal_etag=seal_etag, plan_etag=plan_etag)
 
     def complete(self, shard: int, *, progress: Callable[[Progress], None] | None = None) -> None:
-        """See `airflow_s3commit.protocol.publish.complete_shard`."""
+        """Complete the uploads of one shard.
+
+        Before: `begin` returned this number. Repeatable by any process, also concurrently.
+
+        Args:
+            shard: Number of the shard.
+            progress: Called after each completed upload.
+
+        Raises:
+            JobClosed: The job is not committing, or has no such shard.
+            S3CommitError: As for `commit`; a roll-back takes back the whole job.
+
+        """
         complete_shard(self._live_or_ended(), shard, progress=progress)
 
     def finish(self) -> ManifestRecord:
-        """See `airflow_s3commit.protocol.publish.finish_shards`."""
+        """Finish a commit after all of its shards are complete, and return the manifest.
+
+        Repeatable by any process.
+
+        Raises:
+            JobClosed: A shard is not complete; the message names it.
+            S3CommitError: As for `commit`.
+
+        """
         return finish_shards(self._live_or_ended())
 
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
-        """See `airflow_s3commit.protocol.abort.abort_job`."""
+        """Abort the job's uploads, and take back what its commit has published; return how many of each.
+
+        Before: any state but committed. After: nothing of the job is visible or pending, and ``_SUCCESS``
+        is as it was before the commit. Repeatable by any process.
+
+        Args:
+            force: Abort although replaced data cannot be restored, or although the job's records are damaged.
+            reason: Why, for the record.
+
+        Raises:
+            AlreadyCommitted: The job is committed.
+            NotReversible: The commit has overwritten or deleted old data, and ``force`` is False.
+            JobClosed: The job is Hadoop's, and Hadoop has published some of its output; adopt it.
+            InvalidRecord: A record was copied here, or is damaged and ``force`` is False.
+            OutcomeUnknown: A response was lost; abort again.
+
+        """
         return abort_job(self._live_or_ended(damaged_too=force), force=force, reason=reason)
 
     def abort_late(self) -> int:
-        """See `airflow_s3commit.protocol.abort.abort_late`."""
+        """Abort uploads that task attempts left after their job was cleaned up; return how many.
+
+        Such an attempt does not count: another attempt of its task does. Repeatable by any process.
+
+        Raises:
+            JobClosed: The job is not committed, or its commit has not finished.
+            S3CommitError: An upload could not be aborted; call it again.
+
+        """
         return abort_late(self._live_or_ended())
 
     def recover(
@@ -301,7 +449,29 @@ class Job:
         reason: str | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> ManifestRecord | AbortReport:
-        """See `airflow_s3commit.protocol.recover.recover_job`."""
+        """Finish a commit or an abort that was interrupted.
+
+        A commit that has begun is finished, or with ``rollback`` undone; an abort is finished. A damaged
+        state is rebuilt from the job's other records first. Repeatable by any process.
+
+        Args:
+            rollback: Undo a commit that has begun.
+            force: Undo it although replaced data cannot be restored.
+            keep_replaced: Finish the commit without deleting what it replaces, where the plan is damaged.
+            reason: Why the job is rolled back, for the record.
+            progress: Called after each completed upload.
+
+        Returns:
+            The manifest if the job is committed, or the report of its abort.
+
+        Raises:
+            JobClosed: No commit was begun: the job is ``open`` or ``sealed``. Commit or abort it.
+            NoSuchJob: The job was never set up.
+            AlreadyCommitted: ``rollback`` of a committed job.
+            NotReversible: ``rollback`` of a commit that overwrote or deleted old data, without ``force``.
+            S3CommitError: As for `commit` or `abort`.
+
+        """
         return recover_job(
             self._live_or_ended(),
             rollback=rollback,
@@ -312,19 +482,18 @@ class Job:
         )
 
     def _live(self, *, acting: bool = True) -> JobContext:
-        """Return the context of a job whose record is there; see `JobContext.as_recorded`."""
+        """Return the context of a job that has its record; see `JobContext.as_recorded`."""
         return self._context.as_recorded(self.record(), acting=acting)
 
     def _live_or_ended(self, *, damaged_too: bool = False, acting: bool = True) -> JobContext:
         """Return the context of a job whose record may have been cleaned up, or may even be damaged."""
+
+        def without_record(error: InvalidRecord) -> None:
+            if not damaged_too:
+                raise error
+            logger.warning("%s: going on without its record", self._context.name, exc_info=error)
+
         if self._record is None:
-            try:
-                # Kept: a second abort writes as the first did, which has removed the record.
-                self._record = find_job(self._context)
-            except ForeignRecord:
-                raise
-            except InvalidRecord:
-                if not damaged_too:
-                    raise
-                logger.warning("%s: going on without its record", self._context.name, exc_info=True)
+            # Kept: a second abort writes as the first did, which has removed the record.
+            self._record = unless_damaged(lambda: find_job(self._context), without_record)
         return self._context if self._record is None else self._live(acting=acting)

@@ -11,8 +11,6 @@ import codecs
 import re
 from typing import cast
 
-__all__ = ["encoding_of"]
-
 _PREFIX = "s3commit_csv_"
 _LINE_ENDS = "\r\n"
 

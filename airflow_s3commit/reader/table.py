@@ -9,34 +9,29 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import PyFileSystem
 
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import partition_of
-from airflow_s3commit.protocol.manifest import manifest_files
-from airflow_s3commit.reader.bounds import bounds_expression
-from airflow_s3commit.reader.committed_files import CommittedFiles
-from airflow_s3commit.reader.file_format import FileReading, reading_of
-from airflow_s3commit.reader.file_options import parse_file_options
-from airflow_s3commit.reader.filesystem import s3_filesystem
-from airflow_s3commit.reader.generation import find_generation
-from airflow_s3commit.reader.partition_columns import PartitionColumns
-from airflow_s3commit.store.connection import S3Config
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
+from airflow_s3commit.reader.formats import FileReading, parse_file_options, reading_of
+from airflow_s3commit.reader.partitions import PartitionColumns
+from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.protocol.records import ManifestRecord
-    from airflow_s3commit.protocol.statistics import ColumnStatistics
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.store.base import ObjectStore
-
-__all__ = ["Table", "TableFile", "dataset", "dataset_of", "first_schema", "list_table"]
 
 
 def dataset(
     store: ObjectStore | S3Config,
-    destination: str,
+    destination: str | Destination,
     *,
     job_id: str | None = None,
     schema: pa.Schema | None = None,
@@ -53,7 +48,7 @@ def dataset(
 
     Args:
         store: Where the manifest is: how to reach the store, or a store.
-        destination: URI of the dataset's directory.
+        destination: URI of the dataset's directory, or a `Destination`.
         job_id: The job; by default the last one that committed.
         schema: The columns, without partition columns, where the files differ in theirs; by default those of
             the first file, inferred from its first rows where it is text. What a file lacks is null. For CSV
@@ -64,7 +59,7 @@ def dataset(
         filesystem: Where the data is, with paths ``bucket/key``; by default made from the config.
         format: ``parquet``, ``orc``, ``csv`` or ``json``, where the files' names do not say it.
         options: How CSV and JSON are read, by Spark's names:
-            `airflow_s3commit.reader.file_options.FILE_OPTIONS`.
+            `airflow_s3commit.reader.formats.FILE_OPTIONS`.
 
     Raises:
         NoSuchKey: No job, or not this one, has committed to the destination; or its list of files is gone.
@@ -86,8 +81,8 @@ def dataset(
         filesystem = s3_filesystem(store)
     read = parse_file_options({**(options or {}), **({} if format is None else {"format": format})})
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
-    place = Destination.parse(destination)
-    table = list_table(source, find_generation(source, place, job_id))
+    place = Destination.of(destination)
+    table = list_table(source, manifest_of(source, place, job_id))
     columns = PartitionColumns((file.directory for file in table.files), partition_schema)
     reading = reading_of((file.path for file in table.files), read)
     if schema is None:

@@ -1,4 +1,4 @@
-"""The sensor that waits for *the* manifest, not for any ``_SUCCESS``."""
+"""The sensor that waits for a certain manifest, not for any ``_SUCCESS``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -18,9 +18,10 @@ from airflow.sdk.exceptions import (
 
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.links.manifest import ManifestLink
+from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,43 +29,41 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.sensors.search import ManifestSearch
-    from airflow_s3commit.sensors.view import DestinationView
-    from airflow_s3commit.sensors.wanted import Wanted
+    from airflow_s3commit.protocol.watch.criteria import Criteria
+    from airflow_s3commit.protocol.watch.search import ManifestSearch
+    from airflow_s3commit.protocol.watch.snapshot import Snapshot
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3SuccessManifestSensor"]
-
-#: The trigger gives up by itself at the sensor's timeout and says what it saw last. So much later, in
-#: seconds, Airflow times the deferral out: when no triggerer is alive to say anything.
+#: Seconds after the sensor's timeout at which Airflow times the deferral out. A live trigger gives up before
+#: that and reports what it saw last.
 _GRACE = 60.0
 
 
 class S3SuccessManifestSensor(BaseSensorOperator):
-    """Waits until a destination has the manifest that is asked for, and returns its summary.
+    """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
-    A ``_SUCCESS`` is always there from the day before; so at least one of the conditions must be given, and
-    all that are given must hold for one and the same manifest. If several fit, the newest is taken. A
-    ``_SUCCESS`` of 0 bytes (the classic committer's), or one that another program wrote, is said to be so in
-    the log and is not taken for a manifest. A missing bucket, or missing permission, fails the task at once.
-    When the time is up, the error says what was seen last: nothing, a stale manifest, 0 bytes, half a file.
+    The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
+    meet all of them; of several, the newest is returned. A ``_SUCCESS`` of 0 bytes (the classic committer's),
+    or of another program, is logged as such and ignored. A missing bucket, or missing permission, fails the
+    task at once. After the timeout, the error says what was seen last: nothing, a stale manifest, 0 bytes,
+    half a file. It may be retried.
 
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``. (templated)
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
-    :param newer_than: Commits up to this time don't count: a datetime or ISO 8601 text; without a time zone
-        it is UTC. (templated)
+    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, UTC without a time zone.
+        (templated)
     :param partitions: Partitions that the commit brought data to, such as ``dt=2013-01-01``. (templated)
     :param min_files: The least number of files in the manifest. (templated)
-    :param search_depth: How many of the newest manifests one look reads at most.
-    :param poke_interval: Seconds between two looks; by default ``[s3commit] poke_interval``.
-    :param deferrable: Look once, and wait in the triggerer instead of on a worker; by default what
-        ``[operators] default_deferrable`` says.
+    :param search_depth: The most manifests that one poke reads, newest first.
+    :param poke_interval: Seconds between two pokes; by default ``[s3commit] poke_interval``.
+    :param deferrable: Poke once, and wait in the triggerer instead of on a worker; by default
+        ``[operators] default_deferrable``.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param kwargs: Everything else that sensors take, such as ``mode`` (``poke`` or ``reschedule``) and
+    :param kwargs: Other arguments of sensors, such as ``mode`` (``poke`` or ``reschedule``) and
         ``timeout``.
     """
 
@@ -86,7 +85,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        destination: str,
+        destination: str | Destination,
         job: Any = None,
         run_id: str | None = None,
         context: Mapping[str, str] | None = None,
@@ -95,7 +94,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         min_files: int | str | None = None,
         search_depth: int = 100,
         poke_interval: float = DEFAULT_POKE_INTERVAL,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        deferrable: bool = DEFAULT_DEFERRABLE,
         aws_conn_id: str | None = S3CommitHook.default_conn_name,
         region_name: str | None = None,
         verify: bool | str | None = None,
@@ -108,7 +107,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
                 f"Sensor {self.task_id} would take any manifest, yesterday's too. Say which one it "
                 "waits for: job, run_id, context, newer_than or partitions."
             )
-        self.destination = destination
+        self.destination = as_uri(destination)
         self.job = job
         self.run_id = run_id
         self.context = context
@@ -132,7 +131,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Wait here, or look once and wait in the triggerer; return the manifest's summary."""
+        """Wait here, or poke once and wait in the triggerer; return the manifest's summary."""
         if self.deferrable:
             answer = self._first_look(context)
             return answer.xcom_value if isinstance(answer, PokeReturnValue) else self._defer()
@@ -142,8 +141,8 @@ class S3SuccessManifestSensor(BaseSensorOperator):
             raise AirflowSensorTimeout(f"{error} Seen last: {self._seen}") from error
 
     def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002 - Airflow's shape
-        """Look once."""
-        from airflow_s3commit.sensors.wanted import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
+        """Search for the manifest once."""
+        from airflow_s3commit.protocol.watch.criteria import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         try:
@@ -156,7 +155,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
             if outcome != "unavailable":
                 raise
             self._seen = _told(outcome, str(error))
-            self.log.warning("The store turned the look away; looking again later: %s", error)
+            self.log.warning("The store is unavailable; trying again later: %s", error)
             return False
         self._seen = _told(look.outcome, look.seen)
         if look.manifest is None:
@@ -165,12 +164,12 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=self._found(manifest_summary(look.manifest)))
 
     def execute_complete(self, context: Context, event: JsonObject | None = None) -> JsonObject:  # noqa: ARG002
-        """Return the summary that the trigger found, or fail with what it met.
+        """Return the summary that the trigger found, or fail with its error.
 
         :param context: The task's context.
-        :param event: What `S3SuccessManifestTrigger` yielded.
+        :param event: The event of `S3SuccessManifestTrigger`.
         """
-        from airflow_s3commit.sensors.wanted import FINAL  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch.criteria import FINAL  # noqa: PLC0415 - keeps parsing light
 
         if event is None:
             raise AirflowException(f"Task {self.task_id} was resumed without an event; clear it.")
@@ -187,7 +186,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         raise AirflowException(told)
 
     def _first_look(self, context: Context) -> PokeReturnValue | bool:
-        """Look once, and treat errors as the waiting modes do."""
+        """Poke once, and treat errors as the waiting modes do."""
         try:
             return self.poke(context)
         except Exception as error:
@@ -196,7 +195,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
                 raise AirflowSkipException(f"Skipped instead of failed: {error}") from error
             if final or not self.silent_fail:
                 raise
-            self.log.exception("The first look failed; the triggerer goes on looking")
+            self.log.exception("The first poke failed; the triggerer goes on waiting")
             return False
 
     def _defer(self) -> NoReturn:
@@ -227,23 +226,22 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         return summary
 
     @cached_property
-    def _view(self) -> DestinationView:
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415 - keeps parsing light
-        from airflow_s3commit.sensors.view import DestinationView  # noqa: PLC0415
+    def _view(self) -> Snapshot:
+        from airflow_s3commit.protocol.watch.snapshot import Snapshot  # noqa: PLC0415
 
         destination = Destination.parse(self.destination)
-        return DestinationView(self.hook.store, destination, depth=self.search_depth)
+        return Snapshot(self.hook.store, destination, depth=self.search_depth)
 
     @cached_property
     def _search(self) -> ManifestSearch:
-        from airflow_s3commit.sensors.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch.search import ManifestSearch  # noqa: PLC0415 - keeps parsing light
 
         return ManifestSearch(self._view, self._wanted(), depth=self.search_depth)
 
-    def _wanted(self) -> Wanted:
-        from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415 - keeps DAG parsing light
+    def _wanted(self) -> Criteria:
+        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
-        return Wanted.of(
+        return Criteria.of(
             job=self.job,
             run_id=self.run_id,
             context=self.context,

@@ -23,8 +23,6 @@ from airflow_s3commit.tables.partitions import NULL_DIRECTORY, escape
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-__all__ = ["Arrangement", "arrange", "quoted", "spread_of"]
-
 logger = logging.getLogger(__name__)
 
 #: A partition is skewed if it has more rows than this many tasks' fair share.
@@ -33,7 +31,7 @@ _SKEW = 2
 #: Partitions with fewer rows are not worth another task.
 _LEAST_ROWS = 1_000_000
 
-#: One row in so many is counted.
+#: One row in this many is counted.
 _SAMPLED = 20
 
 _SALT = "__s3commit_salt"
@@ -41,7 +39,7 @@ _SALT = "__s3commit_salt"
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What was done to the rows before they were written.
+    """How the rows were arranged before they were written.
 
     Attributes:
         partition_by: The partition columns.

@@ -1,4 +1,4 @@
-"""The options of ``df.write.format("s3commit")``: read once, on the driver, into plain data."""
+"""The options of ``df.write.format("s3commit")``, read once on the driver into plain data."""
 
 from __future__ import annotations
 
@@ -6,110 +6,23 @@ import json
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, cast, get_args
 
-from airflow_s3commit.exceptions import StoreUnsuitable
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import check_id
-from airflow_s3commit.protocol.records import Committer, ConflictMode, ObjectOptions
-from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.model.layout import check_id
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
-from airflow_s3commit.tables.option_values import (
-    InvalidOption,
-    one_of,
-    parse_bytes,
-    parse_columns,
-    parse_flag,
-)
-from airflow_s3commit.tables.options import TABLE_OPTIONS, Option, TableOptions, read_options, table_options
+from airflow_s3commit.store.credentials import StoreAddress
+from airflow_s3commit.tables.option_values import Option, one_of, options_of, parse_bytes, parse_flag, set_by
+from airflow_s3commit.tables.options import TABLE_OPTIONS, TableOptions, read_options, table_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "WRITE_OPTIONS", "InvalidOption", "WriteOptions", "parse_bytes", "parse_columns", "parse_options",
-]  # fmt: skip
-
 _MIB = 1024 * 1024
 
-#: Of the encoded bytes that a task may hold, one part in so many is on its way.
+#: Of the encoded bytes that a task may hold, one part in this many is in flight.
 _IN_FLIGHT_SHARE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """How a DataFrame is written.
-
-    Attributes:
-        destination: URI of the destination; None takes the job's.
-        table: How its files are written.
-        conflict_mode: What the user asked for; None where nothing was said and the job decides.
-        overwrite: Whether the save mode is ``overwrite``.
-        committer: Committer of a job that the write sets up by itself.
-        stage: Name of this write within its job; None takes the conf's.
-        object_options: How the store keeps what is written, as far as the user said.
-        part_bytes: Size of an uploaded part.
-        upload_bytes: Bytes that a task holds after they are encoded, until the store has them.
-        store: How to reach the store.
-
-    """
-
-    destination: str | None = None
-    table: TableOptions = field(default_factory=TableOptions)
-    conflict_mode: ConflictMode | None = None
-    overwrite: bool = False
-    committer: Committer = "partitioned"
-    stage: str | None = None
-    object_options: ObjectOptions = field(default_factory=ObjectOptions)
-    part_bytes: int = 16 * _MIB
-    upload_bytes: int = 80 * _MIB
-    store: StoreSettings = field(default_factory=StoreSettings)
-
-    @property
-    def own_conflict_mode(self) -> ConflictMode:
-        """Conflict mode of a job that the write sets up by itself."""
-        return self.conflict_mode or ("replace" if self.overwrite else "append")
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of parts on their way before the writer waits."""
-        return max(self.upload_bytes // _IN_FLIGHT_SHARE, self.part_bytes)
-
-
-def parse_options(
-    options: Mapping[str, str], *, overwrite: bool, store_defaults: StoreSettings | None = None
-) -> WriteOptions:
-    """Read the options of a write; their names are not case-sensitive.
-
-    Args:
-        options: As Spark hands them over.
-        overwrite: Whether the save mode is ``overwrite`` (else it is ``append``).
-        store_defaults: Store settings of the session, for options that are not given.
-
-    Raises:
-        InvalidOption: An option is unknown, malformed, not one of the files' format, or contradicts another
-            or the save mode.
-
-    """
-    found = read_options(options, WRITE_OPTIONS)
-    try:
-        store = StoreSettings(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
-    except StoreUnsuitable as error:
-        raise InvalidOption(str(error)) from error
-    kept = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
-    own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
-    parsed = WriteOptions(
-        **own,
-        table=table_options(found),
-        overwrite=overwrite,
-        object_options=kept,
-        store=store.or_else(store_defaults or StoreSettings()),
-    )
-    if overwrite and parsed.conflict_mode not in (None, "replace"):
-        raise InvalidOption(
-            f"save mode overwrite contradicts conflictMode={parsed.conflict_mode}; "
-            f'use .mode("append") with it, or leave it out'
-        )
-    encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
-    return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))
 
 
 def _part_bytes(value: str) -> int:
@@ -135,62 +48,159 @@ def _stage(value: str) -> str:
     return check_id(value, "stage")
 
 
-#: Every option of a write.
-WRITE_OPTIONS: tuple[Option, ...] = (
-    Option("path", "destination", _path, "The destination, if it is not given to save().", "the job's"),
-    *TABLE_OPTIONS,
+#: How to reach the store; reads take these too.
+STORE_OPTIONS: tuple[Option, ...] = (
     Option(
-        "committer", "committer", one_of(*cast("tuple[str, ...]", get_args(Committer))),
-        "How a write without a job commits: magic uploads while rows come, directory and partitioned write"
-        " to local disk first; directory judges conflicts by the whole table.", "partitioned",
+        "endpointUrl", str, "The store's address, if it is not AWS.",
+        default="boto3's choice", field="endpoint_url",
     ),
+    Option("region", str, "The store's region.", default="boto3's choice", field="region"),
     Option(
-        "conflictMode", "conflict_mode", one_of(*cast("tuple[str, ...]", get_args(ConflictMode))),
-        "What becomes of data that is there: fail, append or replace.",
-        "append, or replace in save mode overwrite",
-    ),
-    Option("stage", "stage", _stage, "Name of this write in its job.", "the conf's, or spark"),
-    Option(
-        "partBytes", "part_bytes", _part_bytes,
-        "Size of an uploaded part; less where memory runs short with many files open.", "16m", "bytes",
-    ),
-    Option(
-        "uploadBytes", "upload_bytes", parse_bytes,
-        "What a task holds after it is encoded, until the store has it.", "80m", "bytes",
-    ),
-    Option(
-        "storageClass", "storage_class", str, "Storage class of the files.",
-        "fs.s3a.create.storage.class, or the bucket's",
-    ),
-    Option(
-        "sse", "sse", str, "Server-side encryption: AES256, aws:kms or aws:kms:dsse.",
-        "fs.s3a.encryption.algorithm, or the bucket's",
-    ),
-    Option(
-        "sseKmsKeyId", "sse_kms_key_id", str, "The KMS key of sse.",
-        "fs.s3a.encryption.key, or the account's own",
-    ),
-    Option(
-        "sseBucketKey", "sse_bucket_key", parse_flag, "Spare KMS requests with a bucket key.",
-        "the bucket's",
-    ),
-    Option(
-        "acl", "acl", str, "Canned ACL, such as bucket-owner-full-control.",
-        "fs.s3a.acl.default, or none",
-    ),
-    Option("objectTags", "tags", _texts, "Tags of the files: a JSON object.", "none"),
-    Option(
-        "objectHeaders", "headers", _texts,
-        "Cache-Control and its like, and x-amz-meta-… of the files: a JSON object.", "none",
-    ),
-    Option("endpointUrl", "endpoint_url", str, "The store's address, if it is not AWS.", "boto3's choice"),
-    Option("region", "region", str, "The store's region.", "boto3's choice"),
-    Option(
-        "pathStyle", "path_style", parse_flag, "Put the bucket into the path and not the host name.",
-        "boto3's choice",
+        "pathStyle", parse_flag, "Put the bucket into the path and not the host name.",
+        default="boto3's choice", field="path_style",
     ),
 )  # fmt: skip
 
-_OBJECT_FIELDS = set(ObjectOptions.__struct_fields__)
-_STORE_FIELDS = {known.name for known in fields(StoreSettings)}
+#: How the store keeps the files.
+_OBJECT_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "storageClass", str, "Storage class of the files.",
+        default="fs.s3a.create.storage.class, or the bucket's", field="storage_class",
+    ),
+    Option(
+        "sse", str, "Server-side encryption: AES256, aws:kms or aws:kms:dsse.",
+        default="fs.s3a.encryption.algorithm, or the bucket's", field="sse",
+    ),
+    Option(
+        "sseKmsKeyId", str, "The KMS key of sse.",
+        default="fs.s3a.encryption.key, or the account's own", field="sse_kms_key_id",
+    ),
+    Option(
+        "sseBucketKey", parse_flag, "Spare KMS requests with a bucket key.",
+        default="the bucket's", field="sse_bucket_key",
+    ),
+    Option(
+        "acl", str, "Canned ACL, such as bucket-owner-full-control.",
+        default="fs.s3a.acl.default, or none", field="acl",
+    ),
+    Option("objectTags", _texts, "Tags of the files: a JSON object.", default="none", field="tags"),
+    Option(
+        "objectHeaders", _texts, "Cache-Control and its like, and x-amz-meta-… of the files: a JSON object.",
+        default="none", field="headers",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a DataFrame is written.
+
+    Attributes:
+        table: How its files are written.
+        overwrite: Whether the save mode is ``overwrite``.
+        object_options: How the store keeps what is written, as far as options say.
+        store: How to reach the store.
+
+    """
+
+    destination: str | None = set_by(
+        Option("path", _path, "The destination, if it is not given to save().", default="the job's"),
+        default=None,
+    )
+    committer: Committer = set_by(
+        Option(
+            "committer", one_of(*cast("tuple[str, ...]", get_args(Committer))),
+            "How a write without a job commits: magic uploads while rows come, directory and partitioned"
+            " write to local disk first; directory judges conflicts by the whole table.",
+        ),
+        default="partitioned",
+    )  # fmt: skip
+    conflict_mode: ConflictMode | None = set_by(
+        Option(
+            "conflictMode", one_of(*cast("tuple[str, ...]", get_args(ConflictMode))),
+            "What becomes of existing data: fail, append or replace.",
+            default="append, or replace in save mode overwrite",
+        ),
+        default=None,
+    )  # fmt: skip
+    stage: str | None = set_by(
+        Option("stage", _stage, "Name of this write in its job.", default="the conf's, or spark"),
+        default=None,
+    )
+    # Half of what `Job.task_attempt` takes: an executor has a Python worker for each core, and each holds its
+    # parts within what Spark leaves it beside the JVM.
+    part_bytes: int = set_by(
+        Option(
+            "partBytes", _part_bytes,
+            "Size of an uploaded part; less where memory runs short with many files open.", "bytes",
+        ),
+        default=16 * _MIB,
+    )  # fmt: skip
+    upload_bytes: int = set_by(
+        Option(
+            "uploadBytes", parse_bytes, "Encoded bytes that a task holds until the store has them.", "bytes"
+        ),
+        default=80 * _MIB,
+    )
+    table: TableOptions = field(default_factory=TableOptions)
+    overwrite: bool = False
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
+    store: StoreAddress = field(default_factory=StoreAddress)
+
+    @property
+    def own_conflict_mode(self) -> ConflictMode:
+        """Conflict mode of a job that the write sets up by itself."""
+        return self.conflict_mode or ("replace" if self.overwrite else "append")
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of parts in flight before the writer waits."""
+        return max(self.upload_bytes // _IN_FLIGHT_SHARE, self.part_bytes)
+
+
+_DESTINATION, *_WRITE = options_of(WriteOptions)
+
+#: Every option of a write.
+WRITE_OPTIONS: tuple[Option, ...] = (_DESTINATION, *TABLE_OPTIONS, *_WRITE, *_OBJECT_OPTIONS, *STORE_OPTIONS)
+
+_OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
+_STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
+
+
+def parse_options(
+    options: Mapping[str, str], *, overwrite: bool, store_defaults: StoreAddress | None = None
+) -> WriteOptions:
+    """Read the options of a write; their names are not case-sensitive.
+
+    Args:
+        options: As Spark hands them over.
+        overwrite: Whether the save mode is ``overwrite`` (else it is ``append``).
+        store_defaults: Store settings of the session, for options that are not given.
+
+    Raises:
+        InvalidOption: An option is unknown, malformed, not one of the files' format, or contradicts another
+            or the save mode.
+
+    """
+    found = read_options(options, WRITE_OPTIONS)
+    try:
+        store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+    except StoreUnsuitable as error:
+        raise InvalidOption(str(error)) from error
+    kept = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
+    own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
+    parsed = WriteOptions(
+        **own,
+        table=table_options(found),
+        overwrite=overwrite,
+        object_options=kept,
+        store=store.or_else(store_defaults or StoreAddress()),
+    )
+    if overwrite and parsed.conflict_mode not in (None, "replace"):
+        raise InvalidOption(
+            f"save mode overwrite contradicts conflictMode={parsed.conflict_mode}; "
+            f'use .mode("append") with it, or leave it out'
+        )
+    encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
+    return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))

@@ -1,6 +1,6 @@
 """``spark.read.format("s3commit")``: the files of one job's manifest, in groups that tasks read as Arrow.
 
-Which job that is, is decided once, when the DataFrame is made: it is one generation for as long as it lives.
+The job is chosen once, when the DataFrame is made; later commits do not change what it reads.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from airflow_s3commit.exceptions import Refused
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.layout import check_id
-from airflow_s3commit.reader.file_format import FileReading, reading_of
-from airflow_s3commit.reader.file_options import FILE_OPTIONS, FileOptions, parse_file_options
-from airflow_s3commit.reader.filesystem import s3_filesystem
-from airflow_s3commit.reader.generation import find_generation
-from airflow_s3commit.reader.partition_columns import PartitionColumns
+from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.protocol.metadata.manifests import manifest_of
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import check_id
+from airflow_s3commit.reader.files import s3_filesystem
+from airflow_s3commit.reader.formats import (
+    FILE_OPTIONS,
+    FileOptions,
+    FileReading,
+    parse_file_options,
+    reading_of,
+)
+from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.table import Table, dataset_of, first_schema, list_table
-from airflow_s3commit.spark.executor_store import store_of_process
-from airflow_s3commit.spark.options import InvalidOption
-from airflow_s3commit.spark.session import StoreSettings, parse_flag
-from airflow_s3commit.store.connection import S3Config
+from airflow_s3commit.spark.options import STORE_OPTIONS
+from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.store.credentials import StoreAddress
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.tables.option_values import Option, options_of, read_fields, set_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +42,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from airflow_s3commit.reader.table import TableFile
-
-__all__ = ["FileGroup", "ReadOptions", "S3CommitReader", "parse_read_options", "read_schema"]
 
 #: Where Spark, and our writer, leave a file's schema in its footer.
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -48,61 +52,64 @@ _GROUP_BYTES = 128 * 1024 * 1024
 #: Rows of a batch that is handed to Spark.
 _BATCH_ROWS = 10_000
 
-#: Options of the data source itself; the others are the files'.
-_NAMES = ("path", "job", "endpointUrl", "region", "pathStyle")
+
+def _destination(value: str) -> str:
+    return Destination.parse(value).uri
+
+
+def _job(value: str) -> str | None:
+    return check_id(value) if value else None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is read.
+    """What is read, and how.
 
     Attributes:
-        destination: URI of the destination.
-        job_id: The job whose files are read; None for the last that committed.
         store: How to reach the store.
         files: How the files are read.
 
     """
 
-    destination: str
-    job_id: str | None = None
-    store: StoreSettings = field(default_factory=StoreSettings)
+    destination: str = set_by(
+        Option("path", _destination, "URI of the destination; `.load(path)` sets it.", default="required"),
+        default="",
+    )
+    job_id: str | None = set_by(
+        Option("job", _job, "Id of the job whose files are read.", default="the last that committed"),
+        default=None,
+    )
+    store: StoreAddress = field(default_factory=StoreAddress)
     files: FileOptions = field(default_factory=FileOptions)
 
 
-def parse_read_options(options: Mapping[str, str], store_defaults: StoreSettings) -> ReadOptions:
+#: Every option of a read.
+READ_OPTIONS: tuple[Option, ...] = (*options_of(ReadOptions), *STORE_OPTIONS, *FILE_OPTIONS)
+
+_STORE_FIELDS = {option.field for option in STORE_OPTIONS}
+_FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
+
+
+def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress) -> ReadOptions:
     """Read the options of a read; their names are not case-sensitive.
+
+    Args:
+        options: As Spark hands them over.
+        store_defaults: Store settings of the session, for options that are not given.
 
     Raises:
         InvalidOption: An option is unknown or malformed, or there is no path.
 
     """
-    given = {name.lower(): value for name, value in options.items()}
-    of_files = {name: given.pop(name) for name in given.keys() - {name.lower() for name in _NAMES}}
-    if unknown := sorted(of_files.keys() - {option.name.lower() for option in FILE_OPTIONS}):
-        known = ", ".join([*_NAMES, *(option.name for option in FILE_OPTIONS)])
-        raise InvalidOption(
-            f"s3commit has no option {', '.join(unknown)} for reading; its options are {known}"
-        )
-    if "path" not in given:
+    found, _ = read_fields(options, READ_OPTIONS, " for reading")
+    files = parse_file_options({name: text for name, text in options.items() if name.lower() in _FILE_NAMES})
+    if "destination" not in found:
         raise InvalidOption("nothing to read: give the destination to .load()")
     try:
-        path_style = given.get("pathstyle")
-        store = StoreSettings(
-            endpoint_url=given.get("endpointurl"),
-            region=given.get("region"),
-            path_style=parse_flag("pathStyle", path_style) if path_style else None,
-        )
-        return ReadOptions(
-            Destination.parse(given["path"]).uri,
-            check_id(given["job"]) if given.get("job") else None,
-            store.or_else(store_defaults),
-            parse_file_options(of_files),
-        )
-    except InvalidOption:
-        raise
-    except (ValueError, Refused) as error:
-        raise InvalidOption(f"an option of s3commit: {error}") from error
+        store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
+    except StoreUnsuitable as error:
+        raise InvalidOption(str(error)) from error
+    return ReadOptions(found["destination"], found.get("job_id"), store.or_else(store_defaults), files)
 
 
 def read_schema(options: ReadOptions) -> tuple[str, StructType]:
@@ -133,7 +140,7 @@ def read_schema(options: ReadOptions) -> tuple[str, StructType]:
 
 @dataclass
 class FileGroup(InputPartition):
-    """What one task is told: Spark sends the reader as it was before it planned.
+    """The files of one task. Spark sends the reader as it was before it planned.
 
     Attributes:
         table: The files that it reads.
@@ -196,7 +203,7 @@ class S3CommitReader(DataSourceReader):
         found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
         for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
             if batch.num_rows:
-                told = [_told(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
+                told = [_as_type(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
                 yield pa.RecordBatch.from_arrays(told, schema=wanted)
 
 
@@ -206,8 +213,8 @@ def _in_json(column: pa.Field) -> pa.Field:
     return column.with_type(pa.string()) if as_text else column
 
 
-def _told(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as Spark expects it; what Arrow had to take for text is what it stands for."""
+def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in the type that Spark expects; text is parsed where Arrow could only read text."""
     if values.type == kind:
         return values
     if pt.is_binary(kind):
@@ -218,14 +225,14 @@ def _told(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _find_table(options: ReadOptions) -> Table:
     store = store_of_process(options.store)
-    return list_table(store, find_generation(store, Destination.parse(options.destination), options.job_id))
+    return list_table(store, manifest_of(store, Destination.parse(options.destination), options.job_id))
 
 
 def _reading(table: Table, options: ReadOptions) -> FileReading:
     return reading_of((file.path for file in table.files), options.files)
 
 
-def _filesystem(settings: StoreSettings) -> FileSystem:
+def _filesystem(settings: StoreAddress) -> FileSystem:
     return s3_filesystem(
         S3Config(endpoint_url=settings.endpoint_url, region=settings.region, path_style=settings.path_style)
     )

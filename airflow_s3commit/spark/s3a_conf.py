@@ -1,4 +1,4 @@
-"""What a session tells S3A of how objects are kept: a write takes it over, or is refused."""
+"""A session's S3A settings of how objects are stored: a write adopts them, or is refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.protocol.records import ObjectOptions
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_s3commit.spark.session import ConfGet
-
-__all__ = ["S3ASettings", "conf_of", "hadoop_conf", "s3a_settings"]
 
 _ALGORITHM = ("encryption.algorithm", "server-side-encryption-algorithm")
 _KEY = ("encryption.key", "server-side-encryption.key")
@@ -83,7 +81,7 @@ class S3ASettings:
 
 
 def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
-    """Return what a conf says to S3A of a bucket; what it says of this bucket beats what it says of all."""
+    """Return a conf's S3A settings for a bucket; settings of this bucket override those of all buckets."""
 
     def found(names: tuple[str, ...]) -> str | None:
         spellings = [f"{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names]
@@ -94,13 +92,13 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 
 
 def conf_of(session: Any) -> ConfGet:
-    """Return what looks a key up in a session's conf, and S3A's settings in its Hadoop configuration too."""
+    """Return a getter of a session's conf, and of S3A's settings in its Hadoop configuration."""
     hadoop = hadoop_conf(session)
     return lambda key: session.conf.get(key, None) or hadoop.get(key)
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
-    """Return what a session's Hadoop configuration, its files included, says of how objects are kept.
+    """Return the S3A settings of a session's Hadoop configuration, its files included.
 
     Empty in Spark Connect, whose client does not see it.
     """

@@ -1,7 +1,7 @@
-"""Sending this package to executors that do not have it: a zip for ``--py-files``.
+"""Ships this package to executors as a zip for ``--py-files``, and checks that they have its libraries.
 
-The package is Python alone. What it needs is not shipped: msgspec and pyarrow are compiled for one platform
-and Python, and cannot be imported from a zip at all. Where something is missing, `libraries` says so.
+The libraries are not shipped: msgspec and pyarrow are compiled for one platform and one Python, and cannot be
+imported from a zip.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import zipfile
+import platform
+import sys
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,8 @@ from uuid import uuid4
 from airflow_s3commit import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from importlib.resources.abc import Traversable
-
-__all__ = ["py_files"]
 
 #: The module by which Spark finds the data source; importing it imports PySpark.
 _DISCOVERED = "pyspark_s3commit"
@@ -71,6 +69,9 @@ def _cache() -> Path:
 
 @cache
 def _content() -> bytes:
+    # Executors import this module to check their libraries, and make no zip.
+    import zipfile  # noqa: PLC0415
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_modules()):
@@ -83,6 +84,8 @@ def _content() -> bytes:
 
 
 def _modules() -> Iterator[tuple[str, bytes]]:
+    from importlib.resources import files  # noqa: PLC0415
+
     package = __name__.partition(".")[0]
     yield from _below(package, files(package))
     spec = find_spec(_DISCOVERED)
@@ -99,3 +102,39 @@ def _below(path: str, folder: Traversable) -> Iterator[tuple[str, bytes]]:
             yield from _below(name, entry)
         elif name.endswith(".py"):
             yield name, entry.read_bytes()
+
+
+#: What every process needs from elsewhere that imports `airflow_s3commit.spark`, Airflow's own included.
+_EVERYWHERE = ("boto3", "msgspec")
+
+#: What Spark's Python workers need besides, and the module by which they are known.
+_IN_WORKERS = ("pyarrow",)
+
+_WORKER = "pyspark.worker"
+
+
+class MissingLibrary(ImportError):
+    """A library that this package needs is not installed on this machine."""
+
+
+def require_libraries(names: Iterable[str] | None = None) -> None:
+    """Check that libraries are installed.
+
+    Args:
+        names: Their names, which are those they are installed by too; by default what this package needs
+            in a process such as this one.
+
+    Raises:
+        MissingLibrary: Some are not; the message names them, this machine, its Python, and what to run.
+
+    """
+    if names is None:
+        names = _EVERYWHERE + (_IN_WORKERS if _WORKER in sys.modules else ())
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise MissingLibrary(
+            f"airflow-s3commit needs {' and '.join(missing)}, missing in {sys.executable} on"
+            f" {platform.node()}. --py-files ships the package without the libraries it needs: install them"
+            f" on every executor with: {sys.executable} -m pip install boto3 msgspec pyarrow",
+            name=missing[0],
+        )

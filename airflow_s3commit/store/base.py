@@ -1,9 +1,9 @@
-"""The seam between the commit protocol and an object store.
+"""The interface between the commit protocol and an object store.
 
-`ObjectStore` has the verbs that the protocol needs and no others. An implementation makes each call
-honest: it returns only when the store confirmed the effect, and otherwise raises one of
-`airflow_s3commit.exceptions`, whose type says whether the effect happened. Retries, where there are any,
-are the implementation's own; a caller sees the outcome after them.
+`ObjectStore` has the operations that the protocol needs and no others. They are S3's: multipart uploads,
+ETags, conditional writes. A method returns only when the store has confirmed the effect. Otherwise it raises
+one of `airflow_s3commit.exceptions`, whose type says whether the effect happened. Retries are the
+implementation's own; a caller sees the outcome after them.
 """
 
 from __future__ import annotations
@@ -12,44 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
-from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.call_values import (
-    Abort,
-    Call,
-    CheckedEtag,
-    Complete,
-    DeleteMany,
-    Doomed,
-    Get,
-    Head,
-    PartEtag,
-)
+from msgspec import Struct
 
-__all__ = [
-    "MAX_PARTS",
-    "MIN_PART_BYTES",
-    "Abort",
-    "Call",
-    "CheckedEtag",
-    "Complete",
-    "DeleteFailure",
-    "DeleteMany",
-    "Doomed",
-    "Effort",
-    "Fetched",
-    "Get",
-    "Head",
-    "ObjectInfo",
-    "ObjectStore",
-    "Outcome",
-    "Part",
-    "PartEtag",
-    "Upload",
-    "Written",
-]
+from airflow_s3commit.exceptions import S3CommitError
 
 #: A multipart upload has at most this many parts, numbered from 1 (S3's limit).
 MAX_PARTS = 10_000
+
 
 #: Every part but the last has at least this many bytes (S3's limit).
 MIN_PART_BYTES = 5 * 1024 * 1024
@@ -57,16 +26,16 @@ MIN_PART_BYTES = 5 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of one object.
+    """Description of one object.
 
     Attributes:
         key: The object's key.
         size: Its length in bytes.
-        etag: Its entity tag without the quotes.
+        etag: Its ETag without the quotes.
         modified: When it was written, in seconds since the epoch by the store's clock.
-        metadata: User metadata, keys in lower case. Listings don't carry it: empty there.
-        headers: Further headers that describe it, by name in lower case: storage class, encryption, number
-            of tags, ``cache-control`` and its like, as far as the store says them. Empty in listings.
+        metadata: User metadata, names in lower case. Empty in listings.
+        headers: Other headers that describe it, names in lower case: storage class, encryption, number of
+            tags, ``cache-control`` and the like, as far as the store returns them. Empty in listings.
 
     """
 
@@ -80,7 +49,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An object's content, and the store's time when it answered (seconds since the epoch)."""
+    """An object's content, and the time of the response by the store's clock, in seconds since the epoch."""
 
     info: ObjectInfo
     body: bytes
@@ -89,7 +58,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the store says of a completed write: its ETag, and the store's time when it answered."""
+    """Result of a write: the ETag, and the response's time by the store's clock (seconds since the epoch)."""
 
     etag: str
     date: float
@@ -97,7 +66,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that nobody has completed or aborted."""
+    """A multipart upload that is neither completed nor aborted; ``initiated`` in seconds since the epoch."""
 
     key: str
     upload_id: str
@@ -106,7 +75,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One uploaded part of a pending upload."""
+    """One uploaded part of a pending upload; ``size`` in bytes."""
 
     number: int
     etag: str
@@ -115,26 +84,27 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailure:
-    """An object that a bulk delete left in place, with the store's reason."""
+    """An object that a bulk delete did not delete, with the store's error."""
 
     key: str
     code: str
     message: str
 
 
-#: What became of a call: the value its verb returns, or the error its verb raises.
+#: Outcome of a call: the value that its method returns, or the error that it raises.
 Outcome: TypeAlias = str | ObjectInfo | Fetched | list[DeleteFailure] | S3CommitError | None
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard a store is pressed.
+class Load:
+    """Load that a client puts on its store.
 
     Attributes:
-        concurrency: Calls of `ObjectStore.perform` that may be under way at once, at present.
-        retries: Requests that were sent again, since there is this store.
+        concurrency: Calls of `ObjectStore.perform` that may be in flight at present.
+        retries: Retried requests since the client was created.
 
     """
 
@@ -145,56 +115,67 @@ class Effort:
 class ObjectStore(Protocol):
     """An S3-like object store.
 
-    Every verb may raise `Unavailable`, `AccessDenied`, `NoSuchBucket`, `StoreRejected`; every verb that
-    changes something may raise `OutcomeUnknown`. Further errors are named with the verb.
+    Buckets, keys and prefixes are plain text, neither quoted nor with a leading ``/``. Every method may raise
+    `Unavailable` (it did not happen), `AccessDenied`, `NoSuchBucket` and `StoreRejected` (refused). Methods
+    that change something may also raise `OutcomeUnknown` (it may have happened). Each method documents its
+    further errors, and whether repeating it after an unknown outcome is safe.
     """
 
     @property
-    def effort(self) -> Effort:
-        """How hard the store is pressed; asks it nothing."""
+    def load(self) -> Load:
+        """Current concurrency and the retries so far; sends no request."""
         ...
 
     def check_bucket(self, bucket: str) -> None:
-        """Return if the bucket is there and answers these credentials."""
+        """Return if the bucket exists and these credentials may use it; raise otherwise."""
         ...
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
-        """Days after which a lifecycle rule removes pending uploads below ``prefix``; None if none does.
+        """Return the days after which a lifecycle rule aborts pending uploads below ``prefix``.
 
-        A store that has no lifecycle rules, or does not let these credentials read them, answers None.
+        Returns:
+            The shortest of them; None if no rule does, or these credentials may not read the rules.
+
         """
         ...
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """Describe an object.
+        """Return an object's size, ETag, time, metadata and headers.
 
         Raises:
-            NoSuchKey: It is not there.
+            NoSuchKey: The object does not exist.
 
         """
         ...
 
     def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
-        """Read a whole object: records and pendingsets, never data.
+        """Read a whole object into memory: records and pendingsets, never data.
 
         Args:
             bucket: The bucket.
             key: The key.
-            limit: How many bytes are read at most: nothing longer is held in memory. None for no limit.
+            limit: Bytes to read at most; None for no limit.
 
         Raises:
-            NoSuchKey: It is not there.
-            TooLarge: It is longer than ``limit``.
+            NoSuchKey: The object does not exist.
+            TooLarge: The object is longer than ``limit``.
 
         """
         ...
 
     def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
-        """Read ``size`` bytes of an object from byte ``first`` (0 is the first) on; fewer at its end.
+        """Read part of an object.
+
+        Args:
+            bucket: The bucket.
+            key: The key.
+            first: Offset of the first byte, from 0.
+            size: Bytes to read; fewer are returned at the object's end.
+            etag: The ETag that the object must have.
 
         Raises:
-            NoSuchKey: It is not there.
-            PreconditionFailed: It has another ETag.
+            NoSuchKey: The object does not exist.
+            PreconditionFailed: The object has another ETag.
 
         """
         ...
@@ -210,47 +191,63 @@ class ObjectStore(Protocol):
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> Written:
-        """Write a small object in one request.
+        """Write a small object in one request; repeatable without a condition.
 
         Args:
             bucket: The bucket.
             key: The key.
-            body: All of its content.
-            if_none_match: Write only if no object is there.
-            if_match: Write only over the object with this ETag.
+            body: Its whole content.
+            if_none_match: Write only if the object does not exist.
+            if_match: Write only if the object has this ETag.
             content_type: Its media type.
             headers: Further headers that describe the object, as for `create_upload`.
 
         Raises:
-            PreconditionFailed: The condition was false. After an answer was lost and the call sent again,
-                this may be the caller's own write: read back and compare.
+            PreconditionFailed: The condition was false. If an earlier attempt's response was lost, the object
+                may be the caller's own write: read it back and compare.
 
         """
         ...
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
-        """Delete an object; an object that is not there is deleted already.
+        """Delete an object; repeatable, since a missing object counts as deleted.
+
+        Args:
+            bucket: The bucket.
+            key: The key.
+            if_match: Delete only if the object has this ETag; None deletes any.
 
         Raises:
-            PreconditionFailed: ``if_match`` was given and the object has another ETag.
+            PreconditionFailed: The object has another ETag than ``if_match``.
 
         """
         ...
 
-    def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
-        """Delete up to 1,000 objects in one request and return those that were left.
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete up to 1,000 objects in one request; repeatable.
 
-        An object that is not there is deleted already. One whose ETag changed is left, and returned with
-        code ``PreconditionFailed``, by stores that can tell.
+        A missing object counts as deleted.
+
+        Returns:
+            The objects that were not deleted; those whose ETag changed with code ``PreconditionFailed``, by
+            stores that compare it.
+
         """
         ...
 
     def list_objects(
         self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
     ) -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix``; with ``recursive=False`` only those with no further ``/``.
+        """Yield the objects whose key begins with ``prefix``, in the store's order.
 
-        Pages are fetched as they are needed. The order is the store's.
+        Pages are fetched on demand.
+
+        Args:
+            bucket: The bucket.
+            prefix: The prefix.
+            recursive: False yields only keys without another ``/`` after the prefix.
+            start_after: Yield only keys after this one.
+
         """
         ...
 
@@ -263,16 +260,16 @@ class ObjectStore(Protocol):
         content_type: str,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a multipart upload, and return its id.
+        """Start a multipart upload and return its id. Each call starts another one.
 
         Args:
             bucket: The bucket.
             key: The key of its object.
             metadata: User metadata of the object.
             content_type: Media type of the object.
-            headers: Further headers that describe the object, by name in lower case: its storage class,
-                encryption, ACL, tags, ``cache-control`` and its like, ``x-amz-meta-…``. They are S3's. None
-                leaves them to a store that was given some for all its writes.
+            headers: Further S3 headers that describe the object, names in lower case: storage class,
+                encryption, ACL, tags, ``cache-control`` and the like, ``x-amz-meta-…``. None sends the
+                defaults of `with_headers`, if any.
 
         """
         ...
@@ -280,25 +277,30 @@ class ObjectStore(Protocol):
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
-        """Upload part ``number`` (1 to 10,000) and return its ETag as the store spells it, without quotes.
+        """Upload part ``number`` (1 to 10,000) and return its ETag without quotes.
+
+        Repeatable: a part that is uploaded again replaces the earlier one.
 
         Raises:
-            NoSuchUpload: The upload is gone.
+            NoSuchUpload: The upload was completed or aborted, or never existed.
 
         """
         ...
 
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        """Make the object out of parts 1 to ``len(etags)`` and return its ETag.
+        """Create the object from parts 1 to ``len(etags)`` and return its ETag.
+
+        Whether a completed upload can be completed again depends on the store: look at the object after an
+        unknown outcome.
 
         Raises:
-            NoSuchUpload: The store does not know the upload: completed, aborted, or never there.
+            NoSuchUpload: The upload was completed or aborted, or never existed.
 
         """
         ...
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Discard a pending upload; one that the store does not know is discarded already."""
+        """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded."""
         ...
 
     def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
@@ -309,16 +311,85 @@ class ObjectStore(Protocol):
         """Yield the parts of a pending upload.
 
         Raises:
-            NoSuchUpload: The upload is gone.
+            NoSuchUpload: The upload was completed or aborted, or never existed.
 
         """
         ...
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """Make many calls at the store's own speed; yield each caller's tag with what became of its call.
+        """Make many calls concurrently; yield each call's tag with its outcome, in any order.
 
-        Calls are drawn from the iterable as there is room, so a long one costs no memory; outcomes come in
-        any order and are never raised. Closing the iterator draws no further call and waits for those under
-        way.
+        Errors are yielded as outcomes, not raised. Calls are drawn as capacity allows, so a long iterable
+        costs no memory. Closing the iterator draws no further call and waits for those in flight.
         """
         ...
+
+
+# Structs, not dataclasses: one is created per file, and a frozen dataclass takes microseconds. They hold only
+# text and so cannot be part of a cycle: the garbage collector need not track them.
+class ObjectToDelete(Struct, frozen=True, gc=False):
+    """An object to delete; with an ETag only if it still has it, on stores that compare ETags."""
+
+    key: str
+    etag: str | None = None
+
+
+class CheckedEtag(Struct, frozen=True, gc=False):
+    """A part's ETag with its checksum, which completing an upload with checksums requires.
+
+    Attributes:
+        etag: The ETag.
+        algorithm: S3's name of the algorithm, such as ``CRC32C``.
+        checksum: The checksum, in Base64.
+
+    """
+
+    etag: str
+    algorithm: str
+    checksum: str
+
+
+#: One part of a completion.
+PartEtag: TypeAlias = str | CheckedEtag
+
+
+class Complete(Struct, frozen=True, gc=False):
+    """A call of `ObjectStore.complete_upload`."""
+
+    bucket: str
+    key: str
+    upload_id: str
+    etags: Sequence[PartEtag]
+
+
+class Abort(Struct, frozen=True, gc=False):
+    """A call of `ObjectStore.abort_upload`."""
+
+    bucket: str
+    key: str
+    upload_id: str
+
+
+class Head(Struct, frozen=True, gc=False):
+    """A call of `ObjectStore.head`."""
+
+    bucket: str
+    key: str
+
+
+class Get(Struct, frozen=True, gc=False):
+    """A call of `ObjectStore.get`."""
+
+    bucket: str
+    key: str
+    limit: int | None = None
+
+
+class DeleteMany(Struct, frozen=True, gc=False):
+    """A call of `ObjectStore.delete_many`."""
+
+    bucket: str
+    objects: Sequence[ObjectToDelete]
+
+
+Call: TypeAlias = Complete | Abort | Head | Get | DeleteMany

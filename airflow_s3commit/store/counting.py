@@ -1,20 +1,19 @@
-"""Counting requests by Hadoop's statistic names, so that a commit can say what it cost."""
+"""Count requests under Hadoop's statistic names, for the metrics of a commit."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, ObjectStore, Outcome
-
-__all__ = ["CountingStore", "counting", "total_requests"]
+from airflow_s3commit.store.forwarding import ForwardingStore
 
 T = TypeVar("T")
 
-#: Verb of the seam to statistic of ``org.apache.hadoop.fs.s3a.Statistic``. A listing counts as one request
-#: however many pages it has; retries of a call are not counted.
+#: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A listing counts as one request however many pages
+#: it has; retries are not counted.
 _STATISTICS = {
     "abort_upload": "object_multipart_aborted",
     "check_bucket": "op_get_file_status",
@@ -41,60 +40,46 @@ _CALLS: dict[type[Call], str] = {
 }
 
 
-class CountingStore:
-    """An `ObjectStore` that passes every call on and counts it.
+class CountingStore(ForwardingStore):
+    """An `ObjectStore` that counts every call and forwards it.
 
     Args:
-        inner: The store that does the work.
+        inner: The store to forward to.
 
     """
 
     def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
     def counters(self) -> dict[str, int]:
-        """How many calls were made so far, by statistic name."""
+        """Calls so far, by statistic name."""
         with self._lock:
             return dict(sorted(self._counts.items()))
 
-    def __getattr__(self, verb: str) -> Any:
-        """Return a verb of the store, counted."""
-        attribute = getattr(self._inner, verb)
-        statistic = _STATISTICS.get(verb)
-        return attribute if statistic is None else self._counted(attribute, statistic)
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
+        """Count the call and make it."""
+        if verb in _STATISTICS:
+            self._add(_STATISTICS[verb])
+        return super().forward(verb, bucket, key, make)
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """See `ObjectStore.perform`."""
-        return self._inner.perform(self._seen(calls))
+        """Count each call as it is drawn."""
+        return self.inner.perform(self._counted(calls))
 
-    def _seen(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Call]]:
+    def _counted(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Call]]:
         for tag, call in calls:
             self._add(_STATISTICS[_CALLS[type(call)]])
             yield tag, call
-
-    def _counted(self, attribute: Callable[..., Any], statistic: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._add(statistic)
-            return attribute(*args, **kwargs)
-
-        return call
 
     def _add(self, statistic: str) -> None:
         with self._lock:
             self._counts[statistic] += 1
 
 
-def counting(inner: ObjectStore) -> tuple[ObjectStore, CountingStore]:
-    """Return a store that counts its calls, once as a store and once as what can be asked for the counts."""
-    counted = CountingStore(inner)
-    store: Any = counted
-    return store, counted
-
-
 def total_requests(metrics: Mapping[str, int]) -> int | None:
-    """Return how many requests a commit's metrics count, among other things; None if they count none."""
+    """Return the number of requests in a commit's metrics; None if they hold no request counts."""
     counted = [metrics[name] for name in set(_STATISTICS.values()) if name in metrics]
     return sum(counted) if counted else None

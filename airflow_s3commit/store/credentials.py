@@ -1,8 +1,9 @@
-"""What an endpoint and credentials must be like, whichever door they come in by. No error shows a secret."""
+"""Validation of endpoints and credentials, wherever they come from. No error message shows a secret."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -13,23 +14,53 @@ if TYPE_CHECKING:
 
     Url = TypeVar("Url", str, str | None)
 
-__all__ = ["check_keys", "plain_endpoint", "without_userinfo"]
-
 _VISIBLE = re.compile(r"[!-~]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _USERINFO = re.compile(r"(?<=//).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Address of a store. Holds no credentials, so it may be logged and put into a Spark configuration.
+
+    Attributes:
+        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or what ``AWS_ENDPOINT_URL_S3``,
+            ``AWS_ENDPOINT_URL`` or the profile name.
+        region: The bucket's region; None for the one that boto3's default chain finds.
+        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
+            everywhere but on AWS.
+
+    Raises:
+        StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
+
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        plain_endpoint(self.endpoint_url, "that was given")
+
+    def or_else(self, other: StoreAddress) -> StoreAddress:
+        """Return this address with its unset fields taken from another."""
+        return StoreAddress(
+            self.endpoint_url or other.endpoint_url,
+            self.region or other.region,
+            path_style=other.path_style if self.path_style is None else self.path_style,
+        )
+
+
 def plain_endpoint(url: Url, where: str) -> Url:
-    """Return an endpoint's URL if it may be shown and logged, and put into a Spark conf.
+    """Return an endpoint's URL if it is valid and safe to log and to put into a Spark conf.
 
     Args:
-        url: The URL; None for the one that boto3 chooses.
+        url: The URL; None is returned as it is.
         where: Where it comes from, for the message.
 
     Raises:
-        StoreUnsuitable: It holds a user name or password, or is no address of a store. The message does not
-            repeat it.
+        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. Its message
+            does not show the URL.
 
     """
     if url is None:
@@ -50,10 +81,10 @@ def plain_endpoint(url: Url, where: str) -> Url:
 
 
 def check_keys(access_key: str | None, secret_key: str | None, token: str | None, where: str) -> None:
-    """Refuse credentials that no request can be signed with.
+    """Refuse credentials that cannot sign a request.
 
-    Access key and token travel in headers, so they are visible ASCII. A secret key is any text without
-    control characters: what is signed with is its UTF-8.
+    Access key and token are sent in headers, so they must be visible ASCII. A secret key is any text without
+    control characters; its UTF-8 signs.
 
     Args:
         access_key: The access key.
@@ -62,7 +93,7 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
         where: Where they come from, for the message.
 
     Raises:
-        AccessDenied: One of them is not usable. The message says which, and not what it is.
+        AccessDenied: One of them is not usable. The message names it without its value.
 
     """
     named = (("access key", access_key), ("secret key", secret_key), ("session token", token))
@@ -73,7 +104,7 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
 
 
 def without_userinfo(text: str) -> str:
-    """Return a URI as it may be shown: without what stands before an ``@``, as in ``s3a://KEY:SECRET@…``."""
+    """Return a URI that is safe to show: without user name and password, as in ``s3a://KEY:SECRET@…``."""
     return _USERINFO.sub("…@", text)
 
 

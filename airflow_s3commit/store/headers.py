@@ -1,25 +1,24 @@
-"""Headers that describe an object: sent when it is written, and told again by a HEAD of it."""
+"""Headers that describe an object: sent when it is written, and returned by a HEAD."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.store.forwarding import ForwardingStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.base import ObjectStore, Written
 
-__all__ = ["METADATA_PREFIX", "TAG_COUNT", "parameters_of", "store_without_headers", "told", "with_headers"]
-
-#: Begins the header of an entry of user metadata.
+#: Prefix of user metadata headers.
 METADATA_PREFIX = "x-amz-meta-"
 
-#: The header in which a store says how many tags an object has.
+#: The response header with the number of an object's tags.
 TAG_COUNT = "x-amz-tagging-count"
 
-#: What S3 takes when an object is written, and how boto3 calls it.
+#: Headers of a write, and boto3's names of them.
 _PARAMETERS = {
     "cache-control": "CacheControl",
     "content-disposition": "ContentDisposition",
@@ -34,26 +33,26 @@ _PARAMETERS = {
     "x-amz-tagging": "Tagging",
 }
 
-#: Headers whose value is true or false.
+#: Boolean headers.
 _FLAGS = frozenset({"x-amz-server-side-encryption-bucket-key-enabled"})
 
-#: Sent, but never told again.
-_UNTOLD = frozenset({"x-amz-acl", "x-amz-tagging"})
+#: Sent, but not returned.
+_NOT_RETURNED = frozenset({"x-amz-acl", "x-amz-tagging"})
 
-_TOLD = (_PARAMETERS.keys() - _UNTOLD) | {TAG_COUNT}
+_RETURNED = (_PARAMETERS.keys() - _NOT_RETURNED) | {TAG_COUNT}
 
 
-def parameters_of(
+def boto3_parameters(
     headers: Mapping[str, str] | None, metadata: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return headers as the parameters of a boto3 call that writes an object.
 
     Args:
-        headers: By name, in lower case.
-        metadata: The object's user metadata, besides what the headers have of it.
+        headers: The headers, names in lower case.
+        metadata: User metadata, in addition to that in the headers.
 
     Raises:
-        StoreRejected: A header is none of those that describe an object.
+        StoreRejected: A header does not describe an object.
 
     """
     parameters: dict[str, Any] = {}
@@ -62,7 +61,7 @@ def parameters_of(
         if name.startswith(METADATA_PREFIX):
             entries[name.removeprefix(METADATA_PREFIX)] = value
         elif name not in _PARAMETERS:
-            raise StoreRejected(f"header {name} is none that describes an object", code="InvalidArgument")
+            raise StoreRejected(f"header {name} does not describe an object", code="InvalidArgument")
         else:
             parameters[_PARAMETERS[name]] = value == "true" if name in _FLAGS else value
     if entries:
@@ -70,41 +69,62 @@ def parameters_of(
     return parameters
 
 
-def told(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return those headers of an answer that describe the object, but for its user metadata."""
-    return {name: value for name, value in headers.items() if name in _TOLD}
+def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a response that describe the object, without user metadata."""
+    return {name: value for name, value in headers.items() if name in _RETURNED}
 
 
-class _HeaderStore:
-    """An `ObjectStore` that passes every call on, and sends headers with each write that names none."""
+class _HeaderStore(ForwardingStore):
+    """An `ObjectStore` that adds default headers to writes without headers."""
 
     def __init__(self, inner: ObjectStore, headers: Mapping[str, str]) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._headers = dict(headers)
 
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self.inner, verb)
-
-    def put(self, *args: Any, headers: Mapping[str, str] | None = None, **kwargs: Any) -> Any:
-        return self.inner.put(*args, headers=self._headers if headers is None else headers, **kwargs)
-
-    def create_upload(self, *args: Any, headers: Mapping[str, str] | None = None, **kwargs: Any) -> Any:
-        return self.inner.create_upload(
-            *args, headers=self._headers if headers is None else headers, **kwargs
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Written:
+        return super().put(
+            bucket,
+            key,
+            body,
+            if_none_match=if_none_match,
+            if_match=if_match,
+            content_type=content_type,
+            headers=self._headers if headers is None else headers,
         )
+
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        sent = self._headers if headers is None else headers
+        return super().create_upload(bucket, key, metadata=metadata, content_type=content_type, headers=sent)
 
 
 def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
-    """Return a store that sends these headers with each write whose caller names none.
+    """Return a store that sends these headers with each write that has none of its own.
 
-    A store that does so already sends these instead; without any headers it is left as it is.
+    They replace default headers set before; an empty mapping returns the store unchanged.
     """
     if not headers:
         return store
-    wrapped: Any = _HeaderStore(store_without_headers(store), headers)
-    return cast("ObjectStore", wrapped)
+    return _HeaderStore(store_without_headers(store), headers)
 
 
 def store_without_headers(store: ObjectStore) -> ObjectStore:
-    """Return the store below one that `with_headers` made; any other is returned as it is."""
+    """Undo `with_headers`; any other store is returned unchanged."""
     return store.inner if isinstance(store, _HeaderStore) else store

@@ -1,8 +1,8 @@
-"""An S3 in memory, with the behaviour the protocol stands on: for tests, examples and dry runs.
+"""An S3 store in memory, for tests, examples and dry runs.
 
-It keeps S3's rules that matter to a committer: strong consistency, part and ETag arithmetic
-(``md5(concat(md5(part)))-n``), conditional writes, uploads that stay invisible until they are completed,
-and the ways in which real stores differ when a finished upload is completed again.
+It follows S3's rules that matter to a committer: strong consistency, part numbers and multipart ETags
+(``md5(concat(md5(part)))-n``), conditional writes, uploads that are invisible until completed, and the ways
+in which real stores differ when a completed upload is completed again.
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ from airflow_s3commit.store.base import (
     MIN_PART_BYTES,
     Call,
     DeleteFailure,
-    Doomed,
-    Effort,
     Fetched,
+    Load,
     ObjectInfo,
+    ObjectToDelete,
     Outcome,
     Part,
     PartEtag,
     Upload,
     Written,
 )
-from airflow_s3commit.store.calls import one_by_one
-from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, parameters_of, told
-
-__all__ = ["MemoryStore"]
+from airflow_s3commit.store.execute import one_by_one
+from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, boto3_parameters, object_headers
 
 T = TypeVar("T")
 
@@ -72,14 +70,16 @@ class _Bucket:
 class MemoryStore:
     """An `ObjectStore` in this process's memory; safe to use from several threads.
 
+    It never raises `Unavailable` or `OutcomeUnknown`, so no call needs to be repeated.
+
     Args:
         buckets: The buckets that exist.
         now: The store's clock, in seconds since the epoch; by default it counts calls, so that times differ.
-        min_part_bytes: The least size of a part that is not the last.
-        repeat_complete: What a second completion of a finished upload gets while its object is still there:
-            ``"ok"`` (AWS for a while, SeaweedFS, Ceph) or ``"gone"`` (MinIO).
-        conditions: False makes a store that ignores conditions, as some do.
-        stale_upload_days: What `stale_upload_days` answers.
+        min_part_bytes: The smallest size of a part, except the last, in bytes.
+        repeat_complete: How a second completion of an upload ends while its object exists: ``"ok"`` returns
+            the ETag (AWS for a while, SeaweedFS, Ceph), ``"gone"`` raises `NoSuchUpload` (MinIO).
+        conditions: False ignores ``if_match`` and ``if_none_match``, as some stores do.
+        stale_upload_days: The result of the method `stale_upload_days`.
 
     """
 
@@ -104,25 +104,25 @@ class MemoryStore:
         self._upload_ids = count(1)
 
     @property
-    def effort(self) -> Effort:
-        """See `ObjectStore.effort`."""
-        return Effort(1, 0)
+    def load(self) -> Load:
+        """Implement `ObjectStore.load`."""
+        return Load(1, 0)
 
     def check_bucket(self, bucket: str) -> None:
-        """See `ObjectStore.check_bucket`."""
+        """Implement `ObjectStore.check_bucket`."""
         self._bucket(bucket)
 
-    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:  # noqa: ARG002 - the seam's shape
-        """See `ObjectStore.stale_upload_days`."""
+    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:  # noqa: ARG002 - part of the interface
+        """Implement `ObjectStore.stale_upload_days`."""
         self._bucket(bucket)
         return self._stale_upload_days
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
-        """See `ObjectStore.head`."""
+        """Implement `ObjectStore.head`."""
         return self._object(bucket, key).info
 
     def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
-        """See `ObjectStore.get`."""
+        """Implement `ObjectStore.get`."""
         with self._lock:
             stored = self._object(bucket, key)
             if limit is not None and stored.info.size > limit:
@@ -130,7 +130,7 @@ class MemoryStore:
             return Fetched(stored.info, stored.body, self._now())
 
     def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
-        """See `ObjectStore.get_range`."""
+        """Implement `ObjectStore.get_range`."""
         with self._lock:
             stored = self._object(bucket, key)
             self._match(bucket, key, stored, etag)
@@ -144,10 +144,10 @@ class MemoryStore:
         *,
         if_none_match: bool = False,
         if_match: str | None = None,
-        content_type: str = "application/json",  # noqa: ARG002 - the seam's shape
+        content_type: str = "application/json",  # noqa: ARG002 - part of the interface
         headers: Mapping[str, str] | None = None,
     ) -> Written:
-        """See `ObjectStore.put`."""
+        """Implement `ObjectStore.put`."""
         with self._lock:
             objects = self._bucket(bucket).objects
             current = objects.get(key)
@@ -157,12 +157,12 @@ class MemoryStore:
                 self._match(bucket, key, current, if_match)
             now = self._now()
             etag = _md5(bytes(body)).hexdigest()
-            info = _described(key, len(body), etag, now, headers or {})
+            info = _object_info(key, len(body), etag, now, headers or {})
             objects[key] = _Stored(info, bytes(body), headers=dict(headers or {}))
             return Written(etag, now)
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
-        """See `ObjectStore.delete`."""
+        """Implement `ObjectStore.delete`."""
         with self._lock:
             objects = self._bucket(bucket).objects
             if key not in objects:
@@ -171,10 +171,10 @@ class MemoryStore:
                 self._match(bucket, key, objects[key], if_match)
             del objects[key]
 
-    def delete_many(self, bucket: str, doomed: Sequence[Doomed]) -> list[DeleteFailure]:
-        """See `ObjectStore.delete_many`."""
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Implement `ObjectStore.delete_many`."""
         failures = []
-        for target in doomed:
+        for target in objects:
             try:
                 self.delete(bucket, target.key, if_match=target.etag)
             except PreconditionFailed as error:
@@ -184,7 +184,7 @@ class MemoryStore:
     def list_objects(
         self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
     ) -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list_objects`."""
+        """Implement `ObjectStore.list_objects`."""
         with self._lock:
             objects = self._bucket(bucket).objects
             keys = sorted(key for key in objects if key.startswith(prefix))
@@ -199,10 +199,10 @@ class MemoryStore:
         key: str,
         *,
         metadata: Mapping[str, str],
-        content_type: str,  # noqa: ARG002 - the seam's shape
+        content_type: str,  # noqa: ARG002 - part of the interface
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """See `ObjectStore.create_upload`."""
+        """Implement `ObjectStore.create_upload`."""
         with self._lock:
             upload_id = f"upload-{next(self._upload_ids):06d}"
             sent = {f"{METADATA_PREFIX}{name.lower()}": value for name, value in metadata.items()}
@@ -212,7 +212,7 @@ class MemoryStore:
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
-        """See `ObjectStore.upload_part`."""
+        """Implement `ObjectStore.upload_part`."""
         with self._lock:
             pending = self._pending(bucket, key, upload_id)
             if not 1 <= number <= MAX_PARTS:
@@ -223,7 +223,7 @@ class MemoryStore:
             return etag
 
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        """See `ObjectStore.complete_upload`."""
+        """Implement `ObjectStore.complete_upload`."""
         with self._lock:
             home = self._bucket(bucket)
             stored = home.objects.get(key)
@@ -231,20 +231,20 @@ class MemoryStore:
                 return stored.info.etag
             pending = self._pending(bucket, key, upload_id)
             body, etag = self._assemble(bucket, pending, etags)
-            info = _described(key, len(body), etag, self._now(), pending.headers)
+            info = _object_info(key, len(body), etag, self._now(), pending.headers)
             home.objects[key] = _Stored(info, body, upload_id, pending.headers)
             del home.uploads[upload_id]
             return etag
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """See `ObjectStore.abort_upload`."""
+        """Implement `ObjectStore.abort_upload`."""
         with self._lock:
             uploads = self._bucket(bucket).uploads
             if upload_id in uploads and uploads[upload_id].key == key:
                 del uploads[upload_id]
 
     def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
-        """See `ObjectStore.list_uploads`."""
+        """Implement `ObjectStore.list_uploads`."""
         with self._lock:
             found = [
                 Upload(pending.key, upload_id, pending.initiated)
@@ -254,14 +254,14 @@ class MemoryStore:
         yield from sorted(found, key=lambda upload: (upload.key, upload.initiated))
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
-        """See `ObjectStore.list_parts`."""
+        """Implement `ObjectStore.list_parts`."""
         with self._lock:
             parts = sorted(self._pending(bucket, key, upload_id).parts.items())
         for number, (etag, content) in parts:
             yield Part(number, etag, len(content))
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """See `ObjectStore.perform`."""
+        """Implement `ObjectStore.perform`."""
         return one_by_one(self, calls)
 
     def _bucket(self, bucket: str) -> _Bucket:
@@ -285,13 +285,13 @@ class MemoryStore:
     def _assemble(self, bucket: str, pending: _Pending, etags: Sequence[PartEtag]) -> tuple[bytes, str]:
         where = f"s3://{bucket}/{pending.key}"
         if not etags:
-            raise StoreRejected(f"no parts named for {where}", code="MalformedXML")
+            raise StoreRejected(f"no parts given for {where}", code="MalformedXML")
         chosen = [pending.parts.get(number) for number in range(1, len(etags) + 1)]
         content: list[bytes] = []
         for number, (part, etag) in enumerate(zip(chosen, etags, strict=True), start=1):
             named = etag if isinstance(etag, str) else etag.etag
             if part is None or part[0] != named.strip('"'):
-                raise StoreRejected(f"part {number} of {where} is not the one named", code="InvalidPart")
+                raise StoreRejected(f"part {number} of {where} is not the one given", code="InvalidPart")
             content.append(part[1])
         if any(len(part) < self._min_part_bytes for part in content[:-1]):
             raise StoreRejected(f"a part of {where} is too small", code="EntityTooSmall")
@@ -304,15 +304,15 @@ class MemoryStore:
             raise PreconditionFailed(f"s3://{bucket}/{key} has not the ETag {if_match}")
 
 
-def _described(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
-    """Return what S3 would say of an object that was written with these headers, or reject them."""
+def _object_info(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:
+    """Return the `ObjectInfo` of an object written with these headers, or reject them as S3 does."""
     metadata = {
         name.removeprefix(METADATA_PREFIX): value
         for name, value in sent.items()
         if name.startswith(METADATA_PREFIX)
     }
-    parameters_of(sent)
-    headers = told(sent)
+    boto3_parameters(sent)
+    headers = object_headers(sent)
     if sent.get("x-amz-tagging"):
         headers[TAG_COUNT] = str(len(parse_qsl(sent["x-amz-tagging"], keep_blank_values=True)))
     return ObjectInfo(key, size, etag, modified, metadata, headers)

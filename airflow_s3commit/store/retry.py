@@ -1,7 +1,7 @@
-"""Our own retries: full jitter, a deadline, and an honest outcome at the end of them.
+"""Retries with full jitter and a deadline.
 
-The jitter is the "full jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog,
-2015: each pause is drawn evenly from zero to a doubling, capped bound.
+Full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015) draws each pause
+evenly between zero and a bound that doubles up to a cap.
 """
 
 from __future__ import annotations
@@ -11,29 +11,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from airflow_s3commit.clock import Clock, SystemClock
+from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
-
-__all__ = ["Retries", "RetryPolicy"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and for how long, a call is sent again.
+    """When, and for how long, a call is retried.
 
-    A call is sent again when the store turned it away (`Unavailable`) or its answer was lost
-    (`OutcomeUnknown`); every verb of the store bears that, or its caller settles what it left behind by
-    reading back.
+    A call is retried when it did not happen (`Unavailable`) or may have happened (`OutcomeUnknown`). Every
+    method of `ObjectStore` may be repeated, or its caller finds out the effect by reading back. A pause that
+    the store asks for takes precedence over a drawn one.
 
     Attributes:
-        deadline: Seconds after which no further attempt begins.
+        deadline: Seconds after the first attempt's start after which no further attempt begins.
         first_pause: Upper bound of the first pause, in seconds; later bounds double.
         longest_pause: Upper bound of any pause, in seconds.
         clock: Where time comes from.
         draw: Returns a number from its first argument to its second.
-        told: Called with the error of each attempt after which the call is sent again; from any thread.
+        on_retry: Called before each retry with the error of the attempt that failed; from any thread.
 
     """
 
@@ -42,18 +40,18 @@ class RetryPolicy:
     longest_pause: float = 5.0
     clock: Clock = field(default_factory=SystemClock)
     draw: Callable[[float, float], float] = random.uniform
-    told: Callable[[OutcomeUnknown | Unavailable], None] = lambda _: None
+    on_retry: Callable[[OutcomeUnknown | Unavailable], None] = lambda _: None
 
     def begin(self, at: float | None = None) -> Retries:
-        """Return the retries of a call whose first attempt began ``at`` that time, or begins now."""
+        """Return the retries of a call whose first attempt began at this monotonic time, by default now."""
         return Retries(self, self.clock.monotonic() if at is None else at)
 
     def run(self, attempt: Callable[[], T]) -> T:
-        """Run ``attempt`` until it ends, is refused, or the deadline passes.
+        """Run ``attempt`` until it returns, raises another error, or the deadline passes.
 
         Raises:
-            OutcomeUnknown: Time ran out and at least one attempt may have taken effect.
-            Unavailable: Time ran out and none did.
+            OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
+            Unavailable: The deadline passed and no attempt took effect.
 
         """
         retries = self.begin()
@@ -66,11 +64,11 @@ class RetryPolicy:
 
 
 class Retries:
-    """One call's attempts so far, for callers that wait in a way of their own.
+    """The retries of one call, for callers that do the waiting themselves.
 
     Args:
-        policy: How often and how long the call is sent again.
-        began: When its first attempt began, by the policy's clock.
+        policy: The policy.
+        began: When the first attempt began, by the policy's monotonic clock.
 
     """
 
@@ -83,11 +81,11 @@ class Retries:
         self._unknown: OutcomeUnknown | None = None
 
     def pause_after(self, error: OutcomeUnknown | Unavailable) -> float:
-        """Return the seconds to wait before the next attempt, after one that ended in ``error``.
+        """Return the seconds to wait before the next attempt, after one that raised ``error``.
 
         Raises:
-            OutcomeUnknown: Time ran out and at least one attempt may have taken effect.
-            Unavailable: Time ran out and none did.
+            OutcomeUnknown: The deadline passed and at least one attempt may have taken effect.
+            Unavailable: The deadline passed and no attempt took effect.
 
         """
         policy = self._policy
@@ -98,5 +96,5 @@ class Retries:
         if policy.clock.monotonic() + pause - self._began > policy.deadline:
             raise self._unknown or error
         self._bound = min(self._bound * 2, policy.longest_pause)
-        policy.told(error)
+        policy.on_retry(error)
         return pause

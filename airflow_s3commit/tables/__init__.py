@@ -5,3 +5,30 @@ It knows pyarrow, and of the world only "open this path, write, close". Importin
 """
 
 from __future__ import annotations
+
+from airflow_s3commit._lazy import lazy
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from airflow_s3commit.tables.formats import UnsupportedColumn
+    from airflow_s3commit.tables.options import TABLE_OPTIONS
+    from airflow_s3commit.tables.partitions import UnsupportedPartition
+    from airflow_s3commit.tables.write import WrittenTable
+
+__all__ = [
+    "TABLE_OPTIONS",
+    "UnsupportedColumn",
+    "UnsupportedPartition",
+    "WrittenTable",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "airflow_s3commit.tables.formats": ("UnsupportedColumn",),
+            "airflow_s3commit.tables.options": ("TABLE_OPTIONS",),
+            "airflow_s3commit.tables.partitions": ("UnsupportedPartition",),
+            "airflow_s3commit.tables.write": ("WrittenTable",),
+        },
+    )

@@ -15,17 +15,18 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyarrow import orc
 
-from airflow_s3commit.tables.column_statistics import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
-from airflow_s3commit.tables.nested_types import first_within
-from airflow_s3commit.tables.sink import DetachableSink
-from airflow_s3commit.tables.spark_footer import SparkFooter
+from airflow_s3commit.tables.formats import (
+    FORMATS,
+    DetachableSink,
+    SparkFooter,
+    UnsupportedColumn,
+    first_within,
+)
+from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.statistics import ColumnStatistics
-    from airflow_s3commit.tables.sink import Sink
-
-__all__ = ["OrcEncoder", "OrcForm"]
+    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.tables.formats import Sink
 
 #: The attribute of a column in which Spark keeps its type.
 _SPARK_TYPE = "spark.sql.catalyst.type"

@@ -15,19 +15,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from airflow_s3commit.tables.column_statistics import ColumnCounts
-from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn
-from airflow_s3commit.tables.nested_types import first_within
-from airflow_s3commit.tables.sink import DetachableSink
-from airflow_s3commit.tables.spark_footer import SparkFooter
+from airflow_s3commit.tables.formats import (
+    FORMATS,
+    DetachableSink,
+    SparkFooter,
+    UnsupportedColumn,
+    first_within,
+)
+from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_s3commit.protocol.statistics import ColumnStatistics
-    from airflow_s3commit.tables.sink import Sink
-
-__all__ = ["DictionaryChoice", "ParquetEncoder", "ParquetForm", "dictionary_columns"]
+    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.tables.formats import Sink
 
 #: Rows by which it is judged whether a column is worth a dictionary.
 _SAMPLE_ROWS = 10_000

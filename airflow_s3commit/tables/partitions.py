@@ -19,19 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from airflow_s3commit.tables.java_text import decimal_text, java_double, java_float, moment_text
+from airflow_s3commit.tables.text import decimal_text, java_double, java_float, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-__all__ = [
-    "NULL_DIRECTORY",
-    "PartitionSplitter",
-    "UnsupportedPartition",
-    "escape",
-    "resolve_columns",
-    "resolve_name",
-]
 
 #: What Hive and Spark write for a null, and for an empty string.
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"

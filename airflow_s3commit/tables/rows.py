@@ -1,20 +1,25 @@
-"""Tables of any library as Arrow batches of types that files, and their readers, know.
+"""Writes tables of any library: as Arrow batches, in types that the file formats and their readers know.
 
-What Spark has no type for, but an equal of, becomes that: dictionaries their values, times microseconds.
-Nothing is rounded.
+Types that Spark lacks become their equals: dictionaries their values, times microseconds. Nothing is rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.options import parse_table_options
+from airflow_s3commit.tables.partitions import resolve_columns
+from airflow_s3commit.tables.write import TablePlan, WrittenTable, form_of, write_batches
 
-__all__ = ["Rows", "rows_of"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_s3commit.tables.formats import FileOpener
 
 _DECIMAL_DIGITS = 38
 
@@ -132,6 +137,7 @@ def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 _AS_THEY_ARE = (pt.is_integer, pt.is_floating, pt.is_boolean, pt.is_null, pt.is_time)
+
 _STORED = (
     (pt.is_string, pa.string()),
     (pt.is_large_string, pa.string()),
@@ -143,3 +149,42 @@ _STORED = (
     (pt.is_date, pa.date32()),
     (pt.is_float16, pa.float32()),
 )
+
+
+def write_table(
+    opener: FileOpener,
+    data: Any,
+    *,
+    stem: str,
+    numbers: dict[str, int],
+    partition_by: Sequence[str] = (),
+    format: str | None = None,  # noqa: A002 - as Spark calls it
+    options: Mapping[str, str] | None = None,
+) -> WrittenTable:
+    """Write a table to files; every file is closed afterwards.
+
+    Args:
+        opener: Opens files; what it has opened is its own to discard if this raises.
+        data: See `airflow_s3commit.tables.rows.rows_of`.
+        stem: First part of the file names.
+        numbers: How many files of that stem each directory has; counted on.
+        partition_by: Partition columns, outermost first.
+        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+        options: See `airflow_s3commit.tables.options.TABLE_OPTIONS`.
+
+    Raises:
+        InvalidOption: An option is unknown, malformed, or not one of the format's.
+        UnsupportedColumn: A column, or a value, cannot be written.
+        UnsupportedPartition: A partition column is missing, or has no text.
+        TypeError: The data is no table.
+        S3CommitError: A file could not be written.
+
+    """
+    said = parse_table_options(options or {}, format=format, partition_by=partition_by)
+    rows = rows_of(data)
+    columns = resolve_columns(rows.schema, said.partition_by)
+    form = form_of(said)
+    in_files = [field for field in rows.schema if field.name not in columns]
+    form.check(rows.schema.empty_table().select([field.name for field in in_files]).schema)
+    plan = TablePlan(rows.schema, columns, form, said)
+    return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_s3commit.tables.column_statistics import ColumnCounts
-from airflow_s3commit.tables.csv_rows import CsvRows
+from airflow_s3commit.tables.csv import CsvRows
 from airflow_s3commit.tables.formats import FORMATS
-from airflow_s3commit.tables.json_rows import JsonRows
-from airflow_s3commit.tables.text_options import TextOptions
+from airflow_s3commit.tables.json import JsonRows
+from airflow_s3commit.tables.options import TextOptions
+from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.protocol.statistics import ColumnStatistics
-    from airflow_s3commit.tables.sink import Sink
-
-__all__ = ["RowLines", "TextEncoder", "TextForm"]
+    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.tables.formats import Sink
 
 #: Rows whose text is made at once.
 _ROWS = 16_384

@@ -1,4 +1,4 @@
-"""What a task does with its rows, wherever they come from: split, wait, encode."""
+"""Writes rows to files: splits them by partition, buffers them, and encodes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_s3commit.tables.files import Bounds, OpenFiles, RowBuffers
+from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
+from airflow_s3commit.tables.orc import OrcForm
+from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.partitions import PartitionSplitter
+from airflow_s3commit.tables.text_file import TextForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from airflow_s3commit.tables.formats import FileForm, FileOpener, SparkFooter
     from airflow_s3commit.tables.options import TableOptions
-    from airflow_s3commit.tables.sink import FileForm, FileOpener
-
-__all__ = ["TablePlan", "WrittenTable", "file_stem", "write_batches"]
 
 #: Rows that are not arranged by partition are gathered, up to this part of what a task may keep, and then
 #: split at once: fewer and larger pieces.
@@ -28,12 +29,13 @@ _GATHERED_SHARE = 8
 _CUT_SHARE = 8
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+
 _DIGEST_DIGITS = 8
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What every task of a write is told; plain data, because it is pickled to each of them.
+    """How every task of a write writes; plain data, because it is pickled to each of them.
 
     Attributes:
         schema: Schema of the rows, for a task that gets none.
@@ -169,3 +171,18 @@ def _together(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         together = pa.Table.from_batches(batches).combine_chunks().to_batches()
         batches.clear()
         yield from together
+
+
+def form_of(options: TableOptions, spark: SparkFooter | None = None) -> FileForm:
+    """Return how the files are encoded.
+
+    Args:
+        options: The options of the write.
+        spark: What the files say of Spark, where it writes them.
+
+    """
+    if options.format == "parquet":
+        return ParquetForm(options.codec, spark, options.int96)
+    if options.format == "orc":
+        return OrcForm(options.codec, spark, options.row_group_bytes)
+    return TextForm(options.format, options.codec, options.text)

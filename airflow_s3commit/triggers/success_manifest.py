@@ -1,7 +1,7 @@
-"""Triggers that wait for *the* manifest: one for a deferred sensor, one for an ``AssetWatcher``.
+"""Triggers that wait for a manifest: one for a deferred sensor, one for an ``AssetWatcher``.
 
-Every look runs in a thread, with the connection's ordinary client: nothing blocks the triggerer's loop, and
-no asynchronous client, which would pin boto3 down, is needed.
+Every request runs in a thread, with the connection's ordinary client, so that nothing blocks the triggerer's
+event loop. An asynchronous client would pin the version of boto3.
 """
 
 from __future__ import annotations
@@ -12,21 +12,96 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_s3commit.triggers.base import ManifestTrigger, failure, summary_of, trigger_event
+from airflow_s3commit._causes import described
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.metrics import count_retry
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
-    from airflow_s3commit.sensors.feed import ManifestFeed
-    from airflow_s3commit.sensors.lookout import Lookout, Wait
-    from airflow_s3commit.sensors.view import DestinationView
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.watch.criteria import Outcome
+    from airflow_s3commit.protocol.watch.feed import ManifestFeed
+    from airflow_s3commit.protocol.watch.shared_poller import SharedPoller, Waiter
+    from airflow_s3commit.protocol.watch.snapshot import Snapshot
     from airflow_s3commit.xcom import JsonObject
 
-__all__ = ["S3SuccessManifestEventTrigger", "S3SuccessManifestTrigger"]
+#: Seconds for which a search retries its requests; after that, the next search is due.
+_RETRY_DEADLINE = 20.0
 
-#: When time is up, what was seen so many seconds ago is no longer good enough to give up on.
+
+class ManifestTrigger(BaseTrigger):
+    """A trigger that watches one destination.
+
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
+    :param poke_interval: Seconds between two searches.
+    :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
+    :param region_name: Overrides the connection's region.
+    :param verify: Overrides the connection's check of TLS certificates.
+    """
+
+    #: The arguments that a class adds, each of them an attribute of the same name and a plain JSON value.
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        *,
+        destination: str | Destination,
+        poke_interval: float = DEFAULT_POKE_INTERVAL,
+        aws_conn_id: str | None = S3CommitHook.default_conn_name,
+        region_name: str | None = None,
+        verify: bool | str | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.destination = as_uri(destination)
+        self.poke_interval = poke_interval
+        self.aws_conn_id = aws_conn_id
+        self.region_name = region_name
+        self.verify = verify
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class's path and its arguments, all of them plain JSON values."""
+        shared = ("destination", "poke_interval", "aws_conn_id", "region_name", "verify")
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {name: getattr(self, name) for name in (*self.arguments, *shared)}
+
+    def hook(self) -> S3CommitHook:
+        """Return a hook with a short retry deadline: the next search is due soon."""
+        return S3CommitHook(
+            self.aws_conn_id,
+            region_name=self.region_name,
+            verify=self.verify,
+            retry_deadline=_RETRY_DEADLINE,
+            on_retry=count_retry,
+        )
+
+
+def summary_of(manifest: ManifestRecord) -> JsonObject:
+    """Return a manifest's summary as an event's payload holds it."""
+    from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
+
+    return manifest_summary(manifest)
+
+
+def failure(error: Exception) -> tuple[bool, str, Outcome]:
+    """Return whether an error ends the waiting, its text, and its outcome."""
+    from airflow_s3commit.protocol.watch.criteria import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
+
+    outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
+    return outcome != "unavailable", described(error), outcome
+
+
+def trigger_event(payload: JsonObject) -> TriggerEvent:
+    """Return an event with a payload of plain JSON values."""
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+#: Seconds: at the timeout, the last search may be this old; an older one is repeated.
 _LAST_LOOK = 5.0
 
 
@@ -34,18 +109,18 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     """Waits for a manifest on behalf of a deferred `S3SuccessManifestSensor`. Yields one event.
 
     ``{"status": "success", "manifest": {…summary…}}``; or ``{"status": "error" | "timeout", "outcome": …,
-    "message": …}``, where the outcome is that of the look that failed, or of the last look before time was
-    up: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
+    "message": …}``, with the outcome of the search that failed, or of the last one before the
+    timeout: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
     ``no-permission``, ``refused``, ``unavailable``, ``error``.
 
-    All of them that wait at one destination in one triggerer share their looks: the store is asked once an
-    interval, however many wait.
+    Triggers of one triggerer that wait at the same destination share their requests: one search an interval
+    serves them all.
 
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``.
-    :param wanted: What the manifest must be, as ``Wanted.to_dict`` says it.
-    :param poke_interval: Seconds between two looks.
-    :param give_up_at: When to stop waiting, in seconds since the epoch; None waits on.
-    :param search_depth: How many of the newest manifests one look reads at most.
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
+    :param wanted: What the manifest must be, as ``Criteria.to_dict`` says it.
+    :param poke_interval: Seconds between two searches.
+    :param give_up_at: When to stop waiting, in seconds since the epoch; None: never.
+    :param search_depth: The most manifests that one search reads, newest first.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's check of TLS certificates.
@@ -67,14 +142,14 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         self.search_depth = search_depth
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the manifest is there, the time is up, or looking makes no sense any more."""
-        lookout, wait = self._join()
+        """Search until the manifest is there, the time is up, or an error is final."""
+        poller, wait = self._join()
         while True:
             left = self._left()
             last = left is not None and left <= 0
             try:
-                look = await lookout.look(wait, self._max_age(last))
-            except Exception as error:  # whatever it is, the task has to hear of it
+                look = await poller.look(wait, self._max_age(last))
+            except Exception as error:  # the task must fail with it, whatever it is
                 failed, seen, outcome = failure(error)
                 if failed:
                     self.log.error("Giving up: %s: %s", outcome, seen)  # noqa: TRY400 - the task fails with it
@@ -89,17 +164,17 @@ class S3SuccessManifestTrigger(ManifestTrigger):
             if last:
                 yield _unsuccessful("timeout", outcome, seen)
                 return
-            due = lookout.next_due(self.poke_interval)
+            due = poller.next_due(self.poke_interval)
             await asyncio.sleep(due if left is None else min(due, left))
 
-    def _join(self) -> tuple[Lookout, Wait]:
-        """Take part in the looks at the destination."""
-        from airflow_s3commit.sensors.lookout import Wait, lookout_for  # noqa: PLC0415
-        from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415
+    def _join(self) -> tuple[SharedPoller, Waiter]:
+        """Join the shared searches at the destination."""
+        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.shared_poller import Waiter, shared_poller  # noqa: PLC0415
 
         key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
-        wait = Wait(Wanted.from_dict(self.wanted), depth=self.search_depth)
-        return lookout_for(key, self._open), wait
+        wait = Waiter(Criteria.from_dict(self.wanted), depth=self.search_depth)
+        return shared_poller(key, self._open), wait
 
     def _max_age(self, last: bool) -> float:
         return min(self.poke_interval, _LAST_LOOK) if last else self.poke_interval
@@ -107,11 +182,10 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     def _left(self) -> float | None:
         return None if self.give_up_at is None else self.give_up_at - time.time()
 
-    def _open(self) -> DestinationView:
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-        from airflow_s3commit.sensors.view import DestinationView  # noqa: PLC0415
+    def _open(self) -> Snapshot:
+        from airflow_s3commit.protocol.watch.snapshot import Snapshot  # noqa: PLC0415
 
-        return DestinationView(self.hook().store, Destination.parse(self.destination), shared=True)
+        return Snapshot(self.hook().store, Destination.parse(self.destination), shared=True)
 
 
 class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
@@ -122,17 +196,17 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         trigger = S3SuccessManifestEventTrigger(destination="s3://lake/flights/")
         flights = Asset("flights", watchers=[AssetWatcher(name="commits", trigger=trigger)])
 
-    The event's payload is the manifest's summary. Only commits count that are made after the trigger first
-    ran. Which one it met last is kept in the asset's state store, so commits made while no triggerer ran are
-    met later; a commit may be met twice if the triggerer dies at that moment. Errors are logged, and it goes
-    on looking: a schedule is not to end because a bucket could not be read for a while.
+    The event's payload is the manifest's summary. Commits from before the trigger's first run are ignored.
+    The last commit it saw is kept in the asset's state store, so that commits made while no triggerer runs
+    are found later; if the triggerer dies at that moment, a commit may cause two events. Errors are logged,
+    and the trigger continues: a bucket that cannot be read for a while must not end a schedule.
 
-    :param destination: The dataset's directory, ``s3://bucket/prefix/``.
-    :param context: Facts of the run that committed, such as ``dag_id``; other commits are passed over.
-    :param newer_than: Commits up to this time don't count: a datetime or ISO 8601 text, UTC by default.
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
+    :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
+    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, UTC by default.
     :param partitions: Partitions that the commit must have brought data to, such as ``dt=2013-01-01``.
     :param min_files: The least number of files in the manifest.
-    :param poke_interval: Seconds between two looks.
+    :param poke_interval: Seconds between two searches.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's check of TLS certificates.
@@ -156,7 +230,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         self.min_files = min_files
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look for ever, and yield an event for every new manifest."""
+        """Yield an event for every new manifest, without end."""
         feed: ManifestFeed | None = None
         remembered: JsonObject | None = None
         while True:
@@ -173,7 +247,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
                     remembered = feed.memory
             except Exception as error:  # a watcher that ends is a schedule that silently stops
                 _, seen, outcome = failure(error)
-                self.log.warning("Looking again in %g s: %s: %s", self.poke_interval, outcome, seen)
+                self.log.warning("Searching again in %g s: %s: %s", self.poke_interval, outcome, seen)
             await asyncio.sleep(self.poke_interval)
 
     @property
@@ -200,11 +274,10 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             await self.asset_state_store.aset(self._key, memory)
 
     def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
-        from airflow_s3commit.protocol.destination import Destination  # noqa: PLC0415
-        from airflow_s3commit.sensors.feed import ManifestFeed  # noqa: PLC0415
-        from airflow_s3commit.sensors.wanted import Wanted  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.feed import ManifestFeed  # noqa: PLC0415
 
-        wanted = Wanted.of(
+        wanted = Criteria.of(
             context=self.context,
             newer_than=self.newer_than,
             partitions=self.partitions,

@@ -18,7 +18,7 @@ from pyarrow import csv
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users write it
 
-from airflow_s3commit.spark.datasource import S3CommitDataSource
+from airflow_s3commit.spark import register
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = SparkSession.builder.appName(f"flights of {arguments.day}").getOrCreate()
     if find_spec("pyspark_s3commit") is None:  # else Spark has found it by itself
-        spark.dataSource.register(S3CommitDataSource)
+        register(spark)
     flights = spark.createDataFrame(flights_of(arguments.day))
     (
         flights.withColumn("dt", F.lit(arguments.day.isoformat()))

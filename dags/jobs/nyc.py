@@ -18,7 +18,7 @@ from pyarrow import csv
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users write it
 
-from airflow_s3commit.spark.datasource import S3CommitDataSource
+from airflow_s3commit.spark import register
 
 TABLES = ("flights", "weather")
 PARTITIONS = ("table", "dt", "airport")
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = SparkSession.builder.appName(f"{arguments.table} of {arguments.day}").getOrCreate()
     if find_spec("pyspark_s3commit") is None:  # else Spark has found it by itself
-        spark.dataSource.register(S3CommitDataSource)
+        register(spark)
     found = rows_of(arguments.table, arguments.day, arguments.airport)
     named = {"table": arguments.table, "dt": arguments.day.isoformat(), "airport": arguments.airport}
     (

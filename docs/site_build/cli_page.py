@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import click
 from tables import cell, code, table
 
+from airflow_s3commit.cli.app import program
 from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP
-from airflow_s3commit.cli.program import program
 
 __all__ = ["commands", "exit_codes", "shared_options"]
 

@@ -18,15 +18,18 @@ _ARCHITECTURE = Path(__file__).parents[2] / "tests" / "test_architecture.py"
 #: By one room of it, what a floor is for, and its colour.
 _FLOORS = {
     "cli": ("the command line", "plain"),
-    "demo": ("the programs behind make demo and make stack", "plain"),
     "exceptions": ("what all may use", "plain"),
     "hooks": ("what Airflow's face stands on", "new"),
     "operators": ("Airflow's face: thin", "new"),
     "plugin": ("the page in Airflow", "new"),
-    "protocol": ("jobs and their commit; rows and the files they become", "good"),
+    "protocol": ("Job, the facade; removal of orphans", "good"),
+    "protocol.inspect": ("what only reads; jobs of Hadoop made ours", "good"),
+    "protocol.lifecycle": ("the steps of a job, one file each", "good"),
+    "protocol.metadata": ("records under conditions; rows as files", "good"),
+    "protocol.model": ("records and keys as values; S3 itself", "good"),
+    "protocol.writer": ("task attempts; what Hadoop left", "good"),
     "spark": ("DataFrames in, manifests out", "new"),
     "store": ("a dozen verbs on S3; the only home of boto3 and libcurl", "good"),
-    "xcom": ("what tasks hand on, and say of themselves", "new"),
 }
 
 _HEAD = (

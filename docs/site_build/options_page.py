@@ -8,12 +8,15 @@ from typing import Any
 from records_page import fields_table
 from tables import cell, code, table
 
-from airflow_s3commit.protocol.records import JobOptions, JobReference, ObjectOptions
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.provider_info import get_provider_info
-from airflow_s3commit.reader.file_options import FILE_OPTIONS
+from airflow_s3commit.reader.formats import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
+from airflow_s3commit.spark.reading import READ_OPTIONS
 from airflow_s3commit.spark.session import committer_conf
-from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
+from airflow_s3commit.tables.option_values import Option
+from airflow_s3commit.tables.options import TABLE_OPTIONS
 
 __all__ = [
     "airflow_config",
@@ -27,16 +30,6 @@ __all__ = [
 ]
 
 _COLUMNS = ("option", "meaning", "default", "formats")
-
-_STORE = {
-    "endpointUrl": "The store's address, if it is not AWS.",
-    "region": "Its region.",
-    "pathStyle": "`true` puts the bucket into the path of a request, `false` into its host name.",
-}
-_READ = {
-    "path": "URI of the destination; `.load(path)` sets it.",
-    "job": "Id of the job whose files are read; by default the last that committed.",
-}
 
 
 def airflow_config() -> str:
@@ -77,8 +70,7 @@ def table_options() -> str:
 
 def read_options() -> str:
     """Return the options of a read."""
-    rows = [(code(name), cell(meaning), "", "all") for name, meaning in (_READ | _STORE).items()]
-    return table(_COLUMNS, [*rows, *_rows(FILE_OPTIONS)])
+    return _table(READ_OPTIONS)
 
 
 def file_options() -> str:

@@ -10,8 +10,8 @@ import msgspec
 from docstrings import attributes, prose
 from tables import cell, code, table
 
-from airflow_s3commit.protocol import pendingset, records, success
-from airflow_s3commit.protocol import statistics as column_statistics
+from airflow_s3commit.protocol.model import job, manifest, object_options, pendingset, plan, seal, success
+from airflow_s3commit.protocol.model import statistics as column_statistics
 
 __all__ = ["fields_table", "hadoop_records", "own_records"]
 
@@ -59,8 +59,10 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
+    modules = (job, object_options, plan, seal, manifest)
+    structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
-        yield getattr(records, name)
+        yield structs[name]
     yield column_statistics.ColumnStatistics
 
 

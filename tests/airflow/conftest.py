@@ -15,8 +15,8 @@ os.environ["AIRFLOW_HOME"] = _HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(Path(_HOME.name) / "dags")
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook, StoreAddress  # noqa: E402 - after the environment
-from airflow_s3commit.store.memory import MemoryStore  # noqa: E402 - after the environment
+from airflow_s3commit import MemoryStore  # noqa: E402 - after the environment
+from airflow_s3commit.hooks import S3CommitHook, StoreAddress  # noqa: E402 - after the environment
 from tests.airflow.runs import new_context  # noqa: E402 - after the environment
 
 
@@ -25,7 +25,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """The store that every hook of the test reaches."""
     memory = MemoryStore(buckets=("lake",))
     monkeypatch.setattr(S3CommitHook, "store", property(lambda self: memory))
-    monkeypatch.setattr(S3CommitHook, "address", property(lambda self: StoreAddress(None, None, None)))
+    monkeypatch.setattr(S3CommitHook, "address", property(lambda self: StoreAddress()))
     return memory
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit import Job, JobReference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_s3commit.store.memory import MemoryStore
+    from airflow_s3commit import MemoryStore
 
 FLIGHTS = "s3://lake/flights/"
 DAY = "dt=2013-01-01"

@@ -10,10 +10,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.xcom import XCom
 
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
-from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.notifications import AbortUploadsNotifier
+from airflow_s3commit.operators import S3CommitSetupOperator
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
-from airflow_s3commit.operators.abort import S3CommitAbortOperator
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.operators import S3CommitAbortOperator
 from tests.airflow.runs import commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
 
 
@@ -61,7 +60,7 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypa
     write_stage(store, reference, seal=False)
     late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
     monkeypatch.setattr(
-        "airflow_s3commit.operators.aborting.time.sleep",
+        "airflow_s3commit.operators.abort.time.sleep",
         lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
     )
     with pytest.raises(AirflowFailException):

@@ -11,7 +11,7 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time import hitl
 
-from airflow_s3commit.operators.audit import S3CommitAuditOperator
+from airflow_s3commit.operators import S3CommitAuditOperator
 from tests.airflow.runs import pending, set_up, visible, write_stage
 
 

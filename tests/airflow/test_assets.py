@@ -18,8 +18,8 @@ from airflow.sdk import (
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_s3commit import Counts, ManifestRecord
 from airflow_s3commit.assets import HivePathMapper, announce, event_extra, hive_values
-from airflow_s3commit.protocol.records import Counts, ManifestRecord
 
 PATH = "dt=2013-01-01/region=eu"
 

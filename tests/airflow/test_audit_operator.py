@@ -8,11 +8,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_s3commit.operators.audit import S3CommitAuditOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit import Job, JobReference
+from airflow_s3commit.operators import (
+    S3CommitAuditOperator,
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
+)
 from airflow_s3commit.task_group import s3_commit_task_group
-from tests.airflow.runs import DAY, commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
 
 
 def gate(reference: dict[str, str], **arguments: object) -> S3CommitAuditOperator:
@@ -65,6 +68,21 @@ def test_drift_is_measured_against_the_latest_manifest(store, context) -> None:
     assert (report["passed"], report["compared_with"]) == (False, earlier["job_id"])
     again = gate(reference, rules={"max_drift": 1}).execute(context)
     assert again["passed"]
+
+
+def test_a_commit_under_way_does_not_let_drift_pass(store, context, monkeypatch) -> None:
+    """While another commit has removed ``_SUCCESS``, drift is measured against the commit before it."""
+    earlier = commit(store)
+    other = set_up(store)
+    write_stage(store, other, files={"dt=2013-01-03/part-00000.parquet": b"rows"})
+    job = Job.at(store, JobReference.from_dict(other))
+    job.seal()
+    commit_but_for_the_manifest(store, job, monkeypatch)
+    reference = set_up(store)
+    files = {f"dt=2013-01-02/part-{number}.parquet": b"rows" for number in range(2)}
+    write_stage(store, reference, files=files)
+    report = gate(reference, rules={"max_drift": 0.5}, on_fail="warn").execute(context)
+    assert (report["passed"], report["compared_with"]) == (False, earlier["job_id"])
 
 
 def test_a_classic_marker_is_no_commit_to_compare_with(store, context, written) -> None:

@@ -7,13 +7,13 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_s3commit.links.stored_object import object_url
-from airflow_s3commit.operators.collect import S3CommitCollectOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.publish import Progress
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit import Job, JobReference, Progress
+from airflow_s3commit.links import object_url
+from airflow_s3commit.operators import (
+    S3CommitCollectOperator,
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
+)
 from tests.airflow.runs import DAY, commit, pending, set_up, visible, write_stage
 
 

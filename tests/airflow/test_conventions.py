@@ -11,27 +11,36 @@ import sys
 from importlib import import_module
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 
+from airflow_s3commit import Destination
+from airflow_s3commit.operators import S3CommitSetupOperator, S3CommitSweepOperator
 from airflow_s3commit.provider_info import get_provider_info
+from airflow_s3commit.sensors import S3SuccessManifestSensor
+from airflow_s3commit.task_group import s3_commit_task_group
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
+from tests.cases import each
 
 INFO = get_provider_info()
 
 
 def listed() -> list[type]:
     """Return every class that the provider lists."""
-    modules = [
-        name
-        for kind in ("operators", "sensors", "triggers", "hooks")
-        for entry in INFO[kind]
-        for name in entry["python-modules"]
-    ]
+    modules = [f"airflow_s3commit.{kind}" for kind in ("operators", "sensors", "triggers", "hooks")]
     found = [
         getattr(import_module(module), name) for module in modules for name in import_module(module).__all__
     ]
     for path in (*INFO["notifications"], *INFO["extra-links"]):
         module, _, name = path.rpartition(".")
         found.append(getattr(import_module(module), name))
-    return [one for one in found if isinstance(one, type) and not issubclass(one, tuple)]
+    return [
+        one
+        for one in found
+        if isinstance(one, type)
+        and not issubclass(one, tuple)
+        and not one.__module__.startswith("airflow_s3commit.store.")  # documented as the engine is
+    ]
 
 
 CLASSES = listed()
@@ -50,7 +59,7 @@ def documented(cls: type) -> str:
     return "\n".join(inspect.getdoc(base) or "" for base in ours if base.__doc__)
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES)
 def test_every_parameter_is_documented(cls: type) -> None:
     """The class's docstring, or that of a base of ours, says what each parameter is."""
     assert inspect.getdoc(cls)
@@ -60,7 +69,7 @@ def test_every_parameter_is_documented(cls: type) -> None:
     assert wanted - known == set()
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES)
 def test_every_templated_field_says_so(cls: type) -> None:
     """A template field of ours is called templated where its parameter is explained, and no other one is."""
     entries = re.split(r"^:param (\w+):", documented(cls), flags=re.MULTILINE)[1:]
@@ -71,13 +80,41 @@ def test_every_templated_field_says_so(cls: type) -> None:
     assert [name for name in others if "(templated)" in told[name]] == []
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@each("cls", CLASSES)
 def test_every_parameter_has_a_type(cls: type) -> None:
     """Constructors and public methods of ours are annotated."""
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         if function.__module__.startswith("airflow_s3commit") and (name == "__init__" or name[0] != "_"):
             missing = set(named(function)) - set(function.__annotations__)
             assert not missing, f"{cls.__name__}.{name}: {missing}"
+
+
+#: How each class that takes a destination is made, in a DAG file, with nothing else that is optional.
+WITH_DESTINATION = {
+    S3CommitSetupOperator: {"task_id": "setup", "staging": None},
+    S3CommitSweepOperator: {"task_id": "sweep", "staging": None},
+    S3SuccessManifestSensor: {"task_id": "wait", "run_id": "r"},
+    S3SuccessManifestTrigger: {"wanted": {}},
+    S3SuccessManifestEventTrigger: {},
+}
+
+
+def places(cls: type) -> set[str]:
+    """Return the parameters of a class that are destinations."""
+    return {"destination", "staging"} & {name for base in cls.__mro__ for name in named(base.__init__)}
+
+
+def test_a_destination_is_a_uri_or_a_value() -> None:
+    """Wherever a destination or a staging prefix is a parameter, a `Destination` means its URI."""
+    assert {cls for cls in CLASSES if places(cls)} == WITH_DESTINATION.keys()
+    lake, template = Destination.parse("s3://lake/flights/"), "{{ params.where }}"
+    for cls, given in WITH_DESTINATION.items():
+        for said, kept in ((lake, lake.uri), (lake.uri, lake.uri), (template, template)):
+            made = cls(**given | dict.fromkeys(places(cls), said))
+            assert {getattr(made, name) for name in places(cls)} == {kept}
+    with DAG("lake", schedule=None), s3_commit_task_group(destination=lake, staging=lake) as commit:
+        commit.stage(EmptyOperator(task_id="stage"))
+    assert (commit.setup.destination, commit.setup.staging) == (lake.uri, lake.uri)
 
 
 #: What the file of a DAG must not bring in: clients, tables, Spark, and the parts of this package with them.

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from airflow_s3commit import S3Store
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit.hooks import S3CommitHook
 from tests.secret_shapes import MARK, SHAPES, URLS, leaks, shown
 
 SECRET = "not-for-anyones-eyes"

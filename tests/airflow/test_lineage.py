@@ -11,14 +11,13 @@ import pytest
 from airflow.providers.openlineage.extractors import ExtractorManager
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
+from airflow_s3commit import Destination
 from airflow_s3commit.lineage import dataset_name
-from airflow_s3commit.operators.collect import S3CommitCollectOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.operators import S3CommitCollectOperator, S3CommitJobOperator
 from tests.airflow.runs import set_up, write_stage
 
 if TYPE_CHECKING:
-    from airflow_s3commit.store.memory import MemoryStore
+    from airflow_s3commit import MemoryStore
 
 pytestmark = pytest.mark.airflow
 
@@ -57,9 +56,8 @@ def test_the_manager_takes_the_operator_for_one_that_knows_its_lineage() -> None
 
 def test_what_was_replaced_is_an_overwrite(store: MemoryStore, context: dict[str, Any]) -> None:
     """A commit that removed older files says so."""
+    from airflow_s3commit import Job, JobOptions, JobReference  # noqa: PLC0415
     from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415
-    from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
-    from airflow_s3commit.protocol.records import JobOptions, JobReference  # noqa: PLC0415
 
     _committed(store, context)
     job = Job.setup(store, "s3://lake/flights/", options=JobOptions(conflict_mode="replace"))

@@ -11,26 +11,24 @@ import pytest
 from airflow.sdk._shared.observability.metrics import stats as shared
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import metrics
+from airflow_s3commit import RetryPolicy, metrics
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.metrics import METRICS, count_retry
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
-from airflow_s3commit.operators.abort import S3CommitAbortOperator
-from airflow_s3commit.operators.collect import S3CommitCollectOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
-from airflow_s3commit.operators.sweep import S3CommitSweepOperator
-from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
-from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.triggers.success_manifest import (
-    S3SuccessManifestEventTrigger,
-    S3SuccessManifestTrigger,
+from airflow_s3commit.notifications import AbortUploadsNotifier
+from airflow_s3commit.operators import (
+    S3CommitAbortOperator,
+    S3CommitCollectOperator,
+    S3CommitJobOperator,
+    S3CommitSparkSubmitOperator,
+    S3CommitSweepOperator,
 )
+from airflow_s3commit.sensors import S3SuccessManifestSensor
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import FLIGHTS, set_up, write_stage
 
 if TYPE_CHECKING:
-    from airflow_s3commit.store.memory import MemoryStore
+    from airflow_s3commit import MemoryStore
 
 pytestmark = pytest.mark.airflow
 
@@ -153,7 +151,7 @@ def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> Non
             raise error
         return "done"
 
-    assert RetryPolicy(clock=Clock(), told=count_retry).run(attempt) == "done"
+    assert RetryPolicy(clock=Clock(), on_retry=count_retry).run(attempt) == "done"
     assert ledger.counts == {"s3commit.store.retries": 3, "s3commit.store.throttles": 2}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators import S3CommitSetupOperator
 from airflow_s3commit.params import check_conflict_mode, conflict_mode_param
 from tests.airflow.runs import new_context
 

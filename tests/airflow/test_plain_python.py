@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit.operators.collect import S3CommitCollectOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
+from airflow_s3commit.operators import (
+    S3CommitCollectOperator,
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
+)
 from tests.airflow.runs import new_context, pending, set_up, visible
 from tests.docs.blocks import DOCS, blocks_of
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from airflow_s3commit.store.memory import MemoryStore
+    from airflow_s3commit import MemoryStore
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_a_try_that_fails_leaves_nothing(
 ) -> None:
     """An error between writing and the end of the block aborts what the try has uploaded."""
     reference = set_up(store)
-    monkeypatch.setattr("airflow_s3commit.protocol.task_attempt.TaskAttempt.commit", _refused)
+    monkeypatch.setattr("airflow_s3commit.protocol.writer.task_attempt.TaskAttempt.commit", _refused)
     with pytest.raises(AirflowFailException):
         load(page, monkeypatch, reference, "2013-01-01", number=0, try_number=1)
     assert pending(store) == []

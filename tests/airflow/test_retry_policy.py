@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction
 
 from airflow_s3commit import exceptions
 from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.task_group import s3_commit_task_group
+from tests.cases import each
 
 SECONDS = timedelta(seconds=1)
 
@@ -32,7 +32,7 @@ def expected(kind: type[exceptions.S3CommitError]) -> RetryAction:
     return RetryAction.DEFAULT
 
 
-@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+@each("kind", every_error())
 def test_the_outcome_decides(kind) -> None:
     """Refusals fail at once; what may go through later is tried again after a while."""
     decision = commit_retry_policy(delay=7 * SECONDS, lock_delay=9 * SECONDS).evaluate(kind("…"), 1, 3)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import airflow_s3commit
+from airflow_s3commit import Job, S3Config
 from airflow_s3commit.airflow_commands import COMMANDS, get_cli_commands
-from airflow_s3commit.cli import under_airflow
-from airflow_s3commit.cli.connect import Connection
-from airflow_s3commit.cli.program import program
+from airflow_s3commit.cli import airflow
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.store_options import Connection
 from airflow_s3commit.exceptions import StoreRejected
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.provider_info import get_provider_info
-from airflow_s3commit.store.s3 import S3Config
 from tests.airflow.runs import FLIGHTS, set_up
 
 
@@ -47,6 +49,15 @@ def test_every_option_is_read() -> None:
     assert done.stdout.split() == ["lake", "lake", "7.5", "14", "keys"]
     known = get_provider_info()["config"]["s3commit"]["options"]
     assert {name.lower() for name in options} == known.keys() - {"destinations"}
+
+
+def test_airflows_configuration_is_read_in_one_module() -> None:
+    """No other module imports Airflow's configuration."""
+    package = Path(airflow_s3commit.__file__).parent
+    reads = re.compile(r"^ *(?:import airflow\.configuration|from airflow\S* import .*\bconf\b|"
+                       r"from airflow\.configuration)", re.MULTILINE)  # fmt: skip
+    readers = [path.name for path in package.rglob("*.py") if reads.search(path.read_text())]
+    assert readers == ["settings.py"]
 
 
 def test_airflows_command_line_has_every_command() -> None:
@@ -91,7 +102,7 @@ def lake(monkeypatch) -> None:
 def ended(asked: Any) -> int:
     """Run a command and return its exit code."""
     with pytest.raises(SystemExit) as left:
-        under_airflow.run(asked)
+        airflow.run(asked)
     return left.value.code or 0
 
 
@@ -126,7 +137,7 @@ def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
         S3CommitHook, "store", property(lambda self: pytest.fail("went on without the connection"))
     )
     with pytest.raises(StoreRejected, match="no connection 'nowhere'"):
-        under_airflow._open("nowhere", Connection(S3Config()))
+        airflow._open("nowhere", Connection(S3Config()))
 
 
 @pytest.mark.parametrize(
@@ -135,4 +146,4 @@ def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
 def test_the_connection_says_where_the_store_is(lake, config) -> None:
     """Options that name another store are refused beside a connection."""
     with pytest.raises(StoreRejected, match="connection lake says where"):
-        under_airflow._open("lake", Connection(config))
+        airflow._open("lake", Connection(config))

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit import Job, JobReference, MemoryStore
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.operators import S3CommitSetupOperator
 from tests.airflow.runs import (
     FLIGHTS,
     TaskStateStore,
@@ -105,7 +103,7 @@ def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, mon
         for begun in itertools.islice(late, 1):
             store.create_upload("lake", begun, metadata={}, content_type="application/octet-stream")
 
-    monkeypatch.setattr("airflow_s3commit.operators.aborting.time.sleep", write_on)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.time.sleep", write_on)
     operator(kill_window=10).execute(new_context(2, remembered))
     assert pending(store) == []
 
@@ -119,7 +117,7 @@ def test_nothing_is_waited_for_after_a_teardown(store, monkeypatch) -> None:
     def waited(_: float) -> None:
         raise AssertionError("waited")
 
-    monkeypatch.setattr("airflow_s3commit.operators.aborting.time.sleep", waited)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.time.sleep", waited)
     assert state(store, operator(kill_window=10).execute(new_context(2, remembered))) == "open"
 
 
@@ -165,6 +163,7 @@ def test_it_works_where_nothing_is_remembered(store) -> None:
         ({"committer": "hourly"}, "committer"),
         ({"track_pending": "disk"}, "track_pending"),
         ({"fencing": "none"}, "fencing"),
+        ({"pendingset_format": "hadoop-2"}, "pendingset_format"),
         ({"destination": "https://lake/flights"}, "not an S3 URI"),
     ],
 )
@@ -175,11 +174,12 @@ def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> N
 
 
 def test_a_store_may_need_other_options(store, context) -> None:
-    """What the task says of tracking, fencing and order is what the job's record says."""
+    """What the task says of tracking, fencing, order and Hadoop's format is what the job's record says."""
     asked = {
         "track_pending": "s3",
         "fencing": "best-effort",
         "replace_order": "delete-then-publish",
+        "pendingset_format": "hadoop-3.3",
     }
     reference = operator(**asked).execute(context)
     options = Job.at(store, JobReference.from_dict(reference)).record().options

@@ -7,11 +7,11 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
-from airflow_s3commit.operators.shards import (
+from airflow_s3commit.operators import (
     S3CommitBeginOperator,
     S3CommitFinishOperator,
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
     S3CommitShardOperator,
 )
 from tests.airflow.runs import pending, set_up, visible, write_stage

@@ -10,15 +10,16 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from moto import mock_aws
 
+from airflow_s3commit import KmsSigner
 from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.hooks import signing
-from airflow_s3commit.hooks.signing import configured_signer
-from airflow_s3commit.operators.abort import S3CommitAbortOperator
-from airflow_s3commit.operators.collect import S3CommitCollectOperator
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
-from airflow_s3commit.store.kms import KmsSigner
+from airflow_s3commit.hooks import configured_signer, s3_commit
+from airflow_s3commit.operators import (
+    S3CommitAbortOperator,
+    S3CommitCollectOperator,
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
+    S3CommitSetupOperator,
+)
 from tests.airflow.runs import FLIGHTS, visible, write_stage
 
 KEY = "never-to-be-seen-" * 3
@@ -31,7 +32,7 @@ def keyed(monkeypatch):
     def turn(password: str | None, **extra: str) -> None:
         described = {"conn_type": "aws" if extra else "generic", "password": password, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_SIGNING", json.dumps(described))
-        monkeypatch.setattr(signing, "SIGNING_CONNECTION", "signing" if password or extra else None)
+        monkeypatch.setattr(s3_commit, "SIGNING_CONNECTION", "signing" if password or extra else None)
 
     return turn
 

@@ -10,8 +10,9 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator, stage_name
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.operators import S3CommitSparkSubmitOperator
+from airflow_s3commit.operators.spark_submit import stage_name
 from tests.airflow.runs import TaskStateStore, new_context, set_up, write_stage
 
 STAGE = "refresh.spark_submit"

@@ -9,12 +9,11 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook, StoreAddress
-from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit import Job, JobReference
+from airflow_s3commit.hooks import S3CommitHook, StoreAddress
+from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.spark import py_files
-from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT
+from airflow_s3commit.spark.session import BATCHES_BY_COUNT
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
@@ -47,7 +46,7 @@ def spark(store, monkeypatch) -> SimpleNamespace:
             raise AirflowException("spark-submit ended with 1")
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", submit)
-    address = StoreAddress("http://127.0.0.1:8333", "us-east-1", None)
+    address = StoreAddress("http://127.0.0.1:8333", "us-east-1")
     monkeypatch.setattr(S3CommitHook, "address", property(lambda self: address))
     monkeypatch.setattr(S3CommitHook, "_explicit_keys", lambda self: KEYS)
     return seen

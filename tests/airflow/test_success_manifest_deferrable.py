@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.airflow.runs import DAY, FLIGHTS, commit
 
 

@@ -7,7 +7,7 @@ from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.airflow.runs import DAY, FLIGHTS, at, commit, set_up
 
 

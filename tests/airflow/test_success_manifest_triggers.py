@@ -14,17 +14,14 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
-from airflow_s3commit.sensors.wanted import Wanted
-from airflow_s3commit.triggers.success_manifest import (
-    S3SuccessManifestEventTrigger,
-    S3SuccessManifestTrigger,
-)
+from airflow_s3commit.protocol.watch.criteria import Criteria
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
 
 
 def trigger(**arguments: object) -> S3SuccessManifestTrigger:
     """Return a trigger for the day's partition that does not pause between its looks."""
-    wanted = Wanted.of(partitions=[DAY]).to_dict()
+    wanted = Criteria.of(partitions=[DAY]).to_dict()
     return S3SuccessManifestTrigger(
         **{"destination": FLIGHTS, "wanted": wanted, "poke_interval": 0, **arguments}
     )

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.operators.log_table import log_table
-from airflow_s3commit.operators.sweep import S3CommitSweepOperator
+from airflow_s3commit.operators import S3CommitSweepOperator
+from airflow_s3commit.operators.base import log_table
 from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
 
 DAY = 86_400.0
@@ -101,7 +101,7 @@ def test_a_failure_leaves_room_for_a_retry(store, context, dead, monkeypatch) ->
     def denied(*_: object, **__: object) -> object:
         raise AccessDenied("403 on AbortMultipartUpload")
 
-    monkeypatch.setattr("airflow_s3commit.protocol.sweep.abort_job", denied)
+    monkeypatch.setattr("airflow_s3commit.protocol.sweep.apply.abort_job", denied)
     with pytest.raises(AirflowException, match="403") as raised:
         sweeper(apply=True).execute(context)
     assert not isinstance(raised.value, AirflowFailException)

@@ -47,12 +47,19 @@ def test_every_task_uses_the_groups_connection() -> None:
 def test_what_a_store_needs_is_given_to_the_group() -> None:
     """Where uploads are tracked and how committers are fenced is handed to the setup."""
     with DAG("nightly", schedule=None) as dag:
-        for name, needs in (("minio", {"track_pending": "s3", "fencing": "best-effort"}), ("aws", {})):
+        for name, needs in (
+            ("minio", {"track_pending": "s3", "fencing": "best-effort", "pendingset_format": "hadoop-3.3"}),
+            ("aws", {}),
+        ):
             with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **needs) as commit:
                 commit.spark_submit(application="flights.py")
     minio, aws = dag.get_task("minio.setup"), dag.get_task("aws.setup")
-    assert (minio.track_pending, minio.fencing) == ("s3", "best-effort")
-    assert (aws.track_pending, aws.fencing) == ("task", "required")
+    assert (minio.track_pending, minio.fencing, minio.pendingset_format) == (
+        "s3",
+        "best-effort",
+        "hadoop-3.3",
+    )
+    assert (aws.track_pending, aws.fencing, aws.pendingset_format) == ("task", "required", "hadoop-3.4.2")
 
 
 def test_how_objects_are_kept_is_given_to_the_group() -> None:

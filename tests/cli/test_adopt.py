@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.cli import connect
+from airflow_s3commit.cli import store_options
 from tests.cli.conftest import RunProgram, plain_json
-from tests.protocol.dead_hadoop import UUID, DeadJob
+from tests.protocol.hadoop.dead_jobs import UUID, DeadJob
 
 DEST = "s3a://lake/sales/"
 
@@ -15,7 +15,7 @@ DEST = "s3a://lake/sales/"
 def dead(monkeypatch: pytest.MonkeyPatch) -> DeadJob:
     """Return a dead job of the magic committer, on the store that every command opens."""
     made = DeadJob.magic()
-    monkeypatch.setattr(connect, "open_store", lambda _: made.store)
+    monkeypatch.setattr(store_options, "open_store", lambda _: made.store)
     return made
 
 
@@ -23,7 +23,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> DeadJob:
 def staged(monkeypatch: pytest.MonkeyPatch) -> DeadJob:
     """Return a dead job of a staging committer."""
     made = DeadJob.staging()
-    monkeypatch.setattr(connect, "open_store", lambda _: made.store)
+    monkeypatch.setattr(store_options, "open_store", lambda _: made.store)
     return made
 
 

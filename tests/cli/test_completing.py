@@ -8,8 +8,8 @@ import logging
 import pytest
 from rich.console import Console
 
+from airflow_s3commit import Progress
 from airflow_s3commit.cli.output import Output
-from airflow_s3commit.protocol.progress import Progress
 
 
 def test_a_bar_on_a_terminal() -> None:

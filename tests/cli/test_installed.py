@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import Job, JobOptions, S3Store
+from airflow_s3commit.testing import S3Server
 
 pytestmark = pytest.mark.seaweedfs
 
@@ -23,7 +21,7 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def program(seaweed: SeaweedServer) -> Program:
+def program(seaweed: S3Server) -> Program:
     """Return what runs the console script with the server's address and keys in its environment."""
     script = Path(sysconfig.get_path("scripts")) / "s3commit"
     if not script.exists():
@@ -48,7 +46,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 def test_a_pending_job_is_seen_and_aborted(
-    program: Program, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+    program: Program, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
     """Jobs, show and pending agree on it; abort ends it; manifest says that nothing is committed."""
     destination = f"s3://{bucket}/{prefix}"
@@ -87,7 +85,7 @@ def test_the_doctor_finds_the_server_fit(
     assert list(seaweed_store.list_uploads(bucket, prefix)) == []
 
 
-def test_wrong_credentials_are_an_error_with_advice(bucket: str, prefix: str, seaweed: SeaweedServer) -> None:
+def test_wrong_credentials_are_an_error_with_advice(bucket: str, prefix: str, seaweed: S3Server) -> None:
     """Exit code 4, one message, the next command, no traceback and no secret."""
     script = Path(sysconfig.get_path("scripts")) / "s3commit"
     environment = os.environ | seaweed.environment | {"AWS_SECRET_ACCESS_KEY": "not-the-one"}

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from moto.server import ThreadedMotoServer
 
-from airflow_s3commit.store.connection import new_client
-from airflow_s3commit.store.memory import MemoryStore
-from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3 import S3Config, S3Store, TransportName
+from airflow_s3commit import MemoryStore, RetryPolicy, S3Config, S3Store
+from airflow_s3commit.store.s3.config import new_client
+from airflow_s3commit.store.s3.store import TransportName
+from airflow_s3commit.testing import FaultyStore
 from tests.conftest import BUCKET
 from tests.contract.deviations import DEVIATIONS, Behaviour
 from tests.tls_door import Authority, TlsDoor
@@ -22,15 +22,16 @@ from tests.tls_door import Authority, TlsDoor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit import ObjectStore
+    from airflow_s3commit.testing import S3Server
 
 #: Every listing is asked for pages of two, so that a handful of entries crosses several.
 PAGE_LIMITS = {"ListObjectsV2": "MaxKeys", "ListMultipartUploads": "MaxUploads", "ListParts": "MaxParts"}
 
 STORES = [
     "memory",
-    "moto",
+    "faulty",
+    pytest.param("moto", marks=pytest.mark.loopback),
     *(pytest.param(name, marks=pytest.mark.seaweedfs) for name in ("seaweedfs", "seaweedfs-tls")),
 ]
 
@@ -96,20 +97,20 @@ def moto_store() -> Iterator[S3Store]:
 
 
 @pytest.fixture(scope="session")
-def short_paged_seaweed_store(seaweed: SeaweedServer) -> S3Store:
+def short_paged_seaweed_store(seaweed: S3Server) -> S3Store:
     """Return a store on the session's SeaweedFS."""
     return _short_pages(seaweed.config, RetryPolicy(deadline=20.0))
 
 
 @pytest.fixture(scope="session")
-def seaweed_store_over_curl(seaweed: SeaweedServer) -> S3Store:
+def seaweed_store_over_curl(seaweed: S3Server) -> S3Store:
     """Return a store on the session's SeaweedFS that makes many calls with libcurl."""
     return _short_pages(seaweed.config, RetryPolicy(deadline=20.0), "curl")
 
 
 @pytest.fixture(scope="session")
 def seaweed_over_tls(
-    seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory
+    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, S3Store]]:
     """Return stores on the session's SeaweedFS behind TLS, whose authority only they know, by transport."""
     authority = Authority(tmp_path_factory.mktemp("authority"))
@@ -126,6 +127,8 @@ def subject(request: pytest.FixtureRequest, bucket: str, prefix: str) -> Subject
     name: str = request.param
     if name == "memory":
         return Subject(name, MemoryStore((bucket,)), bucket, prefix)
+    if name == "faulty":
+        return Subject(name, FaultyStore(MemoryStore((bucket,))), bucket, prefix)
     server, _, way = name.partition("-")
     transport = "curl" if "curl" in way else "boto3"
     store: S3Store

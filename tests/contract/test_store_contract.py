@@ -24,21 +24,21 @@ from airflow_s3commit.store.base import (
     Call,
     Complete,
     DeleteMany,
-    Doomed,
     Fetched,
     Get,
     Head,
     ObjectInfo,
+    ObjectToDelete,
     Outcome,
 )
-from airflow_s3commit.store.calls import make_call
+from airflow_s3commit.store.execute import make_call
 from tests.contract.conftest import STORES_AND_TRANSPORTS
 from tests.contract.deviations import Behaviour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit import ObjectStore
     from tests.contract.conftest import Subject
 
 ABSENT_BUCKET = "there-is-no-such-bucket"
@@ -58,7 +58,7 @@ VERBS: dict[str, Callable[[ObjectStore], object]] = {
     "get": lambda store: store.get(ABSENT_BUCKET, "k"),
     "put": lambda store: store.put(ABSENT_BUCKET, "k", b""),
     "delete": lambda store: store.delete(ABSENT_BUCKET, "k"),
-    "delete_many": lambda store: store.delete_many(ABSENT_BUCKET, [Doomed("k")]),
+    "delete_many": lambda store: store.delete_many(ABSENT_BUCKET, [ObjectToDelete("k")]),
     "list_objects": lambda store: list(store.list_objects(ABSENT_BUCKET, "p/")),
     "create_upload": lambda store: store.create_upload(ABSENT_BUCKET, "k", metadata={}, content_type="a/b"),
     "upload_part": lambda store: store.upload_part(ABSENT_BUCKET, "k", "u", 1, b""),
@@ -139,7 +139,7 @@ class TestObjects:
         etag = subject.put(name, name.encode())
         assert subject.store.get(subject.bucket, subject.key(name)).body == name.encode()
         assert subject.names() == [name]
-        assert subject.store.delete_many(subject.bucket, [Doomed(subject.key(name), etag)]) == []
+        assert subject.store.delete_many(subject.bucket, [ObjectToDelete(subject.key(name), etag)]) == []
         assert subject.names() == []
 
 
@@ -257,21 +257,21 @@ class TestDeletes:
         """A bulk delete deletes what it names and nothing else; what is not there is no failure."""
         for name in ("a", "b", "c"):
             subject.put(name)
-        doomed = [Doomed(subject.key(name)) for name in ("a", "b", "missing")]
-        assert subject.store.delete_many(subject.bucket, doomed) == []
+        objects = [ObjectToDelete(subject.key(name)) for name in ("a", "b", "missing")]
+        assert subject.store.delete_many(subject.bucket, objects) == []
         assert subject.names() == ["c"]
 
     @pytest.mark.parametrize("character", ["\x01", "\x0b", "\x1f", "\ufffe"])
     def test_a_key_that_xml_cannot_hold_is_deleted(self, subject: Subject, character: str) -> None:
         """A bulk delete takes any key that the store took, by `delete_many` and by `perform`."""
         for act in (
-            lambda doomed: subject.store.delete_many(subject.bucket, doomed),
-            lambda doomed: dict(subject.store.perform([(0, DeleteMany(subject.bucket, doomed))]))[0],
+            lambda objects: subject.store.delete_many(subject.bucket, objects),
+            lambda objects: dict(subject.store.perform([(0, DeleteMany(subject.bucket, objects))]))[0],
         ):
             name = f"a{character}b"
             subject.put(name)
             subject.put("plain")
-            assert act([Doomed(subject.key(name)), Doomed(subject.key("plain"))]) == []
+            assert act([ObjectToDelete(subject.key(name)), ObjectToDelete(subject.key("plain"))]) == []
             assert subject.names() == []
 
     def test_bulk_delete_of_nothing(self, subject: Subject) -> None:
@@ -282,8 +282,12 @@ class TestDeletes:
         """A bulk delete leaves, and reports, an object that is another than the one that was pinned."""
         kept, gone = subject.key("changed"), subject.key("same")
         subject.put("changed", b"new")
-        doomed = [Doomed(kept, md5(b"old")), Doomed(gone, subject.put("same")), Doomed(gone + "x", md5(b""))]
-        failures = subject.store.delete_many(subject.bucket, doomed)
+        objects = [
+            ObjectToDelete(kept, md5(b"old")),
+            ObjectToDelete(gone, subject.put("same")),
+            ObjectToDelete(gone + "x", md5(b"")),
+        ]
+        failures = subject.store.delete_many(subject.bucket, objects)
         if subject.deviates(Behaviour.BULK_DELETE_HEEDS_ETAG):
             assert (failures, subject.names()) == ([], [])
         else:
@@ -536,7 +540,7 @@ class TestManyCalls:
             "get": Get(bucket, subject.key("there")),
             "missing": Get(bucket, subject.key("missing")),
             "delete": DeleteMany(
-                bucket, [Doomed(subject.key("old"), old_etag), Doomed(subject.key("never"))]
+                bucket, [ObjectToDelete(subject.key("old"), old_etag), ObjectToDelete(subject.key("never"))]
             ),
         }
         outcomes: dict[str, Outcome] = dict(subject.store.perform(calls.items()))
@@ -611,7 +615,7 @@ class TestManyCalls:
             Head(subject.bucket, key),
             Head(ABSENT_BUCKET, key),
             Get(ABSENT_BUCKET, key),
-            DeleteMany(ABSENT_BUCKET, [Doomed(key)]),
+            DeleteMany(ABSENT_BUCKET, [ObjectToDelete(key)]),
             DeleteMany(subject.bucket, []),
         ]
         outcomes = dict(subject.store.perform(enumerate(calls)))

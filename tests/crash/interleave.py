@@ -8,9 +8,9 @@ from itertools import combinations
 from typing import Any
 
 from airflow_s3commit.exceptions import S3CommitError
-from tests.crash.faulty import FaultyStore
+from airflow_s3commit.testing import FaultyStore
 
-__all__ = ["play", "schedules"]
+__all__ = ["Schedule", "play", "schedules"]
 
 #: The schedule of two actors: at which of their own calls each of them is interrupted, in turn.
 Schedule = tuple[tuple[int, int], ...]
@@ -85,7 +85,7 @@ def play(
 
     def run(actor: int) -> None:
         turns.start(actor)
-        store = FaultyStore(inner, gate=lambda _: turns.before_call(actor))
+        store = FaultyStore(inner, before=lambda _: turns.before_call(actor))
         try:
             actors[actor](store)
         except S3CommitError as error:

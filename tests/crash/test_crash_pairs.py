@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted
 from tests.crash.faulty import count_calls
-from tests.crash.world import Case, World, run_with_fault
+from tests.crash.world import Case, World, held_by, run_with_fault
 
 CASES = [Case(repeat_complete="gone"), Case("magic", "append")]
 Record = Callable[[str, object], None]
@@ -19,8 +19,8 @@ Record = Callable[[str, object], None]
 def _stopped_twice(case: Case, step: str, again: str, first: int, second: int) -> World:
     world = World(case)
     world.advance_to(step)
-    run_with_fault(world, getattr(world, step), first, "after")
-    run_with_fault(world, getattr(world, again), second, "after")
+    run_with_fault(world, getattr(world, step), first, "crash-after")
+    run_with_fault(world, getattr(world, again), second, "crash-after")
     return world
 
 
@@ -29,7 +29,7 @@ def _calls(case: Case, step: str, *, stopped_at: int = 0, again: str | None = No
     world = World(case)
     world.advance_to(step)
     if stopped_at:
-        run_with_fault(world, getattr(world, step), stopped_at, "after")
+        run_with_fault(world, getattr(world, step), stopped_at, "crash-after")
 
     def take(store: Any) -> None:
         with suppress(AlreadyCommitted):
@@ -38,7 +38,7 @@ def _calls(case: Case, step: str, *, stopped_at: int = 0, again: str | None = No
     return count_calls(world.store, take)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", held_by(CASES, CASES[:1]), ids=str)
 def test_a_commit_that_crashes_twice_is_committed_by_the_third(case: Case, record_property: Record) -> None:
     """Two crashes at any two calls of two commits leave what a third commit finishes."""
     stops = 0
@@ -51,7 +51,7 @@ def test_a_commit_that_crashes_twice_is_committed_by_the_third(case: Case, recor
     record_property("stops", stops)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", held_by(CASES, CASES[:1]), ids=str)
 def test_a_commit_and_its_abort_that_both_crash_end_either_way(case: Case, record_property: Record) -> None:
     """After a commit and the abort of it were both stopped, another abort undoes, or a commit finishes."""
     stops = 0

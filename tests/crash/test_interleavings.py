@@ -1,17 +1,19 @@
 """Two processes at once, in every order of their calls up to a stated number of changes between them.
 
-Every order in the case that jobs mostly have; a part of them in its variants, which share most of the code.
+`make test` plays a part of the orders in the case that most jobs have. `make test-all` plays every one of
+them, and a part in its variants, which share most of the code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
 from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DestinationChanged,
@@ -20,10 +22,8 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     S3CommitError,
 )
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
 from tests.crash.faulty import count_calls
-from tests.crash.interleave import play, schedules
+from tests.crash.interleave import Schedule, play, schedules
 from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
 
 Record = Callable[[str, object], None]
@@ -33,12 +33,17 @@ CHANGES = 2
 
 REPLACE = Case()
 
-#: Of the schedules of its variants this part is played, chosen at random, but always the same ones.
-THINNED = 0.3
+#: Of the schedules this part is played: chosen at random, but always the same ones.
+SHARES = [0.1, pytest.param(1.0, marks=pytest.mark.all)]
 
 #: Pending uploads of a job that is ready to commit: three that count, and one of a speculative twin.
 PENDING = 4
-CASES = [REPLACE, Case(repeat_complete="gone"), Case(mode="append"), Case(committer="directory")]
+VARIANTS = [Case(repeat_complete="gone"), Case(mode="append"), Case(committer="directory")]
+RACES = [
+    pytest.param(REPLACE, 0.1, id=f"{REPLACE}-a tenth"),
+    pytest.param(REPLACE, 1.0, id=f"{REPLACE}-all", marks=pytest.mark.all),
+    *(pytest.param(case, 0.3, id=f"{case}-a third", marks=pytest.mark.all) for case in VARIANTS),
+]
 
 
 def _calls(step: str, case: Case) -> int:
@@ -47,13 +52,17 @@ def _calls(step: str, case: Case) -> int:
     return count_calls(world.store, getattr(world, step))
 
 
-def _race(case: Case, first: str, second: str, judge: Callable[[World, list[Any]], None]) -> int:
-    played = 0
-    every = schedules(_calls(first, case), _calls(second, case), CHANGES)
+def _part(share: float, first: int, second: int) -> Iterator[Schedule]:
+    """Yield a share of the schedules of two actors that make this many calls."""
     chosen = Random(0)
-    for schedule in every:
-        if case in CASES[1:] and chosen.random() > THINNED:
-            continue
+    return (schedule for schedule in schedules(first, second, CHANGES) if chosen.random() < share)
+
+
+def _race(
+    case: Case, first: str, second: str, judge: Callable[[World, list[Any]], None], share: float
+) -> int:
+    played = 0
+    for schedule in _part(share, _calls(first, case), _calls(second, case)):
         world = World(case)
         world.advance_to("commit")
         outcomes = play(world.store, (getattr(world, first), getattr(world, second)), schedule)
@@ -66,19 +75,21 @@ def _race(case: Case, first: str, second: str, judge: Callable[[World, list[Any]
     return played
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_two_processes_committing_one_job_both_succeed(case: Case, record_property: Record) -> None:
+@pytest.mark.parametrize(("case", "share"), RACES)
+def test_two_processes_committing_one_job_both_succeed(
+    case: Case, share: float, record_property: Record
+) -> None:
     """However two committers of one job interleave, both return and the output is there once."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
         assert outcomes == [None, None]
         world.check_committed()
 
-    record_property("schedules", _race(case, "commit", "commit", judge))
+    record_property("schedules", _race(case, "commit", "commit", judge, share))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, record_property: Record) -> None:
+@pytest.mark.parametrize(("case", "share"), RACES)
+def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, share: float, record_property: Record) -> None:
     """However a commit and an abort interleave, the destination ends committed whole, or untouched."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
@@ -91,11 +102,12 @@ def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, record_property: 
             assert aborting is None
             world.check_untouched()
 
-    record_property("schedules", _race(case, "commit", "abort", judge))
+    record_property("schedules", _race(case, "commit", "abort", judge, share))
 
 
+@pytest.mark.parametrize("share", SHARES)
 def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
-    record_property: Record,
+    share: float, record_property: Record
 ) -> None:
     """With fixed names an abort is refused from the moment the commit may have overwritten something."""
 
@@ -108,27 +120,29 @@ def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
             assert aborting is None
             world.check_untouched()
 
-    record_property("schedules", _race(Case(unique=False), "commit", "abort", judge))
+    record_property("schedules", _race(Case(unique=False), "commit", "abort", judge, share))
 
 
-def test_two_aborts_at_once_leave_no_trace(record_property: Record) -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_two_aborts_at_once_leave_no_trace(share: float, record_property: Record) -> None:
     """However two aborts interleave, both return and nothing is left."""
 
     def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
         assert outcomes == [None, None]
         world.check_untouched()
 
-    record_property("schedules", _race(REPLACE, "abort", "abort", judge))
+    record_property("schedules", _race(REPLACE, "abort", "abort", judge, share))
 
 
-def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_a_late_task_attempt_never_outlives_an_abort(share: float, record_property: Record) -> None:
     """However a task commit and an abort interleave, nothing of the task stays pending or is sealed."""
     case = REPLACE
     world = World(case)
     world.advance_to("run_tasks")
     calls = count_calls(world.store, lambda store: world.run_task(store, "00000", "0"))
     played = 0
-    for schedule in schedules(calls, _calls("abort", case), CHANGES):
+    for schedule in _part(share, calls, _calls("abort", case)):
         world = World(case)
         world.advance_to("run_tasks")
         play(world.store, (lambda store: world.run_task(store, "00000", "0"), world.abort), schedule)  # noqa: B023
@@ -141,7 +155,7 @@ def test_a_late_task_attempt_never_outlives_an_abort(record_property: Record) ->
 
 def _stop(world: World, at: int) -> None:
     world.advance_to("commit")
-    run_with_fault(world, world.commit, at, "after", watch=False)
+    run_with_fault(world, world.commit, at, "crash-after", watch=False)
 
 
 @cache
@@ -164,8 +178,11 @@ def _half_committed(case: Case) -> World:
     return world
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("second", ["recover", "roll_back"])
-def test_a_commit_and_a_recovery_of_what_died_half_way_agree(second: str, record_property: Record) -> None:
+def test_a_commit_and_a_recovery_of_what_died_half_way_agree(
+    second: str, share: float, record_property: Record
+) -> None:
     """However a commit and a recovery of a half-published job interleave, it ends committed, or undone."""
 
     def calls(step: str) -> int:
@@ -173,7 +190,7 @@ def test_a_commit_and_a_recovery_of_what_died_half_way_agree(second: str, record
         return count_calls(world.store, getattr(world, step))
 
     played = 0
-    for schedule in schedules(calls("commit"), calls(second), CHANGES):
+    for schedule in _part(share, calls("commit"), calls(second)):
         world = _half_committed(REPLACE)
         committing, recovering = play(world.store, (world.commit, getattr(world, second)), schedule)
         if committing is None:
@@ -247,14 +264,17 @@ class _TwoJobs(World):
         }
 
 
-def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run(record_property: Record) -> None:
+@pytest.mark.parametrize("share", SHARES)
+def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run(
+    share: float, record_property: Record
+) -> None:
     """However two replacing jobs interleave, the shared partition ends with one job's files, whole."""
     sample = _TwoJobs(REPLACE)
     sample.prepare()
     calls = count_calls(sample.store, sample.commit)
     ours = {body for files in TASKS.values() for path, body in files.items() if path.startswith("dt=1/")}
     played = 0
-    for schedule in schedules(calls, calls, CHANGES):
+    for schedule in _part(share, calls, calls):
         world = _TwoJobs(REPLACE)
         world.prepare()
         outcomes = play(world.store, (world.commit, world.commit_other), schedule)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from airflow_s3commit import Job, JobOptions, JobReference, MemoryStore
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DestinationChanged,
@@ -18,10 +19,8 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     S3CommitError,
 )
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions, JobReference
-from airflow_s3commit.store.memory import MemoryStore
-from tests.crash.faulty import FAULTS, Crash, FaultyStore
+from airflow_s3commit.testing import Crash, Fault, FaultyStore
+from tests.crash.faulty import FAULTS
 from tests.fakes import ManualClock
 
 BUCKET, ROOT = "lake", "t/"
@@ -53,7 +52,7 @@ class Lives(RuleBasedStateMachine):
         """Set a job up and write with it; where a process is stopped, another aborts the job."""
         number = next(self.numbers)
         options = JobOptions(committer=committer, conflict_mode=mode, unique_filenames=unique)
-        store: Any = FaultyStore(self.store, at=stop, fault=fault)
+        store: Any = FaultyStore(self.store, Fault(fault, nth=stop))
         job = self._job(f"job-{number:03d}", self.store)
         try:
             self._set_up(store, options, job.reference.job_id)
@@ -79,7 +78,7 @@ class Lives(RuleBasedStateMachine):
         job = self.ready.pop(data.draw(st.integers(0, len(self.ready) - 1)))
         options, files = job.record().options, self._files_of(job)
         with suppress(Crash, S3CommitError):
-            self._job(job.reference.job_id, FaultyStore(self.store, at=stop, fault=fault)).commit()
+            self._job(job.reference.job_id, FaultyStore(self.store, Fault(fault, nth=stop))).commit()
         self._decide(job, options, files)
 
     @rule(data=st.data(), stop=st.integers(0, 60), fault=st.sampled_from(FAULTS), into=st.integers(0, 60))
@@ -90,8 +89,8 @@ class Lives(RuleBasedStateMachine):
         job = self.ready.pop(data.draw(st.integers(0, len(self.ready) - 1)))
         options, files = job.record().options, self._files_of(job)
         for step, store in (
-            ("commit", FaultyStore(self.store, at=into or 1, fault="after")),
-            ("abort", FaultyStore(self.store, at=stop, fault=fault)),
+            ("commit", FaultyStore(self.store, Fault("crash-after", nth=into or 1))),
+            ("abort", FaultyStore(self.store, Fault(fault, nth=stop))),
         ):
             with suppress(Crash, S3CommitError):
                 getattr(self._job(job.reference.job_id, store), step)()

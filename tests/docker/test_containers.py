@@ -74,7 +74,7 @@ def test_the_stack_commits_and_survives_a_killed_worker(engine: Engine, tmp_path
         [
             sys.executable,
             "-m",
-            "airflow_s3commit.demo.compose",
+            "dev.stack",
             "--docker",
             "--check",
             "--home",

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_s3commit.demo.java import java_home
+from airflow_s3commit.testing.java import java_home
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_group("packaging")]
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.all,
+    pytest.mark.timeout(1200),
+    pytest.mark.xdist_group("packaging"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +120,8 @@ def test_the_spark_image(tmp_path: Path, environment: dict[str, str]) -> None:
     assert {"pyspark", "pyarrow", "numpy", "boto3"} <= set(found)
     assert not {"apache-airflow", "pyspark-client", "pandas"} & set(found)
     program = (
-        "import airflow_s3commit.spark.datasource, airflow_s3commit.store.s3, pyspark_s3commit, pyspark;"
-        "print(pyspark.__version__)"
+        "import airflow_s3commit.spark.datasource, airflow_s3commit.store.s3.store, pyspark_s3commit;"
+        "import pyspark; print(pyspark.__version__)"
     )
     said = run(venv, "python", "-c", program, home=tmp_path, environment=environment)
     assert said.strip() == found["pyspark"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.demo.compose.file import read_env
+from dev.stack.compose_file import read_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.seaweedfs,
     pytest.mark.timeout(1500),
     # Large groups are begun first; alone, this would be among the last tests to end.
+    pytest.mark.all,
     pytest.mark.xdist_group("packaging"),
     pytest.mark.skipif(sys.platform != "linux", reason="what is left running is looked up in Linux's /proc"),
 ]
@@ -58,7 +59,7 @@ def test_the_stack_runs_the_nightly_dag_and_leaves_nothing(tmp_path: Path) -> No
     """Every service of the Compose file is up, the nightly DAG commits, no secret shows, SIGTERM ends all."""
     home = tmp_path / "stack"
     with subprocess.Popen(
-        [sys.executable, "-m", "airflow_s3commit.demo.compose", "--home", str(home)],
+        [sys.executable, "-m", "dev.stack", "--home", str(home)],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "160"},
         stdout=subprocess.PIPE,

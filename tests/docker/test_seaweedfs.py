@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.demo.compose.file import read_env
-from airflow_s3commit.demo.programs import Program, free_ports
+from airflow_s3commit import RetryPolicy, S3Config, S3Store
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
-from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit.testing.programs import Program, free_ports
+from dev.stack.compose_file import read_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,6 +12,7 @@ import yaml
 
 from airflow_s3commit import exceptions
 from airflow_s3commit.exceptions import DidNotHappen, Refused, S3CommitError
+from tests.cases import each
 from tests.docs.blocks import DOCS, ROOT
 
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
@@ -42,7 +43,26 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == PAGES
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_the_glossary_is_short() -> None:
+    """It has at most 40 nouns, each once and on one line: a new noun replaces another or is not needed."""
+    rows = re.findall(r"^\| (.+?) \| .+ \|$", (DOCS / "explanation/glossary.md").read_text(), re.MULTILINE)
+    nouns = rows[1:]
+    assert rows[0] == "noun"
+    assert 20 <= len(nouns) <= 40
+    assert len(set(nouns)) == len(nouns)
+
+
+def test_the_map_for_contributors_names_files_that_exist() -> None:
+    """Each file and folder that the guide says to open is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:protocol|store|cli|tables|spark|tests)/[\w/.]*)`", text)
+    assert len(named) > 10
+    for name in named:
+        base = ROOT if name.startswith("tests/") else ROOT / "airflow_s3commit"
+        assert (base / name).exists(), name
+
+
+@each("page", PAGES)
 def test_a_page_begins_with_what_it_is_and_for_whom(page: str) -> None:
     """One title, and words for the reader before anything else."""
     text = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -52,9 +72,7 @@ def test_a_page_begins_with_what_it_is_and_for_whom(page: str) -> None:
     assert re.match(r"[A-Z`*]", lines[1]), "a paragraph comes first"
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.startswith("how-to/") and "index" not in page]
-)
+@each("page", [page for page in PAGES if page.startswith("how-to/") and "index" not in page])
 def test_a_guide_says_who_it_is_for(page: str) -> None:
     """A how-to guide begins with its reader, and says what they have at the end."""
     first = (DOCS / page).read_text().split("\n\n")[1]
@@ -103,7 +121,7 @@ def _quoted() -> list[str]:
     return re.findall(r"^\| `([^`]+)` \|", ours, re.MULTILINE)
 
 
-@pytest.mark.parametrize("message", _quoted())
+@each("message", _quoted())
 def test_quoted_messages_are_what_the_code_says(message: str) -> None:
     """A message on the troubleshooting page can be found in the source."""
     assert message in _messages()
@@ -164,12 +182,13 @@ def _exported(path: Path) -> list[str]:
 
 
 def test_the_architecture_names_folders_that_exist() -> None:
-    """Each folder in the page's table is one of the package, and none of the package's is left out."""
+    """Each folder in the page's two tables is a package, and no package is left out."""
     text = (DOCS / "explanation/architecture.md").read_text()
-    rows = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    folders = {path.parent.name for path in (ROOT / "airflow_s3commit").glob("*/__init__.py")}
-    assert named == folders
+    above, _, below = text.partition("### Inside `protocol`")
+    for part, folder in ((above, "airflow_s3commit"), (below, "airflow_s3commit/protocol")):
+        rows = re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE)
+        named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+        assert named == {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
 
 
 def test_generated_parts_are_asked_for_by_their_names() -> None:

@@ -9,20 +9,21 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
 
-from airflow_s3commit.cli.program import program
-from airflow_s3commit.protocol.bucket_settings import iam_policy, lifecycle_rule
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit import Destination, Job, JobOptions, MemoryStore
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.protocol.doctor.policy import iam_policy, lifecycle_rule
+from tests.cases import each
 from tests.docs.blocks import ROOT, Block, all_blocks
 
 #: Languages of blocks that are looked at in some way; a block without a language is a mistake.
@@ -44,7 +45,7 @@ def test_every_block_says_what_it_is() -> None:
     assert [str(block) for block in unnamed if block.page != "README.md"] == []
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=str)
+@each("block", PYTHON)
 def test_python_compiles_and_imports_what_there_is(block: Block) -> None:
     """A Python snippet is Python, and what it imports of this package is there."""
     tree = ast.parse(block.text, filename=str(block))
@@ -79,6 +80,8 @@ def _prepared(what: str) -> dict[str, Any]:
         written = task.commit()
     job.seal_stage("load", "1", [written])
     job.seal()
+    if what == "sealed":
+        job.plan()
     if what == "committed":
         names["manifest"] = job.commit()
     return names | {"reference": job.reference, "job": job}
@@ -93,6 +96,25 @@ def test_marked_python_runs(block: Block) -> None:
     names = _prepared(block.mark.removeprefix("memory ")) if block.mark != "run" else {}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(block.text, str(block), "exec"), names)
+
+
+@pytest.mark.seaweedfs
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.mark == "seaweedfs"], ids=str)
+def test_python_with_a_server_of_its_own_runs(block: Block) -> None:
+    """What starts an S3 server does so, and stops it."""
+    exec(compile(block.text, str(block), "exec"), {})
+
+
+@pytest.mark.seaweedfs
+def test_shown_tests_pass(tmp_path: Path) -> None:
+    """The tests that a page shows pass in a directory with the page's ``conftest.py`` and nothing else."""
+    (shown,) = (block for block in PYTHON if block.mark == "pytest")
+    for block in PYTHON:
+        if block.page == shown.page and block.title:
+            (tmp_path / block.title).write_text(block.text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_some_python_is_run() -> None:
@@ -130,7 +152,7 @@ def _without(words: list[str], option: str) -> list[str]:
 COMMANDS = [(block, words) for block in CONSOLE for words in _commands(block, "s3commit")]
 
 
-@pytest.mark.parametrize(("block", "words"), COMMANDS, ids=lambda value: str(value)[:60])
+@each(("block", "words"), COMMANDS)
 def test_commands_are_understood(block: Block, words: list[str]) -> None:
     """Every ``s3commit`` of a page parses: the command, its options and their values exist."""
     words = ["job-0" if word in ("JOB", "…") else word for word in words]
@@ -148,7 +170,7 @@ def test_every_command_is_on_some_page() -> None:
     assert set(program.commands) <= named
 
 
-@pytest.mark.parametrize("block", CONSOLE, ids=str)
+@each("block", CONSOLE)
 def test_make_targets_and_extras_exist(block: Block) -> None:
     """``make x`` names a target, and ``airflow-s3commit[x]`` extras that the package has."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -190,5 +212,8 @@ def test_no_secret_and_no_machine_is_shown() -> None:
 
 def test_marks_are_known() -> None:
     """A mark that nothing reads would be a snippet that nothing checks."""
-    known = re.compile(r"run|output|not run, .+|dag|memory (store|job|committed)|(policy|lifecycle) of .+|")
+    known = re.compile(
+        r"run|output|not run, .+|dag|memory (store|job|sealed|committed)|pytest|seaweedfs|"
+        r"(policy|lifecycle) of .+|"
+    )
     assert [str(b) for b in all_blocks(*LANGUAGES) if not known.fullmatch(b.mark)] == []

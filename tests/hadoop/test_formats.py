@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.protocol.foreign_pendingset import decode_pending, decode_pendingset
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, UploadEtag
-from airflow_s3commit.protocol.records import decode, encode
-from airflow_s3commit.protocol.success import SuccessData
+from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.hadoop_pendingset import decode_pending, decode_pendingset
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, UploadEtag
+from airflow_s3commit.protocol.model.success import SuccessData
 from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import BUCKET, Lake
 
-pytestmark = pytest.mark.xdist_group("hadoop")
+pytestmark = [pytest.mark.all, pytest.mark.xdist_group("hadoop")]
 
 #: Which spelling a release reads.
 SPELLING: dict[str, Any] = {"3.4.1": "hadoop-3.3", "3.5.0": "hadoop-3.4.2"}
@@ -69,9 +69,9 @@ def reading(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Reading
     }
     job.commit()
     files["_SUCCESS"] = lake.get(f"{PREFIX}_SUCCESS")
-    files["checked.pending"] = encode(CHECKED.spelled(SPELLING[hadoop.release]))
+    files["checked.pending"] = encode(CHECKED.in_format(SPELLING[hadoop.release]))
     other = next(spelling for release, spelling in SPELLING.items() if release != hadoop.release)
-    for name, body in {**files, "other.pending": encode(CHECKED.spelled(other))}.items():
+    for name, body in {**files, "other.pending": encode(CHECKED.in_format(other))}.items():
         (directory / name).write_bytes(body)
     said: dict[str, list[list[str]]] = {}
     for line in hadoop.run("LoadFiles", *map(str, directory.iterdir())):

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_s3commit import Destination, Job, JobOptions, JobReference, sweep
 from airflow_s3commit.exceptions import AlreadyCommitted, AuditFailed, S3CommitError
-from airflow_s3commit.protocol.destination import Destination, hadoop_uri
-from airflow_s3commit.protocol.hadoop import adopt, clean_up_hadoop_job
-from airflow_s3commit.protocol.hadoop_status import classify, find_hadoop_job
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions, JobReference
-from airflow_s3commit.protocol.sweep import sweep
+from airflow_s3commit.protocol.adoption.adopt import adopt, clean_up_hadoop_job
+from airflow_s3commit.protocol.hadoop.status import classify, find_hadoop_job
+from airflow_s3commit.protocol.model.destination import hadoop_uri
 from tests.hadoop.real_hadoop import Hadoop
 from tests.hadoop.test_formats import SPELLING
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit import S3Store
+    from airflow_s3commit.testing import S3Server
 
 pytestmark = [pytest.mark.all, pytest.mark.seaweedfs, pytest.mark.xdist_group("hadoop")]
 
@@ -49,7 +47,7 @@ class World:
     """
 
     hadoop: Hadoop
-    server: SeaweedServer
+    server: S3Server
     store: S3Store
     place: Destination
 
@@ -91,7 +89,7 @@ class World:
 
 
 @pytest.fixture
-def world(hadoop: Hadoop, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str) -> World:
+def world(hadoop: Hadoop, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str) -> World:
     """Return an empty destination."""
     return World(hadoop, seaweed, seaweed_store, Destination(bucket, prefix))
 

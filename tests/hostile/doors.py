@@ -9,26 +9,26 @@ from typing import Any
 import pyarrow as pa
 from click.testing import CliRunner
 
-from airflow_s3commit.cli.program import program
+from airflow_s3commit import Destination, latest_manifest, manifest_files, read_manifest, verify_manifest
+from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.endings import latest_endings
-from airflow_s3commit.protocol.hadoop import adopt, find_hadoop_jobs
-from airflow_s3commit.protocol.job_details import describe_job
-from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files, read_manifest
-from airflow_s3commit.protocol.milestones import milestones
-from airflow_s3commit.protocol.preview import preview_commit
-from airflow_s3commit.protocol.survey import list_jobs, pending_uploads
-from airflow_s3commit.protocol.sweep import apply_sweep, plan_sweep
-from airflow_s3commit.protocol.verify import verify_manifest, verify_pending
-from airflow_s3commit.reader.bounds import bounds_expression
-from airflow_s3commit.reader.generation import find_generation
-from airflow_s3commit.reader.partition_columns import PartitionColumns, UnreadablePartitions
+from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
+from airflow_s3commit.protocol.inspect.details import describe_job
+from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
+from airflow_s3commit.protocol.inspect.preview import preview_commit
+from airflow_s3commit.protocol.inspect.timeline import timeline
+from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
+from airflow_s3commit.protocol.metadata.manifests import manifest_of
+from airflow_s3commit.protocol.sweep.apply import apply_sweep
+from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.protocol.watch.criteria import Criteria
+from airflow_s3commit.protocol.watch.feed import ManifestFeed
+from airflow_s3commit.protocol.watch.search import ManifestSearch
+from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from airflow_s3commit.reader import UnreadablePartitions
+from airflow_s3commit.reader.partitions import PartitionColumns
+from airflow_s3commit.reader.statistics import bounds_expression
 from airflow_s3commit.reader.table import list_table
-from airflow_s3commit.sensors.feed import ManifestFeed
-from airflow_s3commit.sensors.search import ManifestSearch
-from airflow_s3commit.sensors.view import DestinationView
-from airflow_s3commit.sensors.wanted import Wanted
 from tests.hostile.scene import DEAD, GuardedLake
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
@@ -54,7 +54,7 @@ def _list(lake: GuardedLake) -> None:
 def _describe(lake: GuardedLake) -> None:
     details = describe_job(lake.store, _place(lake), lake.job_id)
     json.dumps(details.to_dict())
-    milestones(lake.context(lake.job_id), details.summary)
+    timeline(lake.context(lake.job_id), details.summary)
 
 
 def _endings(lake: GuardedLake) -> None:
@@ -92,7 +92,7 @@ def _manifests(lake: GuardedLake) -> None:
 
 
 def _dataset(lake: GuardedLake) -> None:
-    table = list_table(lake.store, find_generation(lake.store, _place(lake), None))
+    table = list_table(lake.store, manifest_of(lake.store, _place(lake), None))
     try:
         PartitionColumns((file.directory for file in table.files), None)
     except UnreadablePartitions:
@@ -103,14 +103,14 @@ def _dataset(lake: GuardedLake) -> None:
 
 
 def _sensor(lake: GuardedLake) -> None:
-    view = DestinationView(lake.store, _place(lake))
-    wanted = Wanted.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
+    view = Snapshot(lake.store, _place(lake))
+    wanted = Criteria.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
     ManifestSearch(view, wanted).look()
-    ManifestSearch(view, Wanted.of(job=lake.job_id)).look()
+    ManifestSearch(view, Criteria.of(job=lake.job_id)).look()
 
 
 def _feed(lake: GuardedLake) -> None:
-    for _ in ManifestFeed(lake.store, _place(lake), Wanted(), {"job_id": None, "met": {}}).look():
+    for _ in ManifestFeed(lake.store, _place(lake), Criteria(), {"job_id": None, "met": {}}).look():
         pass
 
 

@@ -11,28 +11,19 @@ from typing import Any
 
 import msgspec
 
+from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol import journal
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.records import (
-    AbortedRecord,
-    FileEntry,
-    JobRecord,
-    LockRecord,
-    ManifestRecord,
-    PlannedObject,
-    PlanRecord,
-    SealRecord,
-    ShardRecord,
-    StageSealRecord,
-    StateRecord,
-)
-from airflow_s3commit.protocol.statistics import ColumnStatistics
-from airflow_s3commit.protocol.success import SuccessData
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LockRecord
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
+from airflow_s3commit.protocol.model.seal import SealRecord, ShardRecord, StageSealRecord
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore
-from tests.protocol.dead_hadoop import ROOT as SALES
-from tests.protocol.dead_hadoop import TASKS, UUID, DeadJob, task_id
+from tests.protocol.hadoop.dead_jobs import ROOT as SALES
+from tests.protocol.hadoop.dead_jobs import TASKS, UUID, DeadJob, task_id
 
 __all__ = [
     "BEFORE",
@@ -269,7 +260,7 @@ def _planned(lake: Lake) -> None:
     lock = LockRecord(
         job_id=DEAD, staging=f"{lake.destination}__magic_job-{DEAD}/", owner="dead", lease=1.0, nonce="n"
     )
-    journal.create(lake.store, BUCKET, f"{HOME}lock.json", lock)
+    records.create(lake.store, BUCKET, f"{HOME}lock.json", lock)
 
 
 def _committing(lake: Lake) -> None:

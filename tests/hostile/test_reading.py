@@ -12,8 +12,8 @@ from itertools import cycle
 
 import pytest
 
-from airflow_s3commit.cli import connect
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit import Destination
+from airflow_s3commit.cli import store_options
 from tests.hostile.doors import COMMANDS, READING, only_ours, run_command
 from tests.hostile.rotation import ALL, in_turn
 from tests.hostile.scene import GuardedLake, TooMuch
@@ -40,20 +40,20 @@ def test_what_looks_at_records(name: str) -> None:
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize("name", ["glance", "dossier"])
-def test_the_page(name: str) -> None:
+@pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7)])
+def test_the_page(name: str, turn: int) -> None:
     """What the page in Airflow's UI reads is read as everything else is."""
-    from airflow_s3commit.plugin import dossier, glance  # noqa: PLC0415 - they need Airflow
-    from airflow_s3commit.plugin.places import Place  # noqa: PLC0415
+    from airflow_s3commit.plugin import views  # noqa: PLC0415 - they need Airflow
+    from airflow_s3commit.plugin.config import Place  # noqa: PLC0415
 
     def look(lake: GuardedLake) -> None:
         place = Place(Destination.parse(lake.destination))
-        if name == "glance":
-            glance.look(lake.store, place)
+        if name == "destination":
+            views.read_destination(lake.store, place)
         else:
-            dossier.look_closely(lake.store, place, lake.job_id)
+            views.read_job(lake.store, place, lake.job_id)
 
-    go_through(len(name), look)
+    go_through(turn, look)
 
 
 @pytest.mark.parametrize("turn", range(len(COMMANDS) if ALL else 3))
@@ -63,7 +63,7 @@ def test_commands_that_look(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     They take turns: each field goes through several of them.
     """
     opened: list[GuardedLake] = []
-    monkeypatch.setattr(connect, "open_store", lambda _: opened[-1].store)
+    monkeypatch.setattr(store_options, "open_store", lambda _: opened[-1].store)
     commands = cycle([*COMMANDS][turn:] + [*COMMANDS][:turn])
 
     def command(lake: GuardedLake) -> None:

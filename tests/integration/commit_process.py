@@ -9,41 +9,37 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit import Job, JobReference, S3Config, S3Store
 from airflow_s3commit.store.base import Call, Outcome
-from airflow_s3commit.store.calls import with_threads
-from airflow_s3commit.store.s3 import S3Config, S3Store
+from airflow_s3commit.store.execute import with_threads
+from airflow_s3commit.store.forwarding import ForwardingStore
+
+T = TypeVar("T")
 
 
-class Announcing:
+class Announcing(ForwardingStore):
     """A store that writes a line before each call, so that a parent can choose where to strike."""
 
     def __init__(self, inner: S3Store) -> None:
-        self._inner = inner
+        super().__init__(inner)
+        self._sends_with = inner.transport
 
-    def __getattr__(self, verb: str) -> Any:
-        attribute = getattr(self._inner, verb)
-        if not callable(attribute):
-            return attribute
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
+        """Announce the call and make it."""
+        os.write(1, f"{verb}\n".encode())
+        return super().forward(verb, bucket, key, make)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            os.write(1, f"{verb}\n".encode())
-            return attribute(*args, **kwargs)
-
-        return call
-
-    def perform(self, calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Outcome]]:
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
         """Make the calls, from four threads or with libcurl, announcing each."""
-        if self._inner.transport == "curl":
-            return self._inner.perform(self._announced(calls))
-        return with_threads(self, calls, 4)  # type: ignore[arg-type]
+        if self._sends_with == "curl":
+            return self.inner.perform(self._announced(calls))
+        return with_threads(self, calls, 4)
 
     @staticmethod
-    def _announced(calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Call]]:
+    def _announced(calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Call]]:
         for tag, call in calls:
             os.write(1, f"{type(call).__name__}\n".encode())
             yield tag, call
@@ -55,7 +51,7 @@ def main() -> None:
     config = S3Config(endpoint_url=os.environ["S3_ENDPOINT"], region="us-east-1")
     transport: Any = os.environ["S3_TRANSPORT"]
     store = S3Store.connect(config, transport=transport)
-    getattr(Job.at(Announcing(store), reference), sys.argv[2])()  # type: ignore[arg-type]
+    getattr(Job.at(Announcing(store), reference), sys.argv[2])()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.manifest import manifest_files, read_manifest
+from airflow_s3commit import Destination, manifest_files, read_manifest
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit import S3Store
+    from airflow_s3commit.testing import S3Server
 
 pytestmark = [
     pytest.mark.airflow,
@@ -43,7 +42,7 @@ def place() -> Destination:
 
 @pytest.fixture(scope="module")
 def outcomes(
-    seaweed: SeaweedServer, place: Destination, tmp_path_factory: pytest.TempPathFactory
+    seaweed: S3Server, place: Destination, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """Take all steps in one process of Airflow, and return what came of each by its name."""
     flights, nyc = f"{place.uri}flights/", f"{place.uri}nyc/"
@@ -74,7 +73,7 @@ def _two_tables(destination: str, answer: str) -> dict[str, Any]:
     return {**_run("multi_stage_refresh", destination, **asked), "answer": answer}
 
 
-def _take(server: SeaweedServer, steps: list[dict[str, Any]], home: Path) -> list[Any]:
+def _take(server: S3Server, steps: list[dict[str, Any]], home: Path) -> list[Any]:
     aws = {
         "conn_type": "aws",
         "login": server.access_key,

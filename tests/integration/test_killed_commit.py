@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_s3commit.demo.seaweed import SeaweedServer
+from airflow_s3commit import Job, JobOptions, JobReference, S3Store
 from airflow_s3commit.exceptions import AlreadyCommitted
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions, JobReference
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit.testing import S3Server
 
 ROOT = Path(__file__).parents[2]
 TASKS, PARTITIONS = 6, 5
@@ -49,9 +47,7 @@ def _write(store: S3Store, destination: str, generation: str) -> Job:
     return job
 
 
-def _run_and_kill(
-    seaweed: SeaweedServer, reference: JobReference, step: str, calls: int, transport: str
-) -> None:
+def _run_and_kill(seaweed: S3Server, reference: JobReference, step: str, calls: int, transport: str) -> None:
     """Take a step in a process of its own and kill it when it is about to make this call."""
     environment = {
         **os.environ,
@@ -87,7 +83,7 @@ def _contents(store: S3Store, bucket: str, prefix: str) -> list[bytes]:
 @pytest.mark.seaweedfs
 @pytest.mark.parametrize("strike", range(12))
 def test_a_killed_commit_run_again_ends_as_if_never_killed(
-    strike: int, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+    strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
     """After SIGKILL at a random call, committing again leaves the new files exactly, and nothing pending."""
     destination = f"s3://{bucket}/{prefix}"
@@ -107,7 +103,7 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
 @pytest.mark.seaweedfs
 @pytest.mark.parametrize("strike", range(6))
 def test_a_killed_commit_and_a_killed_abort_end_either_way(
-    strike: int, seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+    strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
     """After SIGKILL of a commit and of its abort, aborting again restores the old files, or is too late."""
     destination = f"s3://{bucket}/{prefix}"

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.demo.java import java_home
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
+from airflow_s3commit import Destination, latest_manifest, manifest_files
+from airflow_s3commit.testing.java import java_home
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit import S3Store
+    from airflow_s3commit.testing import S3Server
 
 pytestmark = [
     pytest.mark.airflow,
@@ -40,7 +39,7 @@ TIMEOUT = 1500.0
 FIRST, SECOND = "2013-01-01", "2013-01-02"
 
 
-def run(tmp_path: Path, server: SeaweedServer, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def run(tmp_path: Path, server: S3Server, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Let Airflow run DAGs in a home of its own; return the outcomes."""
     home = tmp_path / "airflow"
     home.mkdir(exist_ok=True)
@@ -128,7 +127,7 @@ def flights_of(day: str) -> Counter[str]:
 
 
 def test_a_night_a_failure_a_report_and_a_replacement(
-    seaweed: SeaweedServer, seaweed_store: S3Store, prefix: str, tmp_path: Path
+    seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path
 ) -> None:
     """What commits is visible and right, what doesn't leaves nothing, and every run's state says which."""
     destination = Destination("lake", f"{prefix}flights/")

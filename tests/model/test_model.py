@@ -17,6 +17,7 @@ needs_spin = pytest.mark.skipif(
 )
 
 
+@pytest.mark.all
 @needs_spin
 @pytest.mark.parametrize("run", [*HOLDS, *LIVENESS], ids=lambda run: run.name)
 def test_it_holds(run: Run) -> None:
@@ -26,6 +27,7 @@ def test_it_holds(run: Run) -> None:
     assert outcome.complete
 
 
+@pytest.mark.all
 @needs_spin
 @pytest.mark.parametrize("run", FAULTS, ids=lambda run: run.name)
 def test_a_fault_is_found(run: Run) -> None:

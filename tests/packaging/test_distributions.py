@@ -84,13 +84,21 @@ def test_the_source_holds_all_that_a_builder_needs(distributions: Distributions)
     """Tests, DAGs, documentation, images and the versions they were tried with are in the source."""
     names = source_names(distributions.sdist)
     assert {
-        *("pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md"),
+        *(
+            "pyproject.toml",
+            "constraints.txt",
+            "Makefile",
+            "LICENSE",
+            "README.md",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+        ),
         *("dags/nightly_flights_refresh.py", "dags/jobs/flights.py", "docker/compose.yaml", ".dockerignore"),
         *("docs/guarantees.md", "tests/conftest.py", "tests/packaging/conftest.py", ".ci/run"),
     } <= names
     # What the tests in it read beside the packages, `make` and the site included.
     assert {"mkdocs.yml", "pyproject.toml", ".gitignore"} <= names
-    for directory in (".ci", "benchmarks", "dags", "docker", "docs", "tests"):
+    for directory in (".ci", "benchmarks", "dags", "dev", "docker", "docs", "tests"):
         files = (path for path in (ROOT / directory).rglob("*") if path.is_file())
         kept = {
             path.relative_to(ROOT).as_posix()

@@ -21,7 +21,8 @@ from typing import assert_type
 
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions, JobReference, ManifestRecord
+from airflow_s3commit.protocol.model.job import JobOptions, JobReference
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.memory import MemoryStore
 
 

@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_s3commit.demo.programs import Program, ProgramFailed, free_ports
+from airflow_s3commit.testing import ProgramFailed
+from airflow_s3commit.testing.programs import Program, free_ports
 from tests.plugin.scene import FLIGHTS, ORDERS
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing import S3Server
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240.0
@@ -50,9 +51,7 @@ class LiveAirflow:
     Before it starts, the DAGs named run once.
     """
 
-    def __init__(
-        self, home: Path, seaweed: SeaweedServer, *dag_ids: str, auth_manager: str | None = None
-    ) -> None:
+    def __init__(self, home: Path, seaweed: S3Server, *dag_ids: str, auth_manager: str | None = None) -> None:
         (port, nobody) = free_ports(2)
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
@@ -114,7 +113,7 @@ class LiveAirflow:
                 time.sleep(0.25)
 
 
-def _settings(home: Path, url: str, port: int, seaweed: SeaweedServer, nobody: int) -> dict[str, str]:
+def _settings(home: Path, url: str, port: int, seaweed: S3Server, nobody: int) -> dict[str, str]:
     settings: dict[str, Any] = {
         "CORE__DAGS_FOLDER": ROOT / "tests/plugin/dags",
         "CORE__LOAD_EXAMPLES": False,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.progress import Progress
-from airflow_s3commit.protocol.records import ConflictMode, JobOptions
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit import Job, JobOptions, ObjectStore, Progress
+from airflow_s3commit.protocol.model.job import ConflictMode
 
 FLIGHTS = "s3://lake/flights/"
 ORDERS = "s3://lake/orders/"

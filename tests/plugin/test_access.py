@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.plugin.access import Access
-from airflow_s3commit.plugin.origin import Origin
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.protocol.survey import JobSummary
+from airflow_s3commit import JobReference
+from airflow_s3commit.plugin.auth import Access, Origin
+from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS
 from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 

@@ -21,25 +21,22 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from starlette.middleware.base import BaseHTTPMiddleware
 
+from airflow_s3commit import Counts, Destination, Job, JobReference, MemoryStore
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.plugin import app as page_app
-from airflow_s3commit.plugin import glance as page_glance
-from airflow_s3commit.plugin import metadata as page_metadata
+from airflow_s3commit.plugin import auth as page_auth
+from airflow_s3commit.plugin import views as page_views
 from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.board import Board
-from airflow_s3commit.plugin.glance import Glance
-from airflow_s3commit.plugin.pages import Pages
-from airflow_s3commit.plugin.places import Place, read_places
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import Counts, JobReference
-from airflow_s3commit.protocol.survey import JobSummary
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.plugin.config import Place, read_places
+from airflow_s3commit.plugin.render import Pages
+from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.views import DestinationView
+from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, Scene, begin, set_scene
 from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 
 if TYPE_CHECKING:
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit import ObjectStore
 
 pytestmark = [pytest.mark.airflow, pytest.mark.xdist_group("airflow-page")]
 
@@ -87,9 +84,9 @@ def browser(
     open_store: Any, text: str = f"{FLIGHTS} {ORDERS}", wait: float = 30.0, runs: KnownRuns | None = None
 ) -> TestClient:
     """Return a browser for an Airflow whose page watches some destinations."""
-    board = Board(lambda: read_places(text), open_store, lambda _: "http://store:8333", wait)
+    service = DestinationService(lambda: read_places(text), open_store, lambda _: "http://store:8333", wait)
     airflow = FastAPI()
-    airflow.mount("/s3commit", create_app(board, runs or KnownRuns()))
+    airflow.mount("/s3commit", create_app(service, runs or KnownRuns()))
     return TestClient(airflow, base_url="http://airflow")
 
 
@@ -374,9 +371,9 @@ def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
     def endpoint_url(_: str | None) -> str:
         raise AccessDenied("the connection 'lake' is not defined")
 
-    board = Board(lambda: read_places(FLIGHTS), lambda _: store, endpoint_url)
+    service = DestinationService(lambda: read_places(FLIGHTS), lambda _: store, endpoint_url)
     airflow = FastAPI()
-    airflow.mount("/s3commit", create_app(board, KnownRuns()))
+    airflow.mount("/s3commit", create_app(service, KnownRuns()))
     page = signed_in(TestClient(airflow, base_url="http://airflow"), "root").get(job_url(scene.open))
     assert page.status_code == 503
     assert "is not defined" in page.text
@@ -423,10 +420,10 @@ def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene:
 def test_a_run_finds_its_job_by_what_its_setup_task_returned(client: TestClient, scene: Scene) -> None:
     """A task's XCom leads to it, even where the job itself names no run; other XComs are no references."""
     reference = {"job_id": scene.aborted, "destination": FLIGHTS, "staging": FLIGHTS + "x/"}
-    assert list(page_metadata._references(reference)) == [JobReference(**reference)]
-    assert list(page_metadata._references(json.dumps(reference))) == [JobReference(**reference)]
+    assert list(page_auth._references(reference)) == [JobReference(**reference)]
+    assert list(page_auth._references(json.dumps(reference))) == [JobReference(**reference)]
     for other in (None, 3, "text", "[" * 100_000, [1], {"job_id": "x"}, {**reference, "job_id": 7}):
-        assert list(page_metadata._references(other)) == []
+        assert list(page_auth._references(other)) == []
 
 
 def test_a_staging_of_its_own_is_found(store: MemoryStore) -> None:
@@ -499,11 +496,11 @@ def test_a_reading_ends_when_the_browser_is_gone(
 
     def look(*of: Any) -> Any:
         try:
-            return page_glance.look(*of)
+            return page_views.read_destination(*of)
         finally:
             ended.set()
 
-    monkeypatch.setattr("airflow_s3commit.plugin.board.look", look)
+    monkeypatch.setattr("airflow_s3commit.plugin.service.read_destination", look)
     client = browser(lambda _: Watched(buckets=("lake",)), FLIGHTS)
     token = airflow_app.get_auth_manager().generate_jwt(user("root"))
     scope = {
@@ -592,7 +589,12 @@ def test_a_job_that_cannot_be_shown_is_one_row() -> None:
     ]
     (place,) = read_places(FLIGHTS)
     page = Pages().render(
-        "destination", "", glance=Glance(place, jobs=jobs, ended=jobs), page=1, ended=1, per_page=9
+        "destination",
+        "",
+        destination_view=DestinationView(place, jobs=jobs, ended=jobs),
+        page=1,
+        ended=1,
+        per_page=9,
     )
     assert page.count("cannot be shown") == 1
     for shown in ("whole", "absurd"):

@@ -12,14 +12,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import Job, JobReference, S3Store
 from tests.plugin.live import UNREACHABLE, LiveAirflow
 from tests.plugin.scene import FLIGHTS, NIGHTLY, Scene, begin, crash, set_scene
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing import S3Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -49,7 +47,7 @@ HARMLESS = ("allow-scripts and allow-same-origin",)
 
 
 @pytest.fixture(scope="module")
-def store(seaweed: SeaweedServer) -> S3Store:
+def store(seaweed: S3Server) -> S3Store:
     """The store, with few requests at once, so that a commit can be cut off in its middle."""
     return S3Store.connect(seaweed.config, transport="boto3", threads=2)
 
@@ -62,7 +60,7 @@ def scene(store: S3Store) -> Scene:
 
 @pytest.fixture(scope="module")
 def airflow(
-    seaweed: SeaweedServer, scene: Scene, tmp_path_factory: pytest.TempPathFactory
+    seaweed: S3Server, scene: Scene, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveAirflow]:
     """An API server with the page."""
     with LiveAirflow(tmp_path_factory.mktemp("live"), seaweed, "nightly_flights") as running:

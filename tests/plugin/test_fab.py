@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.protocol.survey import list_jobs
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import Destination, Job, JobReference, S3Store
+from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from tests.plugin.live import FAB, LiveAirflow
 from tests.plugin.scene import FLIGHTS, ORDERS
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing import S3Server
 
 pytestmark = [pytest.mark.airflow, pytest.mark.seaweedfs, pytest.mark.xdist_group("airflow-page")]
 
@@ -46,14 +43,14 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def store(seaweed: SeaweedServer) -> S3Store:
+def store(seaweed: S3Server) -> S3Store:
     """The store behind the page."""
     return S3Store.connect(seaweed.config, transport="boto3", threads=2)
 
 
 @pytest.fixture(scope="module")
 def airflow(
-    seaweed: SeaweedServer, store: S3Store, tmp_path_factory: pytest.TempPathFactory
+    seaweed: S3Server, store: S3Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveAirflow]:
     """An API server whose users are FAB's."""
     dags = ("left_open", "left_open_too")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.plugin.board import Board
-from airflow_s3commit.plugin.pages import Pages
-from airflow_s3commit.plugin.places import Place, read_places
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.plugin.config import Place, read_places
+from airflow_s3commit.plugin.render import Pages
+from airflow_s3commit.plugin.service import DestinationService
 from tests.plugin.scene import FLIGHTS, ORDERS, set_scene
 
 pytestmark = pytest.mark.airflow
@@ -60,17 +60,17 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(below, (*path, step))
 
 
-async def pages(board: Board, place: Place, job_id: str) -> list[str]:
+async def pages(service: DestinationService, place: Place, job_id: str) -> list[str]:
     """Return what is shown of a destination and of one of its jobs."""
     renderer = Pages()
-    glances = await board.glances(board.places())
-    shown = [renderer.render("overview", "", glances=glances, few=50, every=0)]
+    destination_views = await service.destination_views(service.places())
+    shown = [renderer.render("overview", "", destination_views=destination_views, few=50, every=0)]
     try:
-        uploads = await board.uploads(place)
+        uploads = await service.uploads(place)
         shown.append(
             renderer.render("uploads", "", place=place, uploads=uploads, cut=False, unclaimed=len(uploads))
         )
-        values = renderer.job_values(await board.dossier(place, job_id), None)
+        values = renderer.job_values(await service.job_view(place, job_id), None)
         shown.append(renderer.render("job", "", offers=[], refused=None, **values))
     except S3CommitError as error:
         shown.append(str(error))
@@ -89,7 +89,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
-    board = Board(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
+    service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
     count = 0
     for key, body in records(lake):
         shown_by_others = [job_id for job_id in vars(scene).values() if job_id not in key]
@@ -99,7 +99,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
             if count % 199:
                 continue
             lake.put("lake", key, forged)
-            overview, *others = asyncio.run(pages(board, places[0], own))
+            overview, *others = asyncio.run(pages(service, places[0], own))
             what = f"{key}: {forged[:2000]!r}"
             assert [job_id for job_id in shown_by_others if job_id not in overview] == [], what
             assert "could not be read" not in overview, what
@@ -125,10 +125,10 @@ def test_a_destination_full_of_damage_hides_no_other_one(body: bytes) -> None:
     lake = MemoryStore(buckets=("lake",))
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
-    board = Board(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
+    service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
     for key, _ in records(lake):
         lake.put("lake", key, body)
-    overview, *_ = asyncio.run(pages(board, places[0], scene.sealed))
+    overview, *_ = asyncio.run(pages(service, places[0], scene.sealed))
     assert scene.secret in overview
     assert scene.homeless in overview
     assert overview.count("damaged") >= 3 or overview.count("could not be read") == 1

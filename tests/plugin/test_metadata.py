@@ -15,10 +15,9 @@ from airflow.utils.session import create_session
 from airflow.utils.types import DagRunType
 from sqlalchemy import delete
 
+from airflow_s3commit import JobReference
 from airflow_s3commit.operators.setup import REMEMBERED_JOBS
-from airflow_s3commit.plugin.metadata import Metadata
-from airflow_s3commit.plugin.origin import Origin
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit.plugin.auth import Metadata, Origin
 
 pytestmark = [pytest.mark.airflow, pytest.mark.xdist_group("airflow-page")]
 

@@ -12,17 +12,15 @@ from importlib.metadata import entry_points
 
 import pytest
 
+from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import InvalidDestination
-from airflow_s3commit.plugin.board import Board
-from airflow_s3commit.plugin.forms import FORM_SECONDS, FormTokens
-from airflow_s3commit.plugin.glance import dollars_a_day
-from airflow_s3commit.plugin.picture import draw
-from airflow_s3commit.plugin.places import Place, read_places
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.milestones import Milestone
-from airflow_s3commit.protocol.survey import JobSummary
+from airflow_s3commit.plugin.auth import FORM_SECONDS, FormTokens
+from airflow_s3commit.plugin.config import Place, read_places
+from airflow_s3commit.plugin.render import draw
+from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.protocol.inspect.timeline import TimelineEvent
 from airflow_s3commit.store.counting import total_requests
-from airflow_s3commit.store.memory import MemoryStore
 
 pytestmark = pytest.mark.airflow
 
@@ -93,15 +91,15 @@ def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.M
             release.wait(20)
         return f"{step} {reason}"
 
-    monkeypatch.setattr("airflow_s3commit.plugin.board.end_job", end_job)
+    monkeypatch.setattr("airflow_s3commit.plugin.service.end_job", end_job)
     (place,) = read_places("s3://lake/flights/")
     job = JobSummary(job_id="j", destination=place.uri, staging=None, state="committing")
-    board = Board(lambda: [place], lambda _: MemoryStore(buckets=("lake",)), wait=20)
+    service = DestinationService(lambda: [place], lambda _: MemoryStore(buckets=("lake",)), wait=20)
 
     async def both() -> tuple[str, str]:
-        first = asyncio.create_task(board.end(place, job, "recover", "by one"))
+        first = asyncio.create_task(service.end(place, job, "recover", "by one"))
         assert await asyncio.to_thread(begun.wait, 20)
-        second = await board.end(place, job, "rollback", "by another")
+        second = await service.end(place, job, "rollback", "by another")
         release.set()
         return await first, second
 
@@ -111,10 +109,10 @@ def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.M
 def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
     """Reached states come first, then those ahead; times in a state are drawn in proportion."""
     moments = [
-        Milestone(name="open", at=0.0),
-        Milestone(name="stage sealed", at=80.0, what="a-1"),
-        Milestone(name="stage sealed", at=90.0, what="b-1"),
-        Milestone(name="sealed", at=100.0),
+        TimelineEvent(name="open", at=0.0),
+        TimelineEvent(name="stage sealed", at=80.0, what="a-1"),
+        TimelineEvent(name="stage sealed", at=90.0, what="b-1"),
+        TimelineEvent(name="sealed", at=100.0),
     ]
     picture = draw(moments, "sealed", now=400.0)
     assert [(mark.name, mark.reached, mark.current) for mark in picture.marks] == [
@@ -147,14 +145,9 @@ def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
 )
 def test_what_is_ahead_depends_on_where_a_job_goes(names: list[str], state: str, ahead: list[str]) -> None:
     """A job that aborts does not commit any more, and one that ended goes nowhere."""
-    moments = [Milestone(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
+    moments = [TimelineEvent(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
     picture = draw(moments, state, now=None)  # type: ignore[arg-type]
     assert [mark.name for mark in picture.marks] == names + ahead
-
-
-def test_a_day_costs_a_thirtieth_of_a_month() -> None:
-    """At the price that the command line and the sweep go by."""
-    assert dollars_a_day(30 * 1024**3) == pytest.approx(0.023)
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point() -> None:

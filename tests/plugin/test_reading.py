@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
-from airflow_s3commit.store.memory import MemoryStore
 
 pytestmark = pytest.mark.airflow
 
@@ -91,7 +91,7 @@ def test_a_store_answers_no_further_call_of_a_cancelled_reading() -> None:
     bounded = within(store, budget)
     bounded.check_bucket("lake")
     budget.cancel()
-    with pytest.raises(Unavailable, match="nobody waits"):
+    with pytest.raises(Unavailable, match="no request waits"):
         bounded.check_bucket("lake")
 
 
@@ -118,7 +118,7 @@ def test_a_reading_that_takes_too_long_is_given_up() -> None:
             await reader.read("lake", "key", gate)
         gate.open.set()
         assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
-        with pytest.raises(Unavailable, match="nobody waits"):
+        with pytest.raises(Unavailable, match="no request waits"):
             gate.budgets[0].check()
 
     run(scenario)
@@ -137,7 +137,7 @@ def test_a_reading_is_cancelled_when_the_last_one_who_waits_is_gone() -> None:
         gate.budgets[0].check()
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
-        with pytest.raises(Unavailable, match="nobody waits"):
+        with pytest.raises(Unavailable, match="no request waits"):
             gate.budgets[0].check()
         third = asyncio.create_task(reader.read("lake", "key", gate))
         await gate.reached()

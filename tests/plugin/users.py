@@ -9,9 +9,8 @@ from typing import Any
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-from airflow_s3commit.plugin.metadata import Metadata
-from airflow_s3commit.plugin.origin import Origin
-from airflow_s3commit.protocol.records import JobReference
+from airflow_s3commit import JobReference
+from airflow_s3commit.plugin.auth import Metadata, Origin
 
 __all__ = ["DAGS", "KnownRuns", "PerDagAuthManager", "user"]
 

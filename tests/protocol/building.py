@@ -10,13 +10,11 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from airflow_s3commit.protocol.context import JobContext
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.layout import Layout
-from airflow_s3commit.protocol.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
-from airflow_s3commit.protocol.records import CommittedTask, JobOptions, JobReference, encode
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from tests.fakes import ManualClock
 
 __all__ = [

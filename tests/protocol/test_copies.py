@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, S3CommitError
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.manifest import manifest_files, read_manifest
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.protocol.survey import list_jobs
-from airflow_s3commit.protocol.sweep import sweep
-from airflow_s3commit.reader.generation import find_generation
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of, read_manifest
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.sweep.apply import sweep
+from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
 
 FILES = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=2/c": b"333"}
@@ -90,8 +90,8 @@ def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
     assert lake.data() == {named(path): body for path, body in FILES.items()}
 
 
-@pytest.mark.parametrize("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
-@pytest.mark.parametrize("act", range(9))
+@each("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
+@each("act", range(9))
 def test_nothing_that_is_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
     """Whichever of the dead job's records came along, no step at the copy touches the original."""
     lake = half_committed()
@@ -125,22 +125,20 @@ def test_manifests_of_a_copy_are_no_history_of_it() -> None:
     there = Destination.parse(copy.destination)
     for look in (
         lambda: read_manifest(copy.store, there, OURS),
-        lambda: find_generation(copy.store, there, None),
+        lambda: manifest_of(copy.store, there, None),
         lambda: copy.job().manifest(),
     ):
         with pytest.raises(ForeignRecord, match="written for s3://lake/flights/"):
             look()
     copy.sealed({"dt=1/new": b"new"}, job_id=THEIRS, conflict_mode="append").commit()
-    assert find_generation(copy.store, there, None).job_id == THEIRS
+    assert manifest_of(copy.store, there, None).job_id == THEIRS
     copy.store.delete(BUCKET, f"{COPY}_SUCCESS")
-    assert find_generation(copy.store, there, None).job_id == THEIRS
+    assert manifest_of(copy.store, there, None).job_id == THEIRS
     assert lake.job().manifest() is not None
 
 
-@pytest.mark.parametrize(
-    "staging", ["s3://lake/", "s3://lake/trains/", "s3://lake/trains/__magic_job-x/", "s3://other/"]
-)
-@pytest.mark.parametrize("state", ["open", "committing", "committed", "aborting", "aborted"])
+@each("staging", ["s3://lake/", "s3://lake/trains/", "s3://lake/trains/__magic_job-x/", "s3://other/"])
+@each("state", ["open", "committing", "committed", "aborting", "aborted"])
 def test_a_planted_lock_leads_nowhere(staging: str, state: str) -> None:
     """The next commit after somebody wrote a lock and a state deletes nothing but what it replaces."""
     lake = Lake()
@@ -222,7 +220,7 @@ def test_a_job_of_an_older_version_is_finished_under_its_id(monkeypatch: pytest.
     """A job whose id is no UUID goes on to its end, and owns only what its records name."""
     lake = Lake()
     with monkeypatch.context() as older:
-        older.setattr("airflow_s3commit.protocol.setup.check_new_id", lambda job_id: job_id)
+        older.setattr("airflow_s3commit.protocol.lifecycle.setup.check_new_id", lambda job_id: job_id)
         lake.set_up("nightly", conflict_mode="append")
     stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/x-nightly.parquet", metadata={}, content_type="x")
     lake.run_stage(lake.job("nightly"), FILES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 
@@ -26,13 +26,14 @@ class Crowded(MemoryStore):
                 yield ObjectInfo(f"t/dt=1/old-{number:06d}", 10, f"etag-{number}", 0.0)
         yield from super().list_objects(bucket, prefix, **options)
 
-    def delete_many(self, bucket: str, doomed: Any) -> list[Any]:
+    def delete_many(self, bucket: str, objects: Any) -> list[Any]:
         """Count what is deleted."""
-        self.deleted = getattr(self, "deleted", 0) + sum("/old-" in target.key for target in doomed)
-        return super().delete_many(bucket, doomed)
+        self.deleted = getattr(self, "deleted", 0) + sum("/old-" in target.key for target in objects)
+        return super().delete_many(bucket, objects)
 
 
 @pytest.mark.parametrize("committer", ["directory", "partitioned"])
+@pytest.mark.slow
 def test_replacing_many_objects_takes_little_memory(committer: Any) -> None:
     """A replace of 50,000 objects plans and deletes them all, holding a small part of them at a time."""
     store = Crowded(min_part_bytes=1)

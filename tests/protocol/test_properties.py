@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
-from airflow_s3commit.protocol.destination import (
+from airflow_s3commit.protocol.model.destination import (
     MAX_KEY_BYTES,
     Destination,
     check_relative_path,
@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.destination import (
     join_uri,
     split_uri,
 )
-from airflow_s3commit.protocol.layout import Layout, owner_of, partition_of, unique_name
+from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of, unique_name
 
 #: Characters that mean something to a path, a URI, a pattern or an id, and some that mean nothing.
 _ODD = st.sampled_from("/._-=%?#*+()[]$^\\ \n\x00\x85\u2028\ud800aZ09ü🛫")

@@ -12,8 +12,8 @@ import pytest
 from pyarrow import fs
 
 from airflow_s3commit.reader import dataset
-from airflow_s3commit.reader.committed_files import CommittedFiles
-from airflow_s3commit.tables.column_statistics import ColumnCounts
+from airflow_s3commit.reader.files import CommittedFiles
+from airflow_s3commit.tables.statistics import ColumnCounts
 from tests.protocol.building import OURS, Lake
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.records import ManifestRecord
-    from airflow_s3commit.protocol.task_attempt import TaskAttempt
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 
 
 _BOUNDS: dict[str, Any] = {"part_bytes": 1 << 20, "threads": 0, "min_part_bytes": 1}

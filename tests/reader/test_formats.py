@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_s3commit.exceptions import DestinationChanged
+from airflow_s3commit.exceptions import DestinationChanged, InvalidOption
 from airflow_s3commit.reader import UnreadableFiles
 from airflow_s3commit.reader.escaped_csv import encoding_of
-from airflow_s3commit.tables.option_values import InvalidOption
 from tests.protocol.building import OURS, THEIRS
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ from pyarrow.fs import FileType
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.reader import dataset
-from airflow_s3commit.reader.filesystem import s3_filesystem
-from airflow_s3commit.store.connection import S3Config
+from airflow_s3commit.reader.files import s3_filesystem
+from airflow_s3commit.store.s3.config import S3Config
 from tests.protocol.building import an_id
 from tests.reader.conftest import write_tables
 
 if TYPE_CHECKING:
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.protocol.publish import Progress
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit.protocol.model.progress import Progress
+    from airflow_s3commit.store.s3.store import S3Store
+    from airflow_s3commit.testing.s3_server import S3Server
 
 pytestmark = pytest.mark.seaweedfs
 
@@ -35,7 +35,7 @@ def generation(store: S3Store, destination: str, number: int, partitions: int) -
 
 
 def test_one_generation_is_seen_while_another_is_committed(
-    seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str
+    seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
     """Opened and read after each upload of the second commit, the dataset is the first job's, and whole."""
     destination = f"s3://{bucket}/{prefix}"
@@ -60,7 +60,7 @@ def test_one_generation_is_seen_while_another_is_committed(
 
 
 def test_the_filesystem_goes_where_the_clients_do(
-    seaweed: SeaweedServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+    seaweed: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Address and keys of the environment are found where the config holds none."""
     for name, value in seaweed.environment.items():

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
 from airflow_s3commit.reader import UnreadablePartitions, dataset
-from airflow_s3commit.store.connection import S3Config
+from airflow_s3commit.store.s3.config import S3Config
 from tests.protocol.building import OURS, THEIRS
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ import pytest
 from pyarrow.fs import S3FileSystem
 from pyspark.sql import SparkSession
 
-from airflow_s3commit.protocol.destination import Destination, is_hidden
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.manifest import latest_manifest, manifest_files
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit import Destination, Job, JobOptions, latest_manifest, manifest_files
+from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.spark import committer_conf
 from tests.protocol.building import OURS
 
@@ -27,13 +25,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.protocol.records import FileEntry, ManifestRecord
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit import FileEntry, ManifestRecord, S3Store
+    from airflow_s3commit.testing import S3Server
 
 
 @pytest.fixture(scope="session")
-def spark(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run one local session whose processes find the store's keys in their environment, as on a cluster.
 
     A task may fail once before its job does. The session is made for many small jobs.
@@ -69,7 +66,7 @@ class Lake:
     """A table in the store, seen from outside."""
 
     store: S3Store
-    server: SeaweedServer
+    server: S3Server
     uri: str
 
     @property
@@ -127,7 +124,7 @@ class Lake:
 
 
 @pytest.fixture
-def lake(seaweed: SeaweedServer, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake:
+def lake(seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str) -> Lake:
     """Return an empty table of the test's own."""
     return Lake(seaweed_store, seaweed, f"s3://{bucket}/{prefix}")
 

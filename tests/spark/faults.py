@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
-from airflow_s3commit.spark.executor_store import store_of_process
-from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.store.credentials import StoreAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ class Fault:
         raise RuntimeError("injected into what feeds the writer")
 
     def _uploads(self, partition: int) -> set[str]:
-        store = store_of_process(StoreSettings(self.endpoint, "us-east-1", True))
+        store = store_of_process(StoreAddress(self.endpoint, "us-east-1", path_style=True))
         found = store.list_uploads(self.bucket, self.prefix)
         return {upload.upload_id for upload in found if f"/part-{partition:05d}-" in upload.key}
 

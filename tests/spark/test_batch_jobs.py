@@ -9,17 +9,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.spark.batch_jobs import STAGE, Batch, begin_batch, commit_batch
-from airflow_s3commit.store.memory import MemoryStore
-from tests.crash.faulty import FAULTS, Crash, Fault, FaultyStore
+from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch
+from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
+from tests.crash.faulty import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit import ObjectStore
+
+STOPS: tuple[Effect, ...] = ("crash-before", "crash-after")
 
 BATCH = Batch("query", "", "s3://lake/t/", 7)
 OTHER = JobOptions(committer="magic", conflict_mode="append")
@@ -108,16 +109,16 @@ def test_a_batch_without_rows_leaves_no_file() -> None:
 
 @by_mode
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault: Fault) -> None:
+def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault: Effect) -> None:
     """Wherever a driver is stopped, the next one brings the batch there once; and so do two that stop."""
     for at in count(1):
         store = MemoryStore()
-        faulty = FaultyStore(store, at=at, fault=fault)
+        faulty = FaultyStore(store, Fault(fault, nth=at))
         attempted(faulty, lambda store: run(store, mode=mode))
-        if not faulty.hit:
+        if not faulty.struck:
             assert at > 20
             return
-        attempted(FaultyStore(store, at=at // 2, fault=fault), lambda store: run(store, mode=mode))
+        attempted(FaultyStore(store, Fault(fault, nth=max(1, at // 2))), lambda store: run(store, mode=mode))
         run(store, mode=mode)
         check(store)
 
@@ -129,14 +130,14 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str) -> None:
         store = MemoryStore()
         calls = 0
 
-        def wake(_: str, at: int = at, store: MemoryStore = store) -> None:
+        def wake(_: object, at: int = at, store: MemoryStore = store) -> None:
             nonlocal calls
             calls += 1
             if calls == at:
                 run(store, mode=mode)
                 run(store, Batch("query", "", "s3://lake/t/", 8), mode=mode)
 
-        attempted(FaultyStore(store, gate=wake), lambda store: run(store, mode=mode))
+        attempted(FaultyStore(store, before=wake), lambda store: run(store, mode=mode))
         if calls < at:
             assert at > 20
             return
@@ -146,9 +147,9 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str) -> None:
 
 def test_options_may_change_while_an_attempt_is_half_set_up() -> None:
     """An attempt of which only the record was written, by a driver that committed otherwise, is given up."""
-    for at, fault in product(range(1, 40), ("before", "after")):
+    for at, fault in product(range(1, 40), STOPS):
         store = MemoryStore()
-        faulty = FaultyStore(store, at=at, fault=fault)  # type: ignore[arg-type]
+        faulty = FaultyStore(store, Fault(fault, nth=at))
         attempted(faulty, lambda store: begin_batch(store, BATCH, OTHER, uuid4().hex))
         run(store)
         check(store)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
-from airflow_s3commit.spark.commit_flow import renewing_store
-from airflow_s3commit.spark.executor_store import store_of_process
-from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.spark.driver import renewing_store
+from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.store.credentials import StoreAddress
 
-SETTINGS = StoreSettings("http://127.0.0.1:1", "us-east-1", True)
+SETTINGS = StoreAddress("http://127.0.0.1:1", "us-east-1", path_style=True)
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_connects_once() -> None:
     """Tasks that run in one process share its store."""
     assert store_of_process(SETTINGS) is store_of_process(
-        StoreSettings("http://127.0.0.1:1", "us-east-1", True)
+        StoreAddress("http://127.0.0.1:1", "us-east-1", path_style=True)
     )
 
 

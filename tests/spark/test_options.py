@@ -7,18 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_s3commit.exceptions import StoreUnsuitable
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.spark.options import (
-    WRITE_OPTIONS,
-    InvalidOption,
-    WriteOptions,
-    parse_bytes,
-    parse_columns,
-    parse_options,
-)
+from airflow_s3commit import JobReference
+from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.spark import committer_conf
+from airflow_s3commit.spark.options import WRITE_OPTIONS, WriteOptions, parse_options
 from airflow_s3commit.spark.reading import parse_read_options
-from airflow_s3commit.spark.session import StoreSettings, committer_conf, store_from_conf
+from airflow_s3commit.spark.session import store_from_conf
+from airflow_s3commit.store.credentials import StoreAddress
+from airflow_s3commit.tables.option_values import parse_bytes, parse_columns
 from tests.secret_shapes import MARK, URLS, leaks, shown
 
 
@@ -50,7 +46,7 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
     assert table.partition_by == ("dt", "region")
     assert (table.compression, table.max_records_per_file, table.open_files) == ("zstd", 1000, 3)
     assert (options.part_bytes, table.row_group_bytes) == (16 << 20, 128 << 20)
-    assert options.store == StoreSettings(endpoint_url="http://127.0.0.1:1", path_style=True)
+    assert options.store == StoreAddress(endpoint_url="http://127.0.0.1:1", path_style=True)
     assert options.own_conflict_mode == "replace"
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -107,10 +103,10 @@ def test_overwrite_contradicts_another_conflict_mode() -> None:
 
 def test_given_store_settings_win_over_the_sessions() -> None:
     """An option beats what the session's registration found, which fills the rest."""
-    session = StoreSettings("http://127.0.0.1:1", "eu-west-1", True)
+    session = StoreAddress("http://127.0.0.1:1", "eu-west-1", path_style=True)
     given = {"region": "us-east-1", "pathStyle": "false"}
     options = parse_options(given, overwrite=False, store_defaults=session)
-    assert options.store == StoreSettings("http://127.0.0.1:1", "us-east-1", False)
+    assert options.store == StoreAddress("http://127.0.0.1:1", "us-east-1", path_style=False)
 
 
 def test_columns_with_commas_come_as_json() -> None:
@@ -131,10 +127,10 @@ def test_no_password_of_an_endpoint_by_any_of_sparks_doors(url: str) -> None:
     reference = JobReference(job_id="job", destination="s3://lake/a/", staging="s3://lake/b/")
     doors: list[Callable[[], object]] = [
         lambda: parse_options({"endpointUrl": url}, overwrite=False),
-        lambda: parse_read_options({"path": "s3://lake/a/", "endpointUrl": url}, StoreSettings()),
+        lambda: parse_read_options({"path": "s3://lake/a/", "endpointUrl": url}, StoreAddress()),
         lambda: store_from_conf({"spark.s3commit.endpoint.url": url}.get),
         lambda: committer_conf(reference, "spark", "1", endpoint_url=url),
-        lambda: StoreSettings(endpoint_url=url),
+        lambda: StoreAddress(endpoint_url=url),
     ]
     for door in doors:
         with pytest.raises((StoreUnsuitable, InvalidOption), match="endpoint") as caught:
@@ -148,7 +144,7 @@ def test_no_keys_of_a_path(userinfo: str) -> None:
     path = f"s3a://{userinfo}@lake/flights/"
     doors: list[Callable[[], object]] = [
         lambda: parse_options({"path": path}, overwrite=False),
-        lambda: parse_read_options({"path": path}, StoreSettings()),
+        lambda: parse_read_options({"path": path}, StoreAddress()),
     ]
     for door in doors:
         with pytest.raises(InvalidOption) as caught:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.reader.file_options import FileOptions
-from airflow_s3commit.spark.options import InvalidOption
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.reader.formats import FileOptions
 from airflow_s3commit.spark.reading import ReadOptions, parse_read_options
-from airflow_s3commit.spark.session import StoreSettings
+from airflow_s3commit.store.credentials import StoreAddress
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ def test_other_formats_are_read_back(
 
 def test_options_of_a_read_are_checked() -> None:
     """What is unknown, malformed or missing is named; what is left out comes from the session."""
-    defaults = StoreSettings(region="eu-central-1")
+    defaults = StoreAddress(region="eu-central-1")
     given = {"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true", "Header": "true"}
-    store = StoreSettings(region="eu-central-1", path_style=True)
+    store = StoreAddress(region="eu-central-1", path_style=True)
     files = FileOptions(header=True, given=("header",))
     assert parse_read_options(given, defaults) == ReadOptions("s3://lake/flights/", "j1", store, files)
     for options, complaint in (
-        ({"path": "s3://lake/x", "partitionBy": "dt"}, "no option partitionby for reading"),
+        ({"path": "s3://lake/x", "partitionBy": "dt"}, "no option partitionBy for reading"),
         ({"job": "j1"}, "nothing to read"),
         ({"path": "file:///x"}, "not an S3 URI"),
         ({"path": "s3://lake/x", "job": "../x"}, "job id"),

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_s3commit.spark import batch_conf, register, write_pending
-from airflow_s3commit.spark.row_batches import BATCHES_BY_COUNT
+from airflow_s3commit.spark.session import BATCHES_BY_COUNT
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_s3commit import ObjectOptions
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
-from airflow_s3commit.protocol.records import ObjectOptions
 from airflow_s3commit.spark import foreach_batch, register, write_pending
 from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings
 from tests.spark.conftest import write

@@ -7,15 +7,10 @@ import sys
 
 import pytest
 
+from airflow_s3commit import JobReference
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.spark.session import (
-    JobInConf,
-    StoreSettings,
-    committer_conf,
-    job_from_conf,
-    store_from_conf,
-)
+from airflow_s3commit.spark import committer_conf
+from airflow_s3commit.spark.session import JobInConf, StoreAddress, job_from_conf, store_from_conf
 
 REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
 
@@ -24,14 +19,14 @@ def test_what_is_put_in_is_found_again() -> None:
     """The conf carries the job, stage, attempt and store settings unchanged."""
     conf = committer_conf(REFERENCE, "load", "2", endpoint_url="http://h", region="r", path_style=False)
     assert job_from_conf(conf.get) == JobInConf(REFERENCE, "load", "2")
-    assert store_from_conf(conf.get) == StoreSettings("http://h", "r", False)
+    assert store_from_conf(conf.get) == StoreAddress("http://h", "r", path_style=False)
     assert all(isinstance(value, str) and key.startswith("spark.s3commit.") for key, value in conf.items())
 
 
 def test_a_conf_without_a_job_names_none() -> None:
     """Store settings alone are no job."""
     assert job_from_conf({"spark.s3commit.endpoint.url": "http://h"}.get) is None
-    assert store_from_conf({}.get) == StoreSettings()
+    assert store_from_conf({}.get) == StoreAddress()
 
 
 def test_a_part_of_a_job_is_refused() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_s3commit import __version__
-from airflow_s3commit.spark import py_files
-from airflow_s3commit.spark.libraries import MissingLibrary, require_libraries
+from airflow_s3commit.spark import MissingLibrary, py_files
+from airflow_s3commit.spark.shipping import require_libraries
 
 
 def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_zip_has_python_alone(tmp_path: Path) -> None:
     assert names == sorted(names)
     assert {name.rpartition(".")[2] for name in names} == {"py"}
     assert {name.partition("/")[0] for name in names} == {"airflow_s3commit", "pyspark_s3commit"}
-    assert {"airflow_s3commit/protocol/job.py", "airflow_s3commit/spark/pending.py"} <= set(names)
+    assert {"airflow_s3commit/protocol/job.py", "airflow_s3commit/spark/write.py"} <= set(names)
 
 
 def test_a_driver_that_runs_from_a_zip_makes_the_same_zip(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyspark
 
-from airflow_s3commit.demo.programs import Program, free_ports
+from airflow_s3commit.testing.programs import Program, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,10 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow.fs import S3FileSystem
 
-from airflow_s3commit.protocol.destination import Destination, is_hidden
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.manifest import latest_manifest
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit import Destination, Job, JobOptions, latest_manifest
+from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.spark import committer_conf
 from tests.spark_cluster.cluster import Application, Cluster, wait_until
 from tests.spark_cluster.gate import Gate
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
-    from airflow_s3commit.protocol.records import ManifestRecord
-    from airflow_s3commit.store.s3 import S3Store
+    from airflow_s3commit import ManifestRecord, S3Store
+    from airflow_s3commit.testing import S3Server
 
 #: What must never be seen outside the processes that own them.
 EXECUTOR_SECRET = "secret-of-the-executors-4f1c"
@@ -75,7 +72,7 @@ class ExecutorKeys:
 
 
 @pytest.fixture(scope="session")
-def gate(seaweed: SeaweedServer) -> Iterator[Gate]:
+def gate(seaweed: S3Server) -> Iterator[Gate]:
     """Put a gate in front of the session's S3 server."""
     with Gate(seaweed) as gate:
         yield gate
@@ -170,7 +167,7 @@ class Table:
     """A destination, seen from outside, and what it takes to write to it from the cluster."""
 
     store: S3Store
-    server: SeaweedServer
+    server: S3Server
     gate: Gate
     uri: str
     folder: Path

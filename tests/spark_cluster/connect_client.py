@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def outcome(attempt: Callable[[], Any]) -> dict[str, Any]:
-    """Return what came of an attempt; it is made again where a busy machine let Spark's patience end."""
-    for _ in range(3):
+    """Return the outcome of an attempt; repeat it where a busy machine took Spark's ten seconds and more."""
+    for _ in range(10):
         try:
             return {"result": attempt()}
         except Exception as error:  # whatever it was, whoever asked is told

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from airflow_s3commit.demo.seaweed import SeaweedServer
+    from airflow_s3commit.testing import S3Server
 
 __all__ = ["Gate", "Request", "Rule", "TurnedAway"]
 
@@ -97,7 +97,7 @@ class Gate:
 
     """
 
-    def __init__(self, server: SeaweedServer) -> None:
+    def __init__(self, server: S3Server) -> None:
         self.rule: Rule = _Open()
         self.server = server
         self._target = urlsplit(server.endpoint_url).netloc

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.protocol.destination import Destination
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobReference
-from airflow_s3commit.protocol.survey import list_jobs
+from airflow_s3commit import Destination, Job, JobReference
+from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
 from tests.spark_cluster.gate import TurnedAway
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.manifest import manifest_files
-from airflow_s3commit.spark.batch_jobs import Batch
+from airflow_s3commit import Job, manifest_files
+from airflow_s3commit.spark.stream import Batch
 from tests.spark_cluster.cluster import SMALL, ApplicationFailed, DriverProcess
 from tests.spark_cluster.conftest import DRIVER_KEYS
 from tests.spark_cluster.gate import TurnedAway

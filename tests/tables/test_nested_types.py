@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pytest
 
-from airflow_s3commit.tables.nested_types import first_within
+from airflow_s3commit.tables.formats import first_within
 
 
 @pytest.mark.parametrize(

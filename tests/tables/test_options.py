@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 
-from airflow_s3commit.tables.options import InvalidOption, TableOptions, parse_table_options
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.tables.options import TableOptions, parse_table_options
+from tests.cases import each
 
 
 def test_arguments_and_options_make_one() -> None:
@@ -20,7 +22,7 @@ def test_arguments_and_options_make_one() -> None:
     assert parse_table_options({}) == TableOptions()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "says"),
     [
         ({"header": "true"}, "header is one of csv; the files' format is parquet"),

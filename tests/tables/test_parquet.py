@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_s3commit.tables.formats import FORMATS
+from airflow_s3commit.tables.formats import FORMATS, SparkFooter
 from airflow_s3commit.tables.parquet import DictionaryChoice, ParquetEncoder, ParquetForm, dictionary_columns
-from airflow_s3commit.tables.spark_footer import SparkFooter
 
 if TYPE_CHECKING:
     from pathlib import Path

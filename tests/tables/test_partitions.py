@@ -20,6 +20,7 @@ from airflow_s3commit.tables.partitions import (
     escape,
     resolve_columns,
 )
+from tests.cases import each
 
 # As Spark 4.3's ExternalCatalogUtils.escapePathName answered for every character below 300.
 ESCAPED_BY_SPARK = {
@@ -43,7 +44,7 @@ def test_exactly_the_characters_that_spark_escapes_are_escaped() -> None:
     assert escape("a:b/\x7fé😀 }") == "a%3Ab%2F%7Fé😀 }"
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value", "rendered"),
     [
         (pa.string(), "a=b", "a%3Db"),

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.tables.partitions import NULL_DIRECTORY
 from tests.protocol.building import OURS

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_s3commit.tables.forms import form_of
 from airflow_s3commit.tables.options import parse_table_options
+from airflow_s3commit.tables.write import form_of
+from tests.cases import each
 
 TEXTS = [
     "plain", "", None, "a,b", 'q"uote', '"start', "back\\slash", '\\"', "new\nline", "cr\rx", " lead",
@@ -89,8 +90,8 @@ def test_json_nests() -> None:
     assert kept == '{"a":[],"s s":{"x":null,"z.z":[]}}\n{"a":null,"s s":null}\n'
 
 
-@pytest.mark.parametrize("format_", ["csv", "json"])
-@pytest.mark.parametrize(
+@each("format_", ["csv", "json"])
+@each(
     ("value", "kind", "expected"),
     [
         (1.0, pa.float64(), "1.0"),

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow_s3commit.demo.airflow_api import AirflowApi, ApiError
-from airflow_s3commit.demo.airflow_home import AirflowHome
-from airflow_s3commit.demo.leash import _descendants, _kill
-from airflow_s3commit.demo.programs import Program, ProgramFailed
+from airflow_s3commit.testing import ProgramFailed
+from airflow_s3commit.testing.leash import _descendants, _kill
+from airflow_s3commit.testing.programs import Program
+from dev.airflow_api import AirflowApi, ApiError
+from dev.airflow_home import AirflowHome
 
 #: What makes an Airflow quick to notice that something died.
 QUICK = {
@@ -46,7 +47,7 @@ if "scheduler" in sys.argv:
     import boto3
 
     import airflow_s3commit.protocol.job
-    import airflow_s3commit.store.s3
+    import airflow_s3commit.store.s3.store
     import airflow_s3commit.xcom
     import tests.integration.airflow_live.row_dag
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit.demo import airflow_api, airflow_home
-from airflow_s3commit.demo.java import java_home
-from airflow_s3commit.demo.postgres import PostgresServer
-from airflow_s3commit.demo.seaweed import SeaweedServer
-from airflow_s3commit.demo.stack import _connections, _spark
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import S3Store
+from airflow_s3commit.testing import S3Server
+from airflow_s3commit.testing.java import java_home
+from dev import airflow_api, airflow_home
+from dev.demo.servers import _connections, _spark
+from dev.stack.postgres import available, postgres
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES
 from tests.integration.airflow_live.cluster_rows import CLUSTER_STORIES
@@ -57,7 +57,7 @@ def _is_of_a_story(item: pytest.Item) -> bool:
 def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Iterator[Stage]:
     """Run the whole of it, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
-    with _patience(), SeaweedServer(home / "s3") as server, _database(home) as url:
+    with _patience(), S3Server(home / "s3") as server, _database(home) as url:
         environment = {
             **_connections(server),
             **_spark(home / "spark", java_home(home / "java")),
@@ -86,7 +86,7 @@ def played(stage: Stage, asked_for: list[str]) -> Played:
     return Played(failures, {name: run.left() for name, run in runs.items()})
 
 
-def _cluster(home: Path, server: SeaweedServer, environment: dict[str, str]) -> Cluster:
+def _cluster(home: Path, server: S3Server, environment: dict[str, str]) -> Cluster:
     """Return a cluster that has room for three drivers and their executors, which have keys of their own."""
     own = {
         "AWS_ACCESS_KEY_ID": server.access_key,
@@ -130,8 +130,8 @@ def _patience() -> Iterator[None]:
 @contextmanager
 def _database(home: Path) -> Iterator[str]:
     """Run PostgreSQL if this machine has it, and return where; else say where an SQLite is to be."""
-    if not PostgresServer.available() or os.environ.get(NO_POSTGRES):
+    if not available() or os.environ.get(NO_POSTGRES):
         yield f"sqlite:///{home / 'airflow.db'}"
         return
-    with PostgresServer(home / "postgres.log") as server:
-        yield server.url()
+    with postgres(home / "postgres") as url:
+        yield url

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 
-from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
+from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.task_group import s3_commit_task_group
 from tests.integration.airflow_live.stages import noting
 

@@ -19,11 +19,9 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from airflow_s3commit.demo.airflow_api import ApiError
-from airflow_s3commit.protocol.destination import Destination, is_hidden
-from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.records import JobOptions
-from airflow_s3commit.store.s3 import S3Store
+from airflow_s3commit import Destination, Job, JobOptions, S3Store
+from airflow_s3commit.protocol.model.destination import is_hidden
+from dev.airflow_api import ApiError
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.control import WAIT_SECONDS, Place
 from tests.spark_cluster.cluster import Cluster

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import get_current_context, task
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.operators.commit import S3CommitJobOperator
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.operators import S3CommitJobOperator
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.integration.airflow_live.control import Place
+
+T = TypeVar("T")
 
 DAY = "2013-01-01"
 
@@ -120,10 +124,9 @@ class HeldCommit(S3CommitJobOperator):
     def opened_job(self) -> Any:
         """Open the job through a store that is held before the manifest is written."""
         if self.held_at == "manifest" and self._first_try():
-            from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
-            from airflow_s3commit.protocol.records import JobReference  # noqa: PLC0415
+            from airflow_s3commit import Job, JobReference  # noqa: PLC0415
 
-            return Job.at(_HeldStore(self.hook.store, self._hold), JobReference.from_dict(self.job))  # type: ignore[arg-type]
+            return Job.at(_HeldStore(self.hook.store, self._hold), JobReference.from_dict(self.job))
         return super().opened_job()
 
     def report_progress(self, progress: Any) -> None:
@@ -139,16 +142,14 @@ class HeldCommit(S3CommitJobOperator):
         place_of(get_current_context()).hold("commit", 1)
 
 
-class _HeldStore:
+class _HeldStore(ForwardingStore):
     """A store whose caller is held when it is about to write the manifest."""
 
-    def __init__(self, inner: Any, hold: Callable[[], None]) -> None:
-        self._inner, self._hold = inner, hold
+    def __init__(self, inner: ObjectStore, hold: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._hold = hold
 
-    def __getattr__(self, verb: str) -> Any:
-        return getattr(self._inner, verb)
-
-    def put(self, bucket: str, key: str, *args: Any, **kwargs: Any) -> Any:
-        if "/manifests/" in key:
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
+        if verb == "put" and "/manifests/" in key:
             self._hold()
-        return self._inner.put(bucket, key, *args, **kwargs)
+        return super().forward(verb, bucket, key, make)

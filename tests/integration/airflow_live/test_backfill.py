@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit.protocol.destination import Destination
+from airflow_s3commit import Destination
 from tests.integration.airflow_live.control import Place
 from tests.integration.airflow_live.scenario import OVER, Left, Run, Stage, Story, look, play
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators import S3CommitSetupOperator
 
 for dag_id in ("left_open", "left_open_too"):
     with DAG(dag_id, schedule=None):

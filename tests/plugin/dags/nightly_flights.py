@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from airflow.sdk import dag, task
 
-from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators import S3CommitJobOperator, S3CommitSetupOperator
 from airflow_s3commit.params import conflict_mode_param
 
 
 @task
 def write(job: dict[str, str]) -> None:
     """Write a day as two tasks of a stage."""
-    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
+    from airflow_s3commit.hooks import S3CommitHook  # noqa: PLC0415
 
     opened, committed = S3CommitHook("lake").job(job), []
     for number in range(2):

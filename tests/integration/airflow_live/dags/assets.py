@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
 
-from airflow_s3commit.hooks.s3_commit import S3CommitHook
-from airflow_s3commit.triggers.success_manifest import S3SuccessManifestEventTrigger
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.triggers import S3SuccessManifestEventTrigger
 from tests.integration.airflow_live.row_dag import group, row
 from tests.integration.airflow_live.stages import DAY
 

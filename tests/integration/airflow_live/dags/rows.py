@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow_s3commit.operators.abort import S3CommitAbortOperator
-from airflow_s3commit.operators.resolve import S3CommitResolveConflictsOperator
-from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators import (
+    S3CommitAbortOperator,
+    S3CommitResolveConflictsOperator,
+    S3CommitSetupOperator,
+)
 from airflow_s3commit.retry_policy import commit_retry_policy
-from airflow_s3commit.sensors.success_manifest import S3SuccessManifestSensor
+from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
 from tests.integration.airflow_live.stages import DAY, HeldCommit, noting, write

@@ -1,0 +1,101 @@
+"""The program under Airflow's command line: the same commands, with the store of an Airflow connection."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.store_options import Connection, StoreProvider
+from airflow_s3commit.exceptions import StoreRejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook
+    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.store.base import ObjectStore
+
+
+def run(args: argparse.Namespace) -> NoReturn:
+    """Run one command and exit with its code.
+
+    Args:
+        args: What Airflow's parser made of the command line: the subcommand, ``aws_conn_id``, ``destination``
+            and the program's own ``words``.
+
+    """
+    conn_id, words = _connection_among(list(args.words))
+    conn_id = conn_id or args.aws_conn_id or _default_connection()
+    # Connections are in the metadata database, which Airflow opens to its servers and commands only.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    provider = StoreProvider(
+        ("airflow", "s3commit"), ("--aws-conn-id", conn_id), lambda asked: _open(conn_id, asked), _signer
+    )
+    program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=provider)
+    raise AssertionError("the program exits by itself")
+
+
+def _connection_among(words: list[str]) -> tuple[str | None, list[str]]:
+    """Take the option out of the words behind the destination, where Airflow's parser leaves it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--aws-conn-id")
+    found, rest = parser.parse_known_args(words)
+    return found.aws_conn_id, rest
+
+
+def _default_connection() -> str:
+    from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415 - Airflow is not always there
+
+    return DEFAULT_CONNECTION
+
+
+def _open(conn_id: str, asked: Connection) -> ObjectStore:
+    """Return the store of an Airflow connection.
+
+    Raises:
+        StoreRejected: There is no such connection, or the command line names another store.
+
+    """
+    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415 - Airflow is not always there
+
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
+
+    config = asked.config
+    if config.endpoint_url or config.profile or config.path_style is not None:
+        raise StoreRejected(
+            f"the Airflow connection {conn_id} says where the store is: leave --endpoint-url, --profile and "
+            "--path-style out, or use s3commit without Airflow"
+        )
+    hook = S3CommitHook(
+        conn_id, region_name=config.region, verify=config.verify, retry_deadline=asked.patience
+    )
+    try:
+        _quietly(lambda: _connect(hook))
+    except AirflowNotFoundException as error:
+        raise StoreRejected(
+            f"Airflow has no connection {conn_id!r}: add it, or name another with --aws-conn-id"
+        ) from error
+    return hook.store
+
+
+def _signer() -> Signer | None:
+    from airflow_s3commit.hooks.s3_commit import configured_signer  # noqa: PLC0415 - Airflow is not always there
+
+    found: list[Signer | None] = []
+    _quietly(lambda: found.append(configured_signer()))
+    return found[0]
+
+
+def _connect(hook: S3CommitHook) -> None:
+    # By itself the hook goes on without a connection, with whatever credentials this machine has.
+    hook.get_connection(str(hook.aws_conn_id))
+    _ = hook.store
+
+
+def _quietly(step: Callable[[], None]) -> None:
+    """Take a step without Airflow's log: it goes to the standard output, which is the command's own."""
+    from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415 - Airflow is not always there
+
+    suppress_logs_and_warning(lambda _: step())(argparse.Namespace(verbose=False))

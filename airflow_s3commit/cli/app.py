@@ -1,0 +1,122 @@
+"""The program ``s3commit``: its commands, and the exit code of everything that can end one."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from airflow_s3commit import __version__
+from airflow_s3commit.cli.adopt import adopt
+from airflow_s3commit.cli.doctor import doctor
+from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
+from airflow_s3commit.cli.jobs import jobs, show
+from airflow_s3commit.cli.lifecycle import abort, commit, recover
+from airflow_s3commit.cli.manifest import manifest
+from airflow_s3commit.cli.output import Output
+from airflow_s3commit.cli.pending import pending
+from airflow_s3commit.cli.sweep import sweep
+from airflow_s3commit.cli.verify import verify
+from airflow_s3commit.present.next_steps import NextStep
+
+
+class Program(click.Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the commands in the order of the help."""
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes, then the examples."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl(EXIT_CODES_HELP)
+        super().format_epilog(ctx, formatter)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and exit with its code; see `click.Command.main`."""
+        words = list(sys.argv[1:] if args is None else args)
+
+        def run() -> Any:
+            return super(Program, self).main(words, prog_name, complete_var, standalone_mode=False, **extra)
+
+        if not standalone_mode:
+            return run()
+        sys.exit(_ended(run, Output(as_json="--json" in words, debug="--debug" in words)))
+
+
+def _ended(run: Callable[[], Any], output: Output) -> int:
+    """Run a command and return its exit code, whatever happens in it."""
+    try:
+        return int(run() or ExitCode.OK)
+    except click.ClickException as error:
+        return _misused(error, output)
+    except click.Abort:
+        failure = {"type": "Interrupted", "outcome": "outcome_unknown"}
+        failure["message"] = "interrupted; every command may be run again"
+        return output.failure(failure, ExitCode.INTERRUPTED)
+    except Exception as error:
+        return _bug(error, output)
+
+
+def _misused(error: click.ClickException, output: Output) -> ExitCode:
+    if not output.as_json:
+        error.show()
+        return ExitCode.USAGE
+    failure = {"type": "UsageError", "outcome": "usage", "message": error.format_message()}
+    return output.failure(failure, ExitCode.USAGE)
+
+
+def _bug(error: Exception, output: Output) -> ExitCode:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    failure = {
+        "type": type(error).__name__,
+        "outcome": "outcome_unknown",
+        "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
+    }
+    steps = [NextStep("run it again with --debug, and report what it says")]
+    return output.failure(failure, ExitCode.INTERNAL, steps, error)
+
+
+@click.group(
+    name="s3commit",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Examples:
+  s3commit jobs s3://lake/flights/                  which jobs are under way
+  s3commit show s3://lake/flights/ JOB              one of them in detail, and what to do next
+  s3commit recover s3://lake/flights/ JOB           finish what a dead process left
+  s3commit sweep s3://lake/flights/ --older-than 7d what may be cleaned up; --apply does it
+  s3commit doctor s3://lake/flights/                does this bucket do what jobs need?
+
+Credentials are taken from where boto3 takes them: the environment, a profile, the machine's role.
+""",
+)
+@click.version_option(__version__, prog_name="s3commit", message="%(prog)s %(version)s")
+def program() -> None:
+    """Look at zero-rename S3 commits, finish them, and clean up after them.
+
+    A job writes pending multipart uploads below a destination, and one commit makes them all visible. Its
+    records are on the store, so every command works from any machine, and every one may be run again.
+    """
+
+
+def main() -> NoReturn:
+    """Run the program named ``s3commit``."""
+    program.main(prog_name="s3commit")
+    raise AssertionError("the program exits by itself")
+
+
+for _command in (jobs, show, pending, commit, abort, recover, sweep, verify, adopt, manifest, doctor):
+    program.add_command(_command)

@@ -1,0 +1,121 @@
+"""Doctor: checks whether a bucket, with these credentials, does what jobs need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import click
+
+from airflow_s3commit._format import several
+from airflow_s3commit.cli.command import Session, store_command
+from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.report import BLANK, Facts, Line, View
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
+from airflow_s3commit.protocol.doctor.object_options import object_probes
+from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule
+from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
+
+_MARKS = {
+    "ok": ("ok      ", "green"),
+    "warning": ("warning ", "yellow"),
+    "failed": ("FAILED  ", "bold red"),
+    "skipped": ("skipped ", "dim"),
+}
+
+
+@store_command(
+    "doctor",
+    summary="Does this bucket do what jobs need? Policies to paste.",
+    examples="""
+    s3commit doctor s3://lake/flights/
+    s3commit doctor s3://lake/flights/ --policy > policy.json
+    s3commit doctor s3://lake/flights/ --object-option sse=aws:kms --object-option tags.team=flights
+    s3commit doctor s3://lake/flights/ --lifecycle --days 14
+    s3commit doctor s3://lake/flights/ --json | jq '.checks[] | select(.verdict == "failed")'
+    """,
+)
+@click.option(
+    "--policy", is_flag=True, help="Print the IAM policy that a pipeline's role needs, and check nothing."
+)
+@click.option(
+    "--lifecycle", is_flag=True, help="Print a lifecycle rule for incomplete uploads, and check nothing."
+)
+@click.option(
+    "--days",
+    type=click.IntRange(min=1),
+    default=DEFAULT_DAYS,
+    show_default=True,
+    help="With --lifecycle: after how many days; longer than any job takes.",
+)
+@click.option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
+def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
+    """Try at a destination what jobs do there, and report what is wrong and how to fix it.
+
+    It creates small hidden objects and uploads below DEST/_s3commit/ (and in --staging), and removes all of
+    them. Each --object-option is tried with an upload, whose object is checked. Exit code 1 if a check
+    failed; warnings don't count.
+    """
+    if policy or lifecycle:
+        return _to_paste(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
+    if kms_key is not None:
+        raise click.UsageError("--kms-key goes with --policy")
+    asked = session.connection.object_options
+    total = len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES)
+    total += len(list(object_probes(asked)))
+    begun = count()
+    with session.output.working("checking the bucket", total) as step:
+        diagnosis = examine(
+            session.store, session.destination, session.staging_root, object_options=asked,
+            progress=lambda _: step(next(begun)),
+        )  # fmt: skip
+    return session.output.result(diagnosis.to_dict(), *_views(diagnosis), ok=diagnosis.healthy)
+
+
+def _to_paste(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
+    documents = {}
+    if policy:
+        documents["policy"] = iam_policy(
+            session.destination, session.staging_root, kms_key=kms_key, partition=_partition(session),
+            object_options=session.connection.object_options,
+        )  # fmt: skip
+    if lifecycle:
+        documents["lifecycle"] = lifecycle_rule(session.destination, days)
+        session.output.note(
+            "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: add this to them",
+            "yellow",
+        )
+    if session.output.as_json:
+        return session.output.result(documents)
+    for document in documents.values():
+        session.output.raw(json.dumps(document, indent=2))
+    return ExitCode.OK
+
+
+def _partition(session: Session) -> str:
+    region = session.connection.config.region or ""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _views(diagnosis: Diagnosis) -> Iterator[View]:
+    places = dict.fromkeys(check.place for check in diagnosis.checks)
+    for place in places:
+        if len(places) > 1:
+            yield Line(place, "bold")
+        yield Facts([(check.name, _finding(check)) for check in diagnosis.checks if check.place == place])
+    warnings = several(diagnosis.count("warning"), "warning")
+    yield BLANK
+    if diagnosis.healthy:
+        yield Line(f"fit for jobs, with {warnings}", "green")
+    else:
+        failures = several(diagnosis.count("failed"), "check")
+        yield Line(f"NOT fit for jobs: {failures} failed, {warnings}", "bold red")
+
+
+def _finding(check: Check) -> list[Line]:
+    label, style = _MARKS[check.verdict]
+    remedy = [] if check.remedy is None else [Line(f"remedy: {check.remedy}", "italic")]
+    return [Line(check.says, style, label), *remedy]

@@ -1,0 +1,230 @@
+"""The options that lead a command to its store.
+
+Credentials are not among them, because other users of the machine can read a command line. They come from
+where boto3 takes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from airflow_s3commit.exceptions import InvalidOption, S3CommitError, StoreUnsuitable
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.tables.option_values import FLAGS
+
+#: The environment variable with the keys that records are signed with.
+SIGNING_KEY = "S3COMMIT_SIGNING_KEY"
+
+#: Seconds for which a request is retried by default.
+DEFAULT_PATIENCE = 30.0
+
+
+class SectionedOption(click.Option):
+    """An option that the help lists under a heading of its own."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the store, as the options say.
+
+    Attributes:
+        config: The store's address, and whose credentials to use.
+        patience: Seconds for which a request is retried.
+        object_options: How the store keeps the objects that a command writes.
+
+    """
+
+    config: S3Config
+    patience: float = DEFAULT_PATIENCE
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
+
+    @classmethod
+    def taken_from(cls, values: dict[str, Any]) -> Connection:
+        """Return the connection of a command's option values, and remove them from there.
+
+        Raises:
+            click.UsageError: The endpoint is not a URL, or contains a user name or password.
+
+        """
+        endpoint = values.pop("endpoint_url")
+        verify_ssl, bundle = values.pop("verify_ssl"), values.pop("ca_bundle")
+        patience = values.pop("patience")
+        object_options = as_object_options(values.pop("object_options"))
+        if not verify_ssl and bundle is not None:
+            raise click.UsageError("--no-verify-ssl and --ca-bundle contradict each other")
+        try:
+            config = S3Config(
+                endpoint_url=endpoint,
+                region=values.pop("region"),
+                profile=values.pop("profile"),
+                verify=False if not verify_ssl else bundle,
+                path_style=values.pop("path_style"),
+            )
+        except StoreUnsuitable as error:
+            raise click.BadParameter(str(error), param_hint="--endpoint-url") from error
+        return cls(config, patience, object_options)
+
+    def arguments(self) -> list[str]:
+        """Return the options that lead another command to the same store."""
+        config = self.config
+        words: list[str] = []
+        for name, value in (
+            ("--endpoint-url", config.endpoint_url),
+            ("--region", config.region),
+            ("--profile", config.profile),
+            ("--ca-bundle", config.verify if isinstance(config.verify, str) else None),
+        ):
+            if value is not None:
+                words += [name, value]
+        if config.verify is False:
+            words.append("--no-verify-ssl")
+        if config.path_style is not None:
+            words.append("--path-style" if config.path_style else "--virtual-hosted")
+        for text in object_option_texts(self.object_options):
+            words += ["--object-option", text]
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProvider:
+    """Where commands get their store and signing keys; the context object of the program.
+
+    Attributes:
+        program: The words that start the program, for the command lines that it suggests.
+        arguments: The options that such a command line ends with, to reach the same store.
+        open: Opens the store of a connection.
+        signer: Returns the signer of jobs' records; None if they are not signed.
+
+    """
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    open: Callable[[Connection], ObjectStore]
+    signer: Callable[[], Signer | None]
+
+
+def own_provider() -> StoreProvider:
+    """Return the provider of ``s3commit`` itself: the options and the environment."""
+    return StoreProvider(("s3commit",), (), open_store, environment_signer)
+
+
+def open_store(connection: Connection) -> ObjectStore:
+    """Return the store; sends no request.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is not usable.
+
+    """
+    return S3Store.connect(connection.config, retry=RetryPolicy(deadline=connection.patience))
+
+
+def environment_signer() -> Signer | None:
+    """Return the signer with the keys in ``S3COMMIT_SIGNING_KEY``; None without the variable.
+
+    Raises:
+        InvalidOption: A key has less than 32 bytes.
+
+    """
+    text = os.environ.get(SIGNING_KEY)
+    if text is None:
+        return None
+    try:
+        return HmacSigner.of_text(text)
+    except InvalidOption as error:
+        raise InvalidOption(f"{SIGNING_KEY}: {error}") from None
+
+
+def options() -> list[click.Option]:
+    """Return the options that `Connection.taken_from` reads."""
+    return [
+        _option(
+            "--endpoint-url",
+            metavar="URL",
+            help="The store's address. Default: AWS_ENDPOINT_URL_S3, the profile, or AWS.",
+        ),
+        _option("--region", help="The bucket's region. Default: AWS_DEFAULT_REGION or the profile."),
+        _option("--profile", help="A profile of the AWS configuration files. Default: AWS_PROFILE."),
+        _option(
+            "--path-style/--virtual-hosted",
+            "path_style",
+            default=None,
+            help="Ask for endpoint/bucket/key or bucket.endpoint/key. Default: virtual on AWS only.",
+        ),
+        _option(
+            "--verify-ssl/--no-verify-ssl",
+            "verify_ssl",
+            default=True,
+            help="Whether to check the store's certificate. Default: yes.",
+        ),
+        _option(
+            "--ca-bundle",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            callback=lambda _ctx, _param, path: str(path) if path is not None else None,
+            help="A file with the authorities to trust.",
+        ),
+        _option(
+            "--patience",
+            type=float,
+            default=DEFAULT_PATIENCE,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long a request without an answer is retried.",
+        ),
+        _option(
+            "--object-option",
+            "object_options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="How the store keeps what this command writes, unless the job says so: sse=aws:kms, "
+            "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
+        ),
+    ]
+
+
+def _option(*names: str, **settings: Any) -> click.Option:
+    return SectionedOption(names, section="Store", **settings)
+
+
+def as_object_options(texts: Iterable[str]) -> ObjectOptions:
+    """Parse object options such as ``sse=aws:kms``, ``tags.team=flights`` or ``headers.expires=…``."""
+    fields: dict[str, Any] = {}
+    groups: dict[str, dict[str, str]] = {}
+    try:
+        for text in texts:
+            name, _, value = text.partition("=")
+            group, dot, entry = name.partition(".")
+            if dot:
+                groups.setdefault(group, {})[entry] = value
+            elif name == "sse_bucket_key":
+                fields[name] = FLAGS.get(value.lower(), value)
+            else:
+                fields[name] = value
+        return ObjectOptions.from_dict(fields | groups)
+    except S3CommitError as error:
+        raise click.BadParameter(str(error), param_hint="--object-option") from error
+
+
+def object_option_texts(options: ObjectOptions) -> Iterator[str]:
+    """Yield the texts that `as_object_options` parses into these options."""
+    for name, value in msgspec.to_builtins(options).items():
+        if isinstance(value, dict):
+            yield from (f"{name}.{entry}={text}" for entry, text in value.items())
+        else:
+            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

@@ -1,1 +1,0 @@
-"""The Compose stack of ``docker/`` on loopback, without Docker: ``make stack``."""

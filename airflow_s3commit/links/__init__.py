@@ -1,3 +1,0 @@
-"""Links from a task in Airflow's UI to what it left on S3."""
-
-from __future__ import annotations

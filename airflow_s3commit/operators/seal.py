@@ -1,0 +1,112 @@
+"""Sealing a job, which fixes the stage attempts that count, and planning its commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_s3commit.links import PendingsetsLink
+from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from airflow.sdk import BaseOperatorLink, Context
+
+    from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.xcom import JsonObject
+
+
+class SealingOperator(CommitStepOperator):
+    """A step that seals the job with the stages that count.
+
+    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed, which is
+        how stages of other engines are found. (templated)
+    """
+
+    template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
+    operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
+
+    def __init__(self, *, stages: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stages = stages
+        self.seal_uri: str | None = None
+        self.endpoint_url: str | None = None
+
+    def seal(self, job: Job) -> SealReference:
+        """Seal the job. A job sealed with the same stages is not changed.
+
+        :param job: The job.
+        :raises AirflowFailException: ``stages`` is not the XComs of stage tasks of this job.
+        """
+        from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
+            fetched,
+            seal_etags_of,
+            stages_of,
+        )
+
+        try:
+            told = fetched(self.stages)
+            stages, etags = stages_of(told, job.reference.job_id), seal_etags_of(told)
+        except ValueError as error:
+            raise AirflowFailException(f"Task {self.task_id}: {error}") from error
+        sealed = job.seal(stages, etags=etags)
+        self.seal_uri, self.endpoint_url = sealed.location, self.hook.address.endpoint_url
+        self.log.info(
+            "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
+            job.reference.job_id,
+            sealed.counts.files,
+            sealed.counts.bytes,
+            "unknown" if sealed.counts.rows is None else sealed.counts.rows,
+            len(sealed.partitions),
+        )
+        return sealed
+
+
+class S3CommitCollectOperator(SealingOperator):
+    """Finds and verifies the stages' seals, and seals the job. Returns the location of the seal.
+
+    After it, no stage can be added to the job. `S3CommitResolveConflictsOperator` seals the job too; use this
+    operator to put a check of your own in between. It may be retried.
+
+    :param job: The job reference. (templated)
+    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
+        (templated)
+    """
+
+    ui_color = "#e8f0f7"
+
+    def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
+        """Seal the job."""
+        with refusals_are_final():
+            return self.seal(self.opened_job()).to_dict()
+
+
+class S3CommitResolveConflictsOperator(SealingOperator):
+    """Seals the job if it is not sealed, and plans its commit. Returns locations and ETags of seal and plan.
+
+    With conflict mode ``fail`` this task fails if a touched partition has data, before any output becomes
+    visible. It may be retried.
+
+    :param job: The job reference. (templated)
+    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
+        (templated)
+    """
+
+    ui_color = "#e8f0f7"
+
+    def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
+        """Seal and plan."""
+        with refusals_are_final():
+            job = self.opened_job()
+            sealed = self.seal(job)
+            plan = job.plan()
+        self.log.info(
+            "The commit will replace %d objects (%d bytes) in %d partitions",
+            plan.objects,
+            plan.bytes,
+            plan.partitions,
+        )
+        return {"seal": sealed.to_dict(), "plan": plan.to_dict()}

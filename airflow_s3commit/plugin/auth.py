@@ -1,0 +1,334 @@
+"""Who may see and end a job: rights to its DAG run, and forms that only this page can have shown.
+
+A job's record names the DAG run that set it up. That is a claim, which Airflow's database confirms or not.
+
+Airflow's session is a cookie, which a browser adds to every request. ``SameSite=Lax`` keeps it off other
+sites' forms, but not off those of a neighbour below the same domain. So a form carries a token that is
+signed with the API server's key for this user, this step and this job, and expires after an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from airflow.api_fastapi.auth.managers.models.batch_apis import IsAuthorizedDagRequest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.models.dag import DagModel
+from airflow.models.log import Log
+from airflow.models.xcom import XComModel
+from airflow.state import TaskScope, get_state_backend
+from airflow.utils.session import create_session
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+from sqlalchemy import select
+
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+)
+from airflow_s3commit.operators.setup import REMEMBERED_JOBS
+from airflow_s3commit.protocol.model.job import JobReference
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import BaseAuthManager
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+    from airflow_s3commit.protocol.inspect.jobs import JobSummary
+
+_Method: TypeAlias = Literal["GET", "PUT"]
+
+#: A DAG that cannot exist, because no DAG's id has a colon: a right to it is a right to DAGs in general.
+#: Without an id, auth managers answer whether the user may list DAGs, for which a right to one DAG is enough.
+_NO_DAG: Final = "s3commit:no-dag"
+
+
+class Access:
+    """What one user may see and do, by Airflow's auth manager, which is asked once for each DAG.
+
+    A job whose DAG Airflow does not know needs the right to all DAGs.
+
+    Args:
+        manager: Airflow's auth manager.
+        user: The user.
+        metadata: Airflow's database.
+
+    """
+
+    def __init__(self, manager: BaseAuthManager[BaseUser], user: BaseUser, metadata: Metadata) -> None:
+        self._manager = manager
+        self._user = user
+        self._metadata = metadata
+        self._teams: dict[str, str | None] = {}
+        self._unknown: set[str] = set()
+        self._dags: dict[tuple[_Method, str], bool] = {}
+        self._all: dict[_Method, bool] = {}
+
+    def expect(self, contexts: Iterable[Mapping[str, str]]) -> None:
+        """Ask in one request whether the user may read the runs that several jobs' contexts name.
+
+        Only saves requests to an auth manager that is a service: `may_read` answers the same without it.
+        """
+        known = {origin.dag_id for origin in self._known(contexts)}
+        asked = sorted(dag_id for dag_id in known if ("GET", dag_id) not in self._dags)
+        requests = [
+            IsAuthorizedDagRequest(
+                method="GET", access_entity=DagAccessEntity.RUN, details=self._details(dag_id)
+            )
+            for dag_id in asked
+        ]
+        # There is one answer for all of them: after a no, each DAG is asked for when it is needed.
+        if requests and self._manager.batch_is_authorized_dag(requests, user=self._user):
+            self._dags.update({("GET", dag_id): True for dag_id in asked})
+
+    def may_read(self, context: Mapping[str, str]) -> bool:
+        """Return whether the user may read the run that a job's context names."""
+        origin = self.origin(context)
+        return self._may_all("GET") if origin is None else self._may("GET", origin.dag_id)
+
+    def origin(self, context: Mapping[str, str]) -> Origin | None:
+        """Return the run that a job's context names; None if Airflow knows no such DAG."""
+        return next(iter(self._known([context])), None)
+
+    def why_not_end(self, job: JobSummary, destination: str) -> str | None:
+        """Return why the user may not end a job, in words; None if they may.
+
+        The run that a job's record names is not enough: the tasks of that run must have recorded this
+        very job in Airflow.
+
+        Args:
+            job: The job.
+            destination: URI of the destination whose page shows it.
+
+        """
+        origin = self.origin(job.context)
+        if origin is None:
+            if self._may_all("PUT"):
+                return None
+            return "It names no DAG that Airflow knows: ending it takes the right to edit all DAGs."
+        if not self._may("PUT", origin.dag_id):
+            return f"Ending it takes the right to edit the runs of the DAG {origin.dag_id}."
+        if job.staging is not None:
+            job_itself = JobReference(job_id=job.job_id, destination=destination, staging=job.staging)
+            if job_itself in self._metadata.jobs_of(origin):
+                return None
+        if self._may_all("PUT"):
+            return None
+        return (
+            f"Its record names the run {origin.run_id or '(none)'} of the DAG {origin.dag_id}, but Airflow"
+            " does not know that this run set up this job here: ending it takes the right to edit all DAGs."
+        )
+
+    def _known(self, contexts: Iterable[Mapping[str, str]]) -> list[Origin]:
+        origins = [origin for context in contexts if (origin := Origin.of(context)) is not None]
+        new = {origin.dag_id for origin in origins} - self._teams.keys() - self._unknown
+        if new:
+            self._teams.update(self._metadata.teams_of(new))
+            self._unknown |= new - self._teams.keys()
+        return [origin for origin in origins if origin.dag_id in self._teams]
+
+    def _may(self, method: _Method, dag_id: str) -> bool:
+        asked = (method, dag_id)
+        if asked not in self._dags:
+            self._dags[asked] = self._ask(method, self._details(dag_id))
+        return self._dags[asked]
+
+    def _may_all(self, method: _Method) -> bool:
+        """Return whether the user has a right to all DAGs: to DAGs in general, and to each one by its id."""
+        if method not in self._all:
+            self._all[method] = self._ask(method, DagDetails(id=_NO_DAG)) and (
+                self._manager.get_authorized_dag_ids(user=self._user, method=method)
+                >= self._metadata.all_dag_ids()
+            )
+        return self._all[method]
+
+    def _ask(self, method: _Method, details: DagDetails) -> bool:
+        return self._manager.is_authorized_dag(
+            method=method, access_entity=DagAccessEntity.RUN, details=details, user=self._user
+        )
+
+    def _details(self, dag_id: str) -> DagDetails:
+        return DagDetails(id=dag_id, team_name=self._teams[dag_id])
+
+
+#: Seconds for which a form is valid.
+FORM_SECONDS: Final = 3600
+
+_SALT = "airflow-s3commit.form"
+
+
+class FormTokens:
+    """Signs and checks the tokens of forms.
+
+    Args:
+        secret: The key that all API servers of an Airflow share.
+
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._serializer = URLSafeTimedSerializer(secret, salt=_SALT)
+
+    def sign(self, user: str, step: str, destination: str, job_id: str) -> str:
+        """Return the token of a form that this user is shown."""
+        return self._serializer.dumps([user, step, destination, job_id])
+
+    def holds(self, token: str, user: str, step: str, destination: str, job_id: str) -> bool:
+        """Return whether a token was signed for exactly this within the last hour."""
+        try:
+            signed = self._serializer.loads(token, max_age=FORM_SECONDS)
+        except BadSignature:
+            return False
+        return bool(signed == [user, step, destination, job_id])
+
+
+def comes_from_here(headers: Mapping[str, str], base_url: str) -> bool:
+    """Return whether a request was sent by a page of this server.
+
+    Args:
+        headers: The request's headers.
+        base_url: Airflow's configured base URL; behind a proxy the request's host differs from it.
+
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = urlsplit(headers.get("origin", "")).netloc
+    return bool(origin) and origin in {headers.get("host", ""), urlsplit(base_url).netloc}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The task that set a job up, as the job's record claims; with ids that Airflow accepts as such.
+
+    Attributes:
+        dag_id: The DAG.
+        run_id: Its run; None if the record names none.
+        task_id: The task that set the job up; None likewise.
+        map_index: Which instance of a mapped task; -1 for one that is not mapped.
+
+    """
+
+    dag_id: str
+    run_id: str | None = None
+    task_id: str | None = None
+    map_index: int = -1
+
+    @classmethod
+    def of(cls, context: Mapping[str, str]) -> Origin | None:
+        """Return the origin that a job's context names; None if it names no valid DAG id."""
+        dag_id, run_id = context.get("dag_id", ""), context.get("run_id", "")
+        task_id, map_index = context.get("task_id", ""), context.get("map_index", "")
+        if not _is_id(dag_id) or not _ID.fullmatch(dag_id):
+            return None
+        return cls(
+            dag_id,
+            run_id if _is_id(run_id) else None,
+            task_id if _is_id(task_id) and _ID.fullmatch(task_id) else None,
+            int(map_index) if re.fullmatch(r"[0-9]{1,9}", map_index) else -1,
+        )
+
+    @property
+    def url(self) -> str | None:
+        """The address of the run in Airflow's UI, below Airflow's root; None without a run."""
+        if self.run_id is None:
+            return None
+        return f"dags/{quote(self.dag_id, safe='')}/runs/{quote(self.run_id, safe='')}"
+
+
+def _is_id(text: str) -> bool:
+    # Browsers resolve "." and ".." in paths even when they are encoded. Databases reject NUL.
+    return 0 < len(text) <= _LONGEST and text.isprintable() and text not in {".", ".."}
+
+
+#: The ids of DAGs and tasks that Airflow accepts, and the length that no id may exceed.
+_ID = re.compile(r"[\w.-]+")
+
+_LONGEST = 250
+
+
+class Metadata:
+    """Airflow's metadata database: DAGs, the jobs of their runs, and the audit log."""
+
+    def teams_of(self, dag_ids: Collection[str]) -> dict[str, str | None]:
+        """Return the DAGs that Airflow knows among these, each with its team; None for no team."""
+        with create_session() as session:
+            known = session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))).all()
+            teams = DagModel.get_dag_id_to_team_name_mapping(list(known), session=session)
+        return {dag_id: teams.get(dag_id) for dag_id in known}
+
+    def all_dag_ids(self) -> set[str]:
+        """Return the ids of all DAGs that Airflow knows."""
+        with create_session() as session:
+            return set(session.scalars(select(DagModel.dag_id)))
+
+    def jobs_of(self, origin: Origin) -> list[JobReference]:
+        """Return the jobs that a run's tasks set up, each once, by what those tasks recorded in Airflow.
+
+        That is their return values (XCom) and, for a setup task, its task state, which is written before
+        the job exists and survives retries. With a task in ``origin``, only that task's are read.
+        """
+        if origin.run_id is None:
+            return []
+        given = [*self._returned(origin), *self._remembered(origin)]
+        return list(dict.fromkeys(reference for value in given for reference in _references(value)))
+
+    def write_down(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
+        """Record in Airflow's audit log that a user ended a job; ``origin`` is one that Airflow knows."""
+        with create_session() as session:
+            session.add(
+                Log(
+                    event=event,
+                    owner=owner,
+                    extra=json.dumps(dict(facts)),
+                    dag_id=origin.dag_id if origin is not None else None,
+                    run_id=origin.run_id if origin is not None else None,
+                    task_id=origin.task_id if origin is not None else None,
+                )
+            )
+
+    def _returned(self, origin: Origin) -> list[object]:
+        chosen = select(XComModel.value).where(
+            XComModel.dag_id == origin.dag_id,
+            XComModel.run_id == origin.run_id,
+            XComModel.key == "return_value",
+        )
+        if origin.task_id is not None:
+            chosen = chosen.where(
+                XComModel.task_id == origin.task_id, XComModel.map_index == origin.map_index
+            )
+        with create_session() as session:
+            return list(session.scalars(chosen.limit(_MOST)))
+
+    def _remembered(self, origin: Origin) -> list[object]:
+        if origin.run_id is None or origin.task_id is None:
+            return []
+        scope = TaskScope(origin.dag_id, origin.run_id, origin.task_id, origin.map_index)
+        found = _parsed(get_state_backend().get(scope, REMEMBERED_JOBS))
+        return list(found) if isinstance(found, list) else []
+
+
+def _references(value: object) -> Iterator[JobReference]:
+    found = _parsed(value)
+    if not isinstance(found, Mapping) or not {"job_id", "destination", "staging"} <= found.keys():
+        return
+    try:
+        yield JobReference.from_dict(found)
+    except InvalidRecord:
+        return
+
+
+def _parsed(value: object) -> object:
+    """Return the value of a JSON text; anything else as it is."""
+    if not isinstance(value, str | bytes):
+        return value
+    try:
+        parsed: object = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return parsed
+
+
+#: XComs of a run that are read.
+_MOST = 1_000

@@ -1,0 +1,1 @@
+"""Whether a store, a bucket and these credentials can carry the protocol."""

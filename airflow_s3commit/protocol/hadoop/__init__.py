@@ -1,0 +1,1 @@
+"""Jobs of Hadoop's S3A committers: their files, and what became of them."""

@@ -1,0 +1,1 @@
+"""Everything that only looks: jobs, details, timelines, previews, verification, audit."""

@@ -1,0 +1,159 @@
+"""One job seen from close by: its stages, pending uploads and lock, and what its commit would replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import Refused
+from airflow_s3commit.protocol.inspect.jobs import JobSummary, find_ending, list_jobs
+from airflow_s3commit.protocol.inspect.preview import CommitPreview, preview_commit
+from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.seals import load_stage_seal, stage_attempts
+from airflow_s3commit.protocol.metadata.state import gone
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import LockRecord
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
+from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.store.base import ObjectStore
+
+
+class StageDetails(Struct, frozen=True, kw_only=True):
+    """One stage attempt of a job.
+
+    Attributes:
+        stage: The stage.
+        attempt: Which attempt of it.
+        sealed: Whether it said which of its task attempts count.
+        counts: Whether it is part of what the job commits; None before the job is sealed.
+        tasks: Its task attempts: those that count if it is sealed, else those that committed so far.
+        output: What it wrote; None before it is sealed.
+
+    """
+
+    stage: str
+    attempt: str
+    sealed: bool
+    counts: bool | None
+    tasks: int
+    output: Counts | None = None
+
+
+class JobDetails(Struct, frozen=True, kw_only=True):
+    """Everything about one job.
+
+    Attributes:
+        summary: What a list of jobs shows.
+        stages: Its stage attempts.
+        uploads: What its records and the store say of its uploads; only for jobs not yet committed or
+            aborted.
+        preview: What its commit would do; only for jobs that are sealed or being committed.
+        lock: Seconds since it took or renewed the destination's commit lock; None if it does not hold it.
+        problems: What could not be read, and why.
+
+    """
+
+    summary: JobSummary
+    stages: list[StageDetails] = []
+    uploads: PendingReport | None = None
+    preview: CommitPreview | None = None
+    lock: float | None = None
+    problems: list[str] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | {
+            "summary": self.summary.to_dict(),
+            "uploads": self.uploads.to_dict() if self.uploads is not None else None,
+        }
+
+
+def describe_job(
+    store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
+) -> JobDetails:
+    """Look at one job from close by; nothing is changed.
+
+    Args:
+        store: The store of the destination.
+        destination: Its destination.
+        job_id: Its id.
+        staging_root: Where its records are, if not below the destination.
+
+    Raises:
+        NoSuchJob: Nothing of it is there.
+
+    """
+    context = JobContext(store, Layout.of(destination, job_id, staging_root))
+    summary = _summary(context, staging_root)
+    problems = [summary.problem] if summary.problem is not None else []
+    if summary.staging is None:
+        return JobDetails(summary=summary)
+    uploads = preview = None
+    stages: list[StageDetails] = []
+    if summary.problem is None:
+        try:
+            stages = list(_stages(context))
+            if summary.state in ("open", "sealed", "committing"):
+                uploads = verify_pending(context)
+            if summary.state in ("sealed", "committing"):
+                preview = preview_commit(context)
+        except Refused as error:
+            # Damaged, or moved on by another process while it was looked at.
+            problems.append(str(error))
+    return JobDetails(
+        summary=summary,
+        stages=stages,
+        uploads=uploads,
+        preview=preview,
+        lock=_lock_age(context),
+        problems=problems,
+    )
+
+
+def _summary(context: JobContext, staging_root: Destination | None) -> JobSummary:
+    destination = context.layout.destination
+    for summary in list_jobs(context.store, destination, staging_root):
+        if summary.job_id == context.job_id:
+            return summary
+    ended = find_ending(context.store, destination, context.layout.manifest)
+    if ended is None:
+        raise gone(context)
+    return ended
+
+
+def _stages(context: JobContext) -> Iterator[StageDetails]:
+    seal = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
+    chosen = {(s.stage, s.stage_attempt) for s in seal.record.stages} if seal is not None else None
+    for stage, attempt, sealed in sorted(stage_attempts(context)):
+        output = None
+        if sealed:
+            record = load_stage_seal(context, stage, attempt, None).record
+            tasks, output = len(record.tasks), record.counts.without_columns()
+        else:
+            prefix = context.layout.tasks(stage, attempt)
+            listed = context.store.list_objects(context.staging_bucket, prefix)
+            tasks = sum(info.key.endswith(PENDINGSET_SUFFIX) for info in listed)
+        yield StageDetails(
+            stage=stage,
+            attempt=attempt,
+            sealed=sealed,
+            counts=(stage, attempt) in chosen if chosen is not None else None,
+            tasks=tasks,
+            output=output,
+        )
+
+
+def _lock_age(context: JobContext) -> float | None:
+    try:
+        stored = records.find(context.store, context.bucket, context.layout.lock, LockRecord)
+    except Refused:
+        return None
+    if stored is None or stored.record.job_id != context.job_id:
+        return None
+    return max(stored.date - stored.modified, 0.0)

@@ -1,0 +1,418 @@
+"""List the jobs and pending uploads of a destination. Reads only."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, Status, classify
+from airflow_s3commit.protocol.inspect.staging import (
+    JobFacts,
+    StagingFolder,
+    claims_by_key,
+    claims_by_record,
+    folders_around,
+    folders_below,
+    job_facts,
+    left_by_hadoop,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.bulk import pending_parts
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.manifests import manifests_at
+from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
+from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import read_time
+from airflow_s3commit.protocol.model.codec import Plain, decode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.hadoop_pendingset import decode_pendingset, pending_bytes
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, State
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, aborted_prefix, manifests_prefix
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.ownership import check_ending
+from airflow_s3commit.protocol.model.pendingset import PendingSet
+from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore, Upload
+
+#: Maximum number of a Hadoop job's uploads to check singly.
+_MOST_ASKED = 1_000
+
+
+#: Seconds without activity after which a job of Hadoop counts as dead.
+_ALIVE_SECONDS = 900.0
+
+
+class JobSummary(Struct, frozen=True, kw_only=True):
+    """One job, as its records show it.
+
+    Attributes:
+        job_id: Its id.
+        destination: URI of its destination; None if only its staging is left.
+        staging: URI of its staging; None for a job that is committed and cleaned up.
+        state: Its state; None if its setup did not finish, or only leftovers exist.
+        since: Time of that state, in milliseconds by the clock of ``owner``, for people.
+        owner: Host and process that wrote the state.
+        reason: Why it was aborted; for a job of Hadoop, the reason for its status.
+        hadoop: Status of a job of Hadoop's S3A committers; None for ours.
+        options: Its options.
+        context: The orchestrator's facts about it.
+        age: Seconds since its state was written, by the store's clock; None if unknown.
+        silent: Seconds since the last write to its staging, by the store's clock.
+        output: Totals of its seal or, before it is sealed, of its pendingsets.
+        manifest: Its manifest, if it is committed.
+        problem: Why a record of it cannot be read.
+
+    """
+
+    job_id: str
+    destination: str | None
+    staging: str | None
+    state: State | None
+    since: int | None = None
+    owner: str | None = None
+    reason: str | None = None
+    hadoop: Status | None = None
+    options: JobOptions | None = None
+    context: dict[str, str] = {}
+    age: float | None = None
+    silent: float | None = None
+    output: Counts = Counts()
+    manifest: ManifestRecord | None = None
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, the manifest by its totals."""
+        plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, manifest=None))
+        return {**plain, "manifest": self.manifest.to_dict() if self.manifest is not None else None}
+
+
+class UploadSummary(Plain, frozen=True, kw_only=True):
+    """One pending upload.
+
+    Attributes:
+        key: The key it is for.
+        upload_id: The store's id of it.
+        initiated: When it began, in seconds since the epoch, as the store says.
+        age: Seconds since then by the store's clock; None if unknown.
+        job_id: The job that claims it by its key or records; None if no job does.
+        parts: Number of uploaded parts; None if not requested, or if it ended meanwhile.
+        bytes: Their bytes, which are billed; None likewise.
+
+    """
+
+    key: str
+    upload_id: str
+    initiated: float
+    age: float | None = None
+    job_id: str | None = None
+    parts: int | None = None
+    bytes: int | None = None
+
+
+def list_jobs(
+    store: ObjectStore,
+    destination: Destination,
+    staging_root: Destination | None = None,
+    *,
+    committed: bool = False,
+) -> Iterator[JobSummary]:
+    """Yield the jobs that have a staging at a destination, optionally the committed ones too. Reads only.
+
+    A job with damaged records has a ``problem``.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        staging_root: Where else to look for staging folders of jobs on this destination.
+        committed: Whether to yield jobs that are committed and cleaned up too, from their manifests.
+
+    """
+    seen = set()
+    for root in dict.fromkeys((destination, staging_root or destination)):
+        for folder in folders_below(store, root):
+            context = JobContext(store, folder.layout(destination))
+            facts = job_facts(context)
+            if facts.elsewhere is not None or (facts.job is None and root != destination):
+                continue
+            seen.add(folder.job_id)
+            hadoop = left_by_hadoop(context, facts, most=_MOST_ASKED) if facts.state is None else None
+            yield _hadoop_summary(folder, hadoop) if hadoop is not None else _summary(context, folder, facts)
+    if committed:
+        yield from _committed_jobs(store, destination, seen)
+
+
+def pending_uploads(
+    store: ObjectStore,
+    destination: Destination,
+    staging_root: Destination | None = None,
+    *,
+    measure: bool = False,
+    most: int | None = None,
+    threads: int = 16,
+) -> Iterator[UploadSummary]:
+    """Yield every pending upload below a destination, with the job that claims it.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        staging_root: Where else to look for staging folders.
+        measure: Whether to ask for each upload's parts: one request an upload, more for a thousand parts.
+        most: How many to look at, in the store's order; None for all.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    """
+    uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
+    if not uploads:
+        return
+    folders = [
+        f for r in dict.fromkeys((destination, staging_root or destination)) for f in folders_below(store, r)
+    ]
+    keys = (upload.key for upload in uploads)
+    folders += folders_around(store, destination.bucket, keys, skip=destination, threads=threads)
+    claims = claims_by_key(folders, uploads)
+    claims |= claims_by_record(store, folders, (u for u in uploads if u.upload_id not in claims))
+    owners = {upload_id: claimants[0].job_id for upload_id, claimants in claims.items()}
+    now = read_time(store, destination)
+    for upload, parts, size in _measured(store, destination.bucket, uploads, threads if measure else None):
+        yield UploadSummary(
+            key=upload.key,
+            upload_id=upload.upload_id,
+            initiated=upload.initiated,
+            age=_since(upload.initiated, now),
+            job_id=owners.get(upload.upload_id),
+            parts=parts,
+            bytes=size,
+        )
+
+
+def ended_summary(
+    destination: Destination, stored: Stored[ManifestRecord] | Stored[AbortedRecord]
+) -> JobSummary:
+    """Describe a job that ended and was cleaned up, by its manifest or the record of its abort."""
+    record, age = stored.record, _since(stored.modified, stored.date)
+    if isinstance(record, AbortedRecord):
+        return JobSummary(
+            job_id=record.job_id,
+            destination=destination.uri,
+            staging=None,
+            state="aborted",
+            since=record.since,
+            reason=record.reason,
+            context=record.context,
+            age=age,
+        )
+    return JobSummary(
+        job_id=record.job_id,
+        destination=record.destination,
+        staging=None,
+        state="committed",
+        since=record.committed,
+        context=record.context,
+        age=age,
+        output=record.counts,
+        manifest=record,
+    )
+
+
+def damaged_ending(
+    destination: Destination, key: str, problem: InvalidRecord, age: float | None
+) -> JobSummary:
+    """Describe a job that ended and was cleaned up, and whose record of that cannot be read."""
+    return JobSummary(
+        job_id=ending_id(key),
+        destination=None,
+        staging=None,
+        state="aborted" if ending_kind(destination, key) is AbortedRecord else "committed",
+        age=age,
+        problem=str(problem),
+    )
+
+
+def ending_kind(destination: Destination, key: str) -> type[ManifestRecord] | type[AbortedRecord]:
+    """Return which record a key of a destination holds: a manifest, or the record of an abort."""
+    return AbortedRecord if key.startswith(aborted_prefix(destination)) else ManifestRecord
+
+
+def ending_id(key: str) -> str:
+    """Return the job whose manifest, or record of an abort, has this key."""
+    return key.rpartition("/")[2].removesuffix(".json")
+
+
+def find_ending(store: ObjectStore, destination: Destination, key: str) -> JobSummary | None:
+    """Describe a job by its manifest, or by the record of its abort; None if there is none.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's, or was copied here.
+
+    """
+    kind: type[Any] = ending_kind(destination, key)
+    stored = records.find(store, destination.bucket, key, kind)
+    if stored is None:
+        return None
+    check_ending(stored.record, destination, ending_id(key), join_uri(destination.bucket, key))
+    return ended_summary(destination, stored)
+
+
+def _measured(
+    store: ObjectStore, bucket: str, uploads: Sequence[Upload], threads: int | None
+) -> Iterator[tuple[Upload, int | None, int | None]]:
+    if threads is None:
+        yield from ((upload, None, None) for upload in uploads)
+        return
+    ids = (PendingId(bucket, upload.key, upload.upload_id) for upload in uploads)
+    for upload, (_, parts) in zip(uploads, pending_parts(store, ids, threads=threads), strict=True):
+        if parts is None:
+            yield upload, None, None
+        else:
+            yield upload, len(parts), sum(part.size for part in parts)
+
+
+def _summary(context: JobContext, folder: StagingFolder, facts: JobFacts) -> JobSummary:
+    state, job, problem = facts.state, facts.job, facts.problem
+    now = state.date if state is not None else read_time(context.store, folder.root)
+    output = Counts()
+    try:
+        output = _output(context, folder)
+    except InvalidRecord as error:
+        problem = problem or str(error)
+    return JobSummary(
+        job_id=folder.job_id,
+        destination=job.destination if job is not None else None,
+        staging=folder.staging.uri,
+        state=state.record.state if state is not None else None,
+        since=state.record.since if state is not None else None,
+        owner=state.record.owner if state is not None else None,
+        reason=state.record.reason if state is not None else None,
+        options=job.options if job is not None else None,
+        context=job.context if job is not None else {},
+        age=_since(state.modified, now) if state is not None else None,
+        silent=_since(folder.newest, now),
+        output=output,
+        problem=problem,
+    )
+
+
+def _hadoop_summary(folder: StagingFolder, job: HadoopJob) -> JobSummary:
+    verdict = classify(job, older_than=_ALIVE_SECONDS)
+    return JobSummary(
+        job_id=folder.job_id,
+        destination=None,
+        staging=folder.staging.uri,
+        state=None,
+        reason=verdict.reason,
+        hadoop=verdict.status,
+        silent=job.silent,
+        output=Counts(files=job.uploads, bytes=job.bytes, rows=None),
+        problem=job.damaged[0] if job.damaged else None,
+    )
+
+
+def _output(context: JobContext, folder: StagingFolder) -> Counts:
+    """Count what a job has pending, as its records say."""
+    if "sealed.json" in folder.names:
+        stored = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
+        if stored is not None:
+            return stored.record.counts
+    if not folder.recorded:
+        return Counts()
+    bucket, total = context.staging_bucket, Counts()
+    listed = context.store.list_objects(bucket, folder.staging.prefix)
+    pendingsets = (info for info in listed if info.key.endswith(PENDINGSET_SUFFIX))
+    for info, outcome in records.fetch_listed(context.store, bucket, pendingsets, pending_bytes):
+        if isinstance(outcome, InvalidRecord):
+            raise outcome
+        total = total.plus(_counts(decode_pendingset(outcome.body, context.staging_uri(info.key))))
+    return total
+
+
+def _counts(pendingset: PendingSet) -> Counts:
+    return Counts.total(
+        Counts(
+            files=1, bytes=upload.length, rows=upload.s3commit.rows if upload.s3commit is not None else None
+        )
+        for upload in pendingset.commits
+    )
+
+
+def _committed_jobs(store: ObjectStore, destination: Destination, seen: set[str]) -> Iterator[JobSummary]:
+    for _, job_id in manifests_at(store, destination):
+        if job_id in seen:
+            continue
+        key = f"{manifests_prefix(destination)}{job_id}.json"
+        try:
+            ended = find_ending(store, destination, key)
+        except InvalidRecord as error:
+            ended = damaged_ending(destination, key, error, None)
+        if ended is not None:
+            yield ended
+
+
+def _since(then: float, now: float | None) -> float | None:
+    # Times of one store, but told by several of its machines: a moment may seem to lie ahead.
+    return max(now - then, 0.0) if now is not None else None
+
+
+#: Objects that are listed to find the latest: ten requests for each of manifests and aborts.
+_LISTED = 10_000
+
+
+class Endings(Struct, frozen=True, kw_only=True):
+    """Jobs that ended, the last one first.
+
+    Attributes:
+        jobs: What is known of them: of a committed one its manifest, of an aborted one when, why and whose.
+        complete: Whether all endings were looked at to find the last ones; their names are in no order of
+            time, and a listing is cut short where there are very many.
+
+    """
+
+    jobs: list[JobSummary]
+    complete: bool = True
+
+
+def latest_endings(store: ObjectStore, destination: Destination, most: int) -> Endings:
+    """Find the jobs that were committed or aborted last; nothing is changed.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        most: How many to read.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    found: list[ObjectInfo] = []
+    complete = True
+    for prefix in (manifests_prefix(destination), aborted_prefix(destination)):
+        listed = list(islice(store.list_objects(destination.bucket, prefix), _LISTED + 1))
+        complete = complete and len(listed) <= _LISTED
+        found += (info for info in listed[:_LISTED] if info.key.endswith(".json"))
+    latest = heapq.nlargest(most, found, key=lambda info: info.modified)
+    jobs: dict[str, JobSummary] = {}
+    for info, outcome in fetch_listed(
+        store, destination.bucket, latest, lambda key: largest(ending_kind(destination, key))
+    ):
+        jobs[info.key] = _ended_summary(destination, info.key, outcome)
+    return Endings(jobs=[jobs[info.key] for info in latest if info.key in jobs], complete=complete)
+
+
+def _ended_summary(destination: Destination, key: str, fetched: Fetched | InvalidRecord) -> JobSummary:
+    age = max(fetched.date - fetched.info.modified, 0.0) if isinstance(fetched, Fetched) else None
+    where = join_uri(destination.bucket, key)
+    kind: type[Any] = ending_kind(destination, key)
+    try:
+        if isinstance(fetched, InvalidRecord):
+            raise fetched
+        record = decode(kind, fetched.body, where)
+        check_ending(record, destination, ending_id(key), where)
+    except InvalidRecord as error:
+        return damaged_ending(destination, key, error, age)
+    stored = Stored(record, fetched.info.etag, fetched.info.modified, fetched.date)
+    return ended_summary(destination, stored)

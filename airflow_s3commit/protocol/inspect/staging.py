@@ -1,0 +1,254 @@
+"""The staging folders on a store, and the pending uploads that each claims.
+
+A folder claims an upload whose file name has its job's id, whose key it intends to write, or whose id one of
+its records names. Any of the three keeps a sweep from aborting the upload.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, find_hadoop_job
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.pending_index import INTENT_SUFFIX
+from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
+from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.digest import text_digest
+from airflow_s3commit.protocol.model.hadoop_pendingset import decode_uploads, pending_bytes
+from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    Layout,
+    check_id,
+    is_canonical,
+    owner_of,
+)
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
+
+logger = logging.getLogger(__name__)
+
+#: For each upload's id, the folders that claim it.
+Claims = dict[str, list["StagingFolder"]]
+
+
+@dataclass(slots=True, eq=False)
+class StagingFolder:
+    """The staging of one job, from a listing.
+
+    Attributes:
+        staging: Its directory.
+        job_id: The job, by the folder's name.
+        objects: Number of objects.
+        newest: Time of the newest object, by the store's clock.
+        names: Those of ``job.json``, ``state.json`` and ``sealed.json`` that exist.
+        intents: Digests of the keys of open intents.
+        recorded: Whether any record in it names uploads.
+
+    """
+
+    staging: Destination
+    job_id: str
+    objects: int = 0
+    newest: float = 0.0
+    names: set[str] = field(default_factory=set)
+    intents: set[str] = field(default_factory=set)
+    recorded: bool = False
+
+    @property
+    def root(self) -> Destination:
+        """The directory that the folder is in: the job's destination, unless the job chose otherwise."""
+        prefix = self.staging.prefix.removesuffix(f"{MAGIC_PREFIX}{self.job_id}/")
+        return Destination(self.staging.bucket, prefix)
+
+    @property
+    def is_older(self) -> bool:
+        """Whether its job id is of an older version or of Hadoop: then file names prove nothing."""
+        return not is_canonical(self.job_id)
+
+    def layout(self, destination: Destination) -> Layout:
+        """Return the keys of the folder's job, if it is one on this destination."""
+        return Layout(destination, self.staging, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The record and state of a job, as far as they can be read.
+
+    Attributes:
+        job: Its record; None if there is none.
+        state: Its state; None if there is none.
+        problem: Why a record cannot be read, or is a copy's; None if all is well.
+        elsewhere: URI of the destination, if the job is one on another.
+
+    """
+
+    job: JobRecord | None = None
+    state: Stored[StateRecord] | None = None
+    problem: str | None = None
+    elsewhere: str | None = None
+
+
+def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
+    """Return the staging folders in a directory, by job id."""
+    folders: dict[str, StagingFolder] = {}
+    prefix = root.key(MAGIC_PREFIX)
+    for info in store.list_objects(root.bucket, prefix):
+        job_id, slash, name = info.key[len(prefix) :].partition("/")
+        if not slash or not _is_id(job_id):
+            continue
+        folder = folders.get(job_id)
+        if folder is None:
+            folder = folders[job_id] = StagingFolder(root.below(MAGIC_PREFIX + job_id), job_id)
+        _note(folder, name, info.modified)
+    return [folders[job_id] for job_id in sorted(folders)]
+
+
+def folder_of(store: ObjectStore, layout: Layout) -> StagingFolder:
+    """Return one job's staging folder, with no objects if it is gone."""
+    folder = StagingFolder(layout.staging, layout.job_id)
+    for info in store.list_objects(layout.staging.bucket, layout.staging.prefix):
+        _note(folder, info.key[len(layout.staging.prefix) :], info.modified)
+    return folder
+
+
+def folders_around(
+    store: ObjectStore, bucket: str, keys: Iterable[str], *, skip: Destination, threads: int
+) -> list[StagingFolder]:
+    """Return the staging folders in every directory above some keys, except ``skip``.
+
+    Destinations nest: a job on ``flights/dt=1/`` or on the whole bucket uploads below ``flights/`` too. Its
+    staging is in one of the directories above its keys, unless it chose another.
+    """
+    directories = {""}
+    for key in keys:
+        elements = key.split("/")[:-1]
+        directories.update("/".join(elements[: n + 1]) + "/" for n in range(len(elements)))
+    if skip.bucket == bucket:
+        directories.discard(skip.prefix)
+    roots = [Destination(bucket, prefix) for prefix in sorted(directories)]
+    if not threads:
+        return [folder for root in roots for folder in folders_below(store, root)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-list") as pool:
+        found = pool.map(lambda root: folders_below(store, root), roots)
+        return [folder for folders in found for folder in folders]
+
+
+def job_facts(context: JobContext) -> JobFacts:
+    """Read a job's record and state; a record that cannot be read, or was copied here, is a fact too."""
+    job, state, problem = None, None, None
+    try:
+        stored = records.find(
+            context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
+        )
+        if stored is not None:
+            job = stored.record
+            is_written_here = (job.job_id, job.staging) == (context.job_id, context.layout.staging.uri)
+            if is_written_here and job.destination != context.layout.destination.uri:
+                return JobFacts(elsewhere=job.destination)
+            check_place(job, context.layout, context.staging_uri(context.layout.job))
+    except InvalidRecord as error:
+        job, problem = None, str(error)
+    try:
+        state = read_state(context)
+    except InvalidRecord as error:
+        problem = problem or str(error)
+    return JobFacts(job, state, problem)
+
+
+def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = None) -> HadoopJob | None:
+    """Examine what Hadoop left of a job whose end nobody has begun; None if it left nothing.
+
+    Args:
+        context: The job.
+        facts: What its own records say.
+        most: How many uploads are asked about singly; None for all.
+
+    """
+    if facts.state is not None and facts.state.record.state not in ("open", "sealed"):
+        return None
+    source = facts.job.context.get("adopted_from") if facts.job is not None else None
+    place = context.layout.destination
+    return find_hadoop_job(context.store, place, context.job_id, adopted_from=source, most=most)
+
+
+def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -> Claims:
+    """Return the folders that claim each upload by its key: by the job id in it, or by an intent."""
+    intended: dict[str, list[StagingFolder]] = {}
+    for folder in folders:
+        for digest in folder.intents:
+            intended.setdefault(digest, []).append(folder)
+    claims: Claims = {}
+    for upload in uploads:
+        owner, name = owner_of(upload.key), upload.key.rpartition("/")[2]
+        claimants = [f for f in folders if f.job_id == owner or (f.is_older and f.job_id in name)]
+        if intended:
+            claimants += intended.get(text_digest(upload.key).hex(), [])
+        if claimants:
+            claims[upload.upload_id] = claimants
+    return claims
+
+
+def claims_by_record(
+    store: ObjectStore, folders: Iterable[StagingFolder], uploads: Iterable[Upload]
+) -> Claims:
+    """Return the folders with a record that names each upload; reads all records."""
+    wanted = {upload.upload_id for upload in uploads}
+    claims: Claims = {}
+    if not wanted:
+        return claims
+    for folder in folders:
+        for upload_id in _recorded_ids(store, folder) if folder.recorded else ():
+            if upload_id in wanted and folder not in claims.setdefault(upload_id, []):
+                claims[upload_id].append(folder)
+    return claims
+
+
+def _note(folder: StagingFolder, name: str, modified: float) -> None:
+    folder.objects += 1
+    folder.newest = max(folder.newest, modified)
+    if name in ("job.json", "state.json", "sealed.json"):
+        folder.names.add(name)
+    elif name.endswith(INTENT_SUFFIX):
+        folder.intents.add(name.rpartition("-")[2].removesuffix(INTENT_SUFFIX))
+    elif name.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX)):
+        folder.recorded = True
+
+
+def _is_id(job_id: str) -> bool:
+    try:
+        check_id(job_id)
+    except InvalidRecord:
+        return False
+    return True
+
+
+def _recorded_ids(store: ObjectStore, folder: StagingFolder) -> Iterator[str]:
+    bucket = folder.staging.bucket
+    named = (
+        info
+        for info in store.list_objects(bucket, folder.staging.prefix)
+        if info.key.endswith((PENDING_SUFFIX, PENDINGSET_SUFFIX))
+    )
+    for info, outcome in fetch_listed(store, bucket, named, pending_bytes):
+        yield from _ids_in(outcome, join_uri(bucket, info.key))
+
+
+def _ids_in(fetched: Fetched | InvalidRecord, where: str) -> list[str]:
+    try:
+        if isinstance(fetched, InvalidRecord):
+            raise fetched
+        return [upload.uploadId for upload in decode_uploads(fetched.body, where)]
+    except InvalidRecord:
+        logger.warning(
+            "%s cannot be read; what it names is judged by key and age alone", where, exc_info=True
+        )
+        return []

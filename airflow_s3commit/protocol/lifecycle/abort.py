@@ -1,0 +1,341 @@
+"""Abort: discard a job's uploads, and take back what its commit has published.
+
+The state moves first. From then on no process can pass the point of no return, and a running task attempt
+fails when it commits. Then uploads are aborted and published objects deleted: each object after its upload,
+so that no process can complete it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    InvalidRecord,
+    JobClosed,
+    NoSuchKey,
+    NoSuchUpload,
+    NotReversible,
+    PreconditionFailed,
+)
+from airflow_s3commit.protocol.hadoop.status import refuse_to_cut
+from airflow_s3commit.protocol.metadata.cleanup import clean_staging
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.job_record import find_job
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.lock import release_lock
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.pending_index import (
+    intended_uploads,
+    tracked_uploads,
+    untracked_uploads,
+)
+from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
+from airflow_s3commit.protocol.metadata.removal import (
+    PendingId,
+    abort_uploads,
+    delete_objects,
+    delete_ours,
+    delete_record,
+    delete_records,
+)
+from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
+from airflow_s3commit.protocol.metadata.state import (
+    find_aborted,
+    is_spent,
+    move,
+    read_state,
+    replace_state,
+    spend,
+)
+from airflow_s3commit.protocol.model.job import AbortReport, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1_000
+
+
+def abort_job(context: JobContext, *, force: bool = False, reason: str | None = None) -> AbortReport:
+    """Abort a job, and roll back what it has published.
+
+    Before: any state but committed. After: none of its output is visible or pending, and the destination is
+        as
+    it was before the commit, ``_SUCCESS`` included. Repeatable. Never touches uploads of other jobs.
+
+    Args:
+        context: The job.
+        force: Abort although old data was overwritten or deleted and cannot be restored, or although the
+            state is damaged, so that it is unknown whether it was.
+        reason: Why, for the record.
+
+    Raises:
+        AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
+        JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
+        NotReversible: Old data may be gone; commit again, or use ``force``.
+        InvalidRecord: The state is damaged, or a record was copied here. Nothing was changed.
+        OutcomeUnknown: A response was lost; abort again.
+
+    """
+    with naming(context, "abort"):
+        while True:
+            current = _read_state(context, reason, force=force)
+            if current is None:
+                return _abort_unknown(context, reason)
+            if current.record.state not in ("aborting", "aborted"):
+                _refuse_if_too_late(context, current.record, force=force)
+                if current.record.state in ("open", "sealed"):
+                    _refuse_to_cut(context)
+                current = move(context, current, "aborting", reason=reason)
+            if current is not None:
+                report = _undo(context, current)
+                if report is not None:
+                    return report
+
+
+def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
+    """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
+
+    Raises:
+        JobClosed: The stage attempt is sealed.
+
+    """
+    _refuse_if_sealed(context, stage, stage_attempt)
+    prefix = context.layout.stage(stage, stage_attempt)
+    tracked = tracked_uploads(context, prefix)
+    return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+
+
+def abort_attempt(context: JobContext, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
+    """Abort the recorded uploads of a task attempt whose process is gone; return how many.
+
+    Before: the stage attempt is not sealed. After: the uploads and their records are gone, so the attempt
+        cannot
+    be sealed. Repeatable by any process. With ``track_pending="task"`` an attempt records nothing before it
+    commits: the job's commit or abort, or a sweep, finds its uploads.
+
+    Raises:
+        JobClosed: The stage attempt is sealed: its uploads may be committed.
+        InvalidRecord: An id cannot be part of a key, or a record of the attempt is damaged.
+        S3CommitError: An upload could not be aborted; its records are kept, so call it again.
+
+    """
+    pendingset = context.layout.pendingset(stage, stage_attempt, task, attempt)
+    with naming(context, f"abort of task {task} attempt {attempt} of stage {stage}-{stage_attempt}"):
+        _refuse_if_sealed(context, stage, stage_attempt)
+        directory = pendingset.removesuffix(PENDINGSET_SUFFIX) + "/"
+        recorded = [*tracked_uploads(context, pendingset), *tracked_uploads(context, directory)]
+        if None in recorded:
+            raise InvalidRecord(f"{context.staging_uri(pendingset)}, or a record beside it, cannot be read")
+        ids = {PendingId.of(upload) for upload in recorded if upload is not None}
+        aborted = abort_uploads(context, [*ids, *intended_uploads(context, directory)])
+        # Last: a pending upload must always have a record.
+        delete_record(context, context.staging_bucket, pendingset)
+        listed = context.store.list_objects(context.staging_bucket, directory)
+        delete_records(context, (info.key for info in listed))
+    return aborted
+
+
+def abort_late(context: JobContext) -> int:
+    """Abort uploads that task attempts left after their job was committed and cleaned up; return how many.
+
+    Such an attempt does not count: another attempt of its task does. Before: the job is committed. After: no
+    upload of it is pending, and its staging is empty. Repeatable.
+
+    Raises:
+        JobClosed: The job is not committed, or its commit has not finished.
+        S3CommitError: An upload could not be aborted; call it again.
+
+    """
+    if read_state(context) is not None or find_manifest(context) is None:
+        raise JobClosed(f"{context.name} is not committed: its uploads are not late")
+    with naming(context, "abort"):
+        return _abort_leftovers(context)
+
+
+def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        raise JobClosed(
+            f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
+        )
+
+
+def _read_state(context: JobContext, reason: str | None, *, force: bool) -> Stored[StateRecord] | None:
+    """Read the job's state; with ``force``, overwrite a damaged one with ``aborting``."""
+
+    def overwrite(error: InvalidRecord) -> Stored[StateRecord] | None:
+        if not force:
+            raise error
+        if find_manifest(context) is not None:
+            raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted") from error
+        return replace_state(context, "aborting", begun=True, reason=reason)
+
+    return unless_damaged(lambda: read_state(context), overwrite)
+
+
+def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
+    """Clean up after a job without a state: it ended, or its setup did not finish."""
+    if find_manifest(context) is not None:
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    _refuse_to_cut(context)
+    if not _is_abort_recorded(context):
+        spend(context, reason, _facts_of(context))
+    return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
+
+
+def _abort_leftovers(context: JobContext) -> int:
+    """Abort the pending uploads of a job without a state, and remove its staging; return how many uploads."""
+    tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
+    uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
+    clean_staging(context)
+    return uploads
+
+
+def _is_abort_recorded(context: JobContext) -> bool:
+    """Return whether an earlier abort wrote its record, which it does before it removes the job's record.
+
+    Without the job's record its encryption is unknown, and a bucket may refuse to have the record
+    overwritten.
+    """
+    try:
+        return is_spent(context)
+    except InvalidRecord:
+        return False
+
+
+def _facts_of(context: JobContext) -> Mapping[str, str]:
+    """Return the orchestrator's facts about a job, from its record or from the record of its abort.
+
+    They are for people: a damaged record does not prevent an abort.
+    """
+    try:
+        job = context.record or find_job(context)
+        if job is not None:
+            return job.context
+        earlier = find_aborted(context)
+    except InvalidRecord:
+        return {}
+    return earlier.context if earlier is not None else {}
+
+
+def _refuse_to_cut(context: JobContext) -> None:
+    """Raise if Hadoop's own commit has published some of the job: adopting it takes that back."""
+    layout = context.layout
+    refuse_to_cut(context.store, layout.destination, layout.job_id, _facts_of(context).get("adopted_from"))
+
+
+def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
+    """Yield every upload that a record in the staging names, those of Hadoop's magic committer included.
+
+    Hadoop's pendingsets share the directory, and clean-up removes them with ours.
+    """
+    return tracked_uploads(context, context.layout.staging.prefix)
+
+
+def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
+    if state.state == "committed":
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    if state.begun and not state.reversible and not force:
+        raise NotReversible(
+            f"{context.name} has begun to overwrite or delete old data and cannot be rolled back:"
+            " finish it with: s3commit recover, or give the old data up with: s3commit abort --force"
+        )
+
+
+def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | None:
+    """Abort and delete; None if another process moved the job meanwhile."""
+    uploads, objects = 0, 0
+    if current.record.state == "aborting":
+        begun = current.record.begun
+        for batch in in_batches(_recorded_uploads(context), _BATCH):
+            readable = [upload for upload in batch if upload is not None]
+            if begun:
+                objects += delete_ours(context, readable)
+            else:
+                abort_uploads(context, map(PendingId.of, readable))
+            uploads += len(readable)
+        uploads += abort_uploads(context, untracked_uploads(context))
+        if begun:
+            objects += _delete_by_metadata(context, current.record)
+        if begun and current.record.saved_success is not None:
+            _restore_success(context, current.record.saved_success)
+        spend(context, current.record.reason, _facts_of(context))
+        if move(context, current, "aborted") is None:
+            return None
+    release_lock(context)
+    clean_staging(context)
+    logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
+    return AbortReport(uploads=uploads, objects=objects, state="aborted")
+
+
+def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
+    """Delete objects that no record names, by the job id in their metadata.
+
+    Their pendingset may be gone, damaged, or changed to name fewer.
+    """
+    try:
+        directories = list(load_seal(context, state.seal_etag).record.partitions)
+    except InvalidRecord:
+        directories = None
+    named = (info for info in data_objects(context, directories) if owner_of(info.key) == context.job_id)
+    deleted = 0
+    for batch in in_batches(named, _BATCH):
+        doomed = []
+        calls = [(info, Head(context.bucket, info.key)) for info in batch]
+        for info, outcome in outcomes(context.store, calls, NoSuchKey):
+            if isinstance(outcome, ObjectInfo) and outcome.metadata.get(JOB_METADATA) == context.job_id:
+                doomed.append(ObjectToDelete(info.key, outcome.etag))
+        deleted += delete_objects(context, doomed, "metadata")
+    return deleted
+
+
+def _restore_success(context: JobContext, saved: SavedSuccess) -> None:
+    """Restore the old ``_SUCCESS``, byte for byte but with another ETag.
+
+    A suspended committer may still send a delete conditional on the old ETag. A multipart upload (or a
+    single PUT, if the old one was multipart) gives the same bytes an ETag that this delete does not match.
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    try:
+        while _is_to_be_restored(context, saved):
+            if "-" in saved.etag:
+                _put_success(context, saved)
+            else:
+                upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
+                etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
+                store.complete_upload(bucket, key, upload_id, [etag])
+    except NoSuchUpload:
+        # Another process is restoring the marker too, and aborted both uploads.
+        _restore_success(context, saved)
+    leftovers = (upload for upload in store.list_uploads(bucket, key) if upload.key == key)
+    abort_uploads(context, (PendingId(bucket, key, upload.upload_id, "writer") for upload in leftovers))
+
+
+def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:
+    """Return whether the marker is missing, or still has the ETag that a suspended committer may know."""
+    try:
+        return context.store.head(context.bucket, context.layout.success).etag == saved.etag
+    except NoSuchKey:
+        return True
+
+
+def _put_success(context: JobContext, saved: SavedSuccess) -> None:
+    """Put a marker back in one piece; another job's marker is left alone."""
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    conditional = context.conditional
+    try:
+        store.head(bucket, key)
+    except NoSuchKey:
+        condition: dict[str, Any] = {"if_none_match": conditional}
+    else:
+        condition = {"if_match": saved.etag if conditional else None}
+    try:
+        store.put(bucket, key, saved.body, **condition)
+    except PreconditionFailed:
+        logger.info("%s: another process wrote _SUCCESS meanwhile", context.name)

@@ -1,0 +1,480 @@
+"""Job commit: from a sealed job to a manifest, restartable at every line.
+
+1. *begin*: check what was sealed and planned, take the lock, list again, move the state to ``committing``.
+2. *publish*: remove a stale ``_SUCCESS``, complete every upload, move the state to ``committed``.
+3. *finish*: write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
+
+A process that finds the job moved on by another one reads the state again and resumes from there.
+Shards let several workers complete uploads: `begin_shards`, then `complete_shard` for each of them in any
+process, then `finish_shards`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from airflow_s3commit._causes import add_failure, noting
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    JobClosed,
+    JobFailed,
+    NoSuchKey,
+    NotReversible,
+    PreconditionFailed,
+    Refused,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_manifest, write_success
+from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
+from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
+from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
+from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended, clean_staging
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.lock import release_lock, take_lock
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.metadata.seals import (
+    load_seal,
+    load_stage_seals,
+    pendingset_key,
+    verify_pendingsets,
+)
+from airflow_s3commit.protocol.metadata.state import gone, move, read_state
+from airflow_s3commit.protocol.model.codec import largest
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import JobRecord, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.model.limits import MAX_SHARDS
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.plan import PlanRecord
+from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.store.counting import CountingStore
+
+logger = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+def commit_job(
+    context: JobContext,
+    *,
+    seal_etag: str | None = None,
+    plan_etag: str | None = None,
+    keep_replaced: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> ManifestRecord:
+    """Make a sealed job's output visible, and return its manifest.
+
+    Before: the job is sealed; without a plan it is planned first. After: it is committed, the replaced
+        objects
+    are deleted, ``_SUCCESS`` is written, and no upload of the job is pending. Repeatable by any process: it
+    resumes an interrupted commit, and returns the manifest of a finished one.
+
+    Args:
+        context: The job.
+        seal_etag: Expected ETag of the job's seal; any other seal is refused.
+        plan_etag: Expected ETag of the plan; any other plan is refused.
+        keep_replaced: Skip the damaged plan of a commit that has begun, and delete nothing: old files stay
+            beside the new ones.
+        progress: Called after each completed upload.
+
+    Raises:
+        DestinationChanged: The planned partitions changed; plan again. Nothing was changed.
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
+        LockHeld: Another live job is committing. Nothing was changed.
+        InvalidRecord: A seal, plan or pendingset was changed after it was written; what was published has
+            been rolled back.
+        JobFailed: An upload is gone; what was published has been rolled back.
+        NotReversible: The same, but the destination cannot be restored.
+        JobClosed: The job is not sealed, or is aborted; the message says why, and whether files of it may
+            still be visible.
+        OutcomeUnknown: A response was lost: commit again. Or the job could be neither finished nor rolled
+            back
+            completely: the message says why, what may be visible, and how to end it.
+
+    """
+    counted = CountingStore(context.store)
+    run = CommitRun(
+        replace(context, store=counted),
+        seal_etag,
+        plan_etag,
+        progress,
+        keep_replaced=keep_replaced,
+        requests=lambda: counted.counters,
+    )
+    with naming(context, "commit"):
+        return _drive(run, _commit_step)
+
+
+def begin_shards(
+    context: JobContext, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None
+) -> list[int]:
+    """Begin the commit of a sealed job in shards, and return their numbers; none if it is committed.
+
+    Before: the job is sealed. After: it is ``committing``. Repeatable: returns the shards of the first call.
+
+    Args:
+        context: The job.
+        shards: How many, from 1 to 4,096; tasks are assigned to them round-robin.
+        seal_etag: See `commit_job`.
+        plan_etag: See `commit_job`.
+
+    Raises:
+        ValueError: More than 4,096 shards.
+        S3CommitError: As `commit_job`.
+
+    """
+    if shards > MAX_SHARDS:
+        raise ValueError(f"a commit is cut into at most {MAX_SHARDS} shards, not {shards}")
+    run = CommitRun(context, seal_etag, plan_etag, shards=max(shards, 1))
+    with naming(context, "begin"):
+        return _drive(run, _begin_step)
+
+
+def complete_shard(
+    context: JobContext, shard: int, *, progress: Callable[[Progress], None] | None = None
+) -> None:
+    """Complete the uploads of one shard. Repeatable by any process, also concurrently.
+
+    Before: `begin_shards` returned this number. After: its objects exist, and a record says so.
+
+    Raises:
+        S3CommitError: As `commit_job`; a roll-back takes back the whole job.
+
+    """
+    run = CommitRun(context, progress=progress)
+    with naming(context, f"complete of shard {shard}"):
+        _drive(run, lambda run, current: _shard_step(run, current, shard))
+
+
+def finish_shards(context: JobContext) -> ManifestRecord:
+    """Finish a commit whose shards are all complete, and return the manifest. Repeatable.
+
+    Raises:
+        JobClosed: A shard is not complete.
+        S3CommitError: As `commit_job`.
+
+    """
+    state = read_state(context)
+    if state is not None and state.record.state == "committing":
+        missing = sorted(set(range(state.record.shards)) - complete_shards(context, state.record))
+        if missing and is_same_state(state, read_state(context)):
+            raise JobClosed(f"{context.name}: shards {missing} are not complete; complete them first")
+    return commit_job(context)
+
+
+def settle(context: JobContext) -> None:
+    """Finish, abort or fence off a job whose lock lapsed, so that its lock may be taken.
+
+    A job that was publishing is finished, or rolled back if it cannot be; one that was aborting is aborted;
+    one that had not begun is fenced off: its own process finds its state changed, and requests the lock
+    again.
+    """
+    current = read_state(context)
+    if current is None:
+        return
+    if current.record.state in ("open", "sealed"):
+        if move(context, current, current.record.state) is None:
+            settle(context)
+    elif current.record.state in ("committing", "committed"):
+        try:
+            commit_job(context)
+        except (JobFailed, InvalidRecord, JobClosed):
+            logger.warning("%s: could not be finished", context.name, exc_info=True)
+            left = read_state(context)
+            if left is not None and left.record.state in ("committing", "committed"):
+                raise
+            if left is not None and left.record.state == "aborting":
+                abort_job(context)
+    else:
+        abort_job(context)
+
+
+_Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
+
+
+def _drive(run: CommitRun, step: _Step[T]) -> T:
+    """Take steps until one returns something, reading the job's state before each."""
+    context = run.context
+    current: Stored[StateRecord] | None = None
+    while True:
+        try:
+            current = read_state(context)
+        except S3CommitError as error:
+            _add_what_is_visible(error, current)
+            raise
+        if current is None or current.record.state == "aborted":
+            run.drop_lock()
+        try:
+            result = step(run, current)
+        except Verdict as outcome:
+            raise outcome.reason from outcome.reason.__cause__
+        except Overtaken:
+            logger.info("%s: another process moved this job on", context.name)
+            # The lock may be what was lost: the remaining steps take it again.
+            run.lock, run.lock_in_doubt = None, True
+        except S3CommitError as error:
+            # A process that moves the job on also removes what this one may be reading: compare the states
+            # first.
+            is_moved = False
+            with noting(error, "reading the job's state again", "another process may have moved it on"):
+                is_moved = not is_same_state(current, read_state(context))
+            if not is_moved:
+                _add_what_is_visible(error, current)
+                raise
+        else:
+            if result is not None:
+                return result
+
+
+def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> ManifestRecord | None:
+    if current is None:
+        return _manifest_of_ended(run.context)
+    match current.record.state:
+        case "sealed":
+            _begin(run, current)
+        case "committing":
+            with rolling_back(run, current, settle) as (job, seal, plan):
+                _prepare(run, current.record, job, seal, plan)
+                complete_all(run, current.record, seal)
+                if move(run.context, current, "committed") is None:
+                    raise Overtaken
+                logger.info("%s: committed", run.context.name)
+        case "committed":
+            return _finish(run, current)
+        case _:
+            raise _not_committing(run.context, current.record)
+    return None
+
+
+def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int] | None:
+    if current is None:
+        _manifest_of_ended(run.context)
+        return []
+    match current.record.state:
+        case "sealed":
+            _begin(run, current)
+        case "committing":
+            with rolling_back(run, current, settle) as (job, seal, plan):
+                _prepare(run, current.record, job, seal, plan)
+            return list(range(current.record.shards))
+        case "committed":
+            return []
+        case _:
+            raise _not_committing(run.context, current.record)
+    return None
+
+
+def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int) -> bool:
+    if current is None:
+        return _manifest_of_ended(run.context) is not None
+    if current.record.state == "committed":
+        return True
+    if current.record.state != "committing":
+        raise _not_committing(run.context, current.record)
+    if not 0 <= shard < current.record.shards:
+        raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
+    with rolling_back(run, current, settle) as (_, seal, _plan):
+        complete_one_shard(run, current.record, seal, shard)
+    return True
+
+
+def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
+    """Check everything, then move from ``sealed`` to ``committing``. No visible change.
+
+    Raises:
+        Overtaken: Another process moved the job.
+        Verdict: The destination or the plan does not allow the commit; the lock is released.
+        Refused: A sealed record was changed.
+
+    """
+    context = run.context
+    job = load_job(context)
+    seal = load_seal(context, run.seal_etag or current.record.seal_etag)
+    if seal.etag != current.record.seal_etag:
+        raise InvalidRecord(
+            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
+        )
+    verify_pendingsets(context, load_stage_seals(context, seal.record))
+    plan = _existing_plan(context, run.plan_etag)
+    if job.options.needs_lock:
+        run.lock = take_lock(context, settle)
+        fresh = read_state(context)
+        if fresh is None or fresh.etag != current.etag:
+            raise Overtaken
+    try:
+        if plan is None or plan.record.seal_etag != seal.etag:
+            plan = make_plan(context, job, seal)
+        else:
+            verify_plan(context, job, seal.record, plan.record)
+            check_unchanged(context, job, seal.record, plan.record)
+    except Refused as error:
+        # Another process of this job shares the lock and may have begun. A move to the same state fences it
+        # off; if the move fails, that process has begun, and this one saw the effects of its commit.
+        try:
+            if move(context, current, "sealed") is None:
+                raise Overtaken from error
+            release_lock(context)
+        except S3CommitError as second:
+            add_failure(error, second, "releasing the commit lock", "it may be held until its lease lapses")
+        raise Verdict(error) from error
+    begun = move(
+        context,
+        current,
+        "committing",
+        plan_etag=plan.etag,
+        begun=True,
+        shards=run.shards,
+        reversible=_is_reversible(job, plan.record),
+        saved_success=_existing_success(context),
+    )
+    if begun is None:
+        clean_if_ended(context)
+        raise Overtaken
+    logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+
+
+def _existing_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
+    """Read the plan; a damaged one counts as absent, unless the caller pinned its ETag."""
+    try:
+        return find_plan(context, etag)
+    except InvalidRecord as error:
+        if etag is not None:
+            raise
+        logger.warning("%s: planning again: %s", context.name, error)
+        return None
+
+
+def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
+    deletes_first = job.options.replace_order == "delete-then-publish" and plan.objects > 0
+    return not deletes_first and plan.overwritten == 0
+
+
+def _existing_success(context: JobContext) -> SavedSuccess | None:
+    try:
+        fetched = context.store.get(context.bucket, context.layout.success, limit=largest(SuccessData))
+    except NoSuchKey:
+        return None
+    return SavedSuccess(etag=fetched.info.etag, body=fetched.body)
+
+
+def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+    _remove_stale_success(run.context, state.saved_success)
+    if job.options.replace_order == "delete-then-publish":
+        run.delete_planned(job, seal, plan)
+
+
+def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> None:
+    if saved is None:
+        return
+    try:
+        delete_record(
+            context,
+            context.bucket,
+            context.layout.success,
+            if_match=saved.etag if context.conditional else None,
+        )
+    except PreconditionFailed:
+        logger.info("%s: _SUCCESS was written anew by another job", context.name)
+
+
+def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
+    """Run the steps after the point of no return; several processes may run each of them at once.
+
+    Before: the job is ``committed``. After: the manifest and ``_SUCCESS`` exist; replaced objects, pending
+    uploads and the staging are gone.
+
+    Raises:
+        InvalidRecord: A record was changed after the commit, or the manifest removed.
+
+    """
+    context = run.context
+    try:
+        _account_for(run, current)
+    except S3CommitError as error:
+        # Clean-up removes the job's record first: if it is gone, another process has done all of this and is
+        # removing what this one reads.
+        is_ended = False
+        with noting(error, "checking whether another process has finished the job", "it is committed"):
+            is_ended = find_job(context) is None
+        if not is_ended:
+            raise
+        run.drop_lock()
+    clean_staging(context)
+    manifest = find_manifest(context)
+    if manifest is None:
+        where = join_uri(context.bucket, context.layout.manifest)
+        raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
+    return manifest
+
+
+def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
+    context, job = run.context, load_job(run.context)
+    seal, plan = run.pinned_seal(current.record), run.pinned_plan(current.record)
+    files = run.files or FileList.of_sealed(context, seal)
+    metrics = {**run.metrics, **run.requests()}
+    manifest = find_manifest(context) or write_manifest(
+        context, job, seal, plan, files=files, metrics=metrics
+    )
+    if job.options.replace_order == "publish-then-delete":
+        run.delete_planned(job, seal, plan)
+    _discard_the_rest(context, seal)
+    write_success(context, manifest, files, tasks=sum(stage.tasks for stage in seal.stages))
+    release_lock(context)
+
+
+def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:
+    """Abort the pending uploads of task attempts that do not count."""
+    sealed = {
+        pendingset_key(context, stage, task)
+        for stage in load_stage_seals(context, seal)
+        for task in stage.tasks
+    }
+    late = (PendingId.of(upload) for upload in tracked_uploads(context, skip=sealed) if upload is not None)
+    discarded = abort_uploads(context, late) + abort_uploads(context, untracked_uploads(context))
+    if discarded:
+        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+
+
+def _manifest_of_ended(context: JobContext) -> ManifestRecord:
+    manifest = find_manifest(context)
+    if manifest is None:
+        raise gone(context)
+    return manifest
+
+
+def _not_committing(context: JobContext, state: StateRecord) -> JobClosed:
+    if state.state in ("open", "sealed"):
+        return JobClosed(f"{context.name} is {state.state}; seal it, and begin its commit, first")
+    why = f" ({state.reason})" if state.reason else ""
+    if state.state == "aborted" or not state.begun:
+        return JobClosed(f"{context.name} is {state.state}{why}: nothing of it is or will become visible")
+    return JobClosed(
+        f"{context.name} is aborting{why}: its commit had begun, and files of it may be visible until they"
+        " are taken back; finish that with: s3commit recover"
+    )
+
+
+def _add_what_is_visible(error: S3CommitError, current: Stored[StateRecord] | None) -> None:
+    """Add a note of what a reader of the destination sees, by the last known state."""
+    if current is None or isinstance(error, NotReversible):
+        return
+    if current.record.state == "committing":
+        error.add_note(
+            "the job is committing: files of it may be visible; commit it again, or: s3commit recover"
+        )
+    elif current.record.state == "committed":
+        error.add_note(
+            "the job is committed: all files of it are visible; commit it again to finish what is left"
+        )

@@ -1,0 +1,222 @@
+"""Conflict resolution: which existing objects a commit replaces, decided before anything changes.
+
+==============  =======================  ==============  ==============================================
+scope           ``fail``                 ``append``      ``replace``
+==============  =======================  ==============  ==============================================
+directory       refuse if any data       nothing         all data objects of the destination
+partitioned     refuse if a touched      nothing         the data objects of the touched
+                partition has data                       partitions, and only they
+==============  =======================  ==============  ==============================================
+
+A partition is a directory that the job writes to, without its subdirectories; files at the root form the
+partition ``""``, never the whole table. A plan never contains hidden objects. Without unique file names it
+also marks objects that the job overwrites: those cannot be restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidRecord,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.plans import planned_objects
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
+from airflow_s3commit.protocol.model.digest import DIGEST_BYTES, sha256, text_digest
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.store.execute import in_batches
+
+logger = logging.getLogger(__name__)
+
+
+_PART_OBJECTS = 10_000
+
+
+def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> Stored[PlanRecord]:
+    """Resolve a sealed job's conflicts and write the plan, in constant memory.
+
+    Before: the job is sealed. After: the plan is written. Repeatable: a new plan replaces the old one.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+
+    """
+    with naming(context, "plan"):
+        plan_id, digest = context.new_id(), _Digest()
+        parts = []
+        planned = digest.watch(_resolve(context, job.options, seal.record))
+        for number, objects in enumerate(in_batches(planned, _PART_OBJECTS)):
+            body = msgspec.json.Encoder().encode_lines(objects)
+            key = context.layout.plan_part(plan_id, number)
+            written = context.store.put(context.staging_bucket, key, body)
+            content = sha256(body)
+            parts.append(PlanPart(number=number, etag=written.etag, objects=len(objects), sha256=content))
+        record = PlanRecord(
+            **context.layout.place,
+            plan_id=plan_id,
+            seal_etag=seal.etag,
+            parts=parts,
+            objects=digest.objects,
+            bytes=digest.bytes,
+            overwritten=digest.overwritten,
+            digest=digest.value,
+        )
+        if context.signer is not None:
+            record = sign(record, context.signer)
+        written = context.store.put(context.staging_bucket, context.layout.plan, encode(record))
+    logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
+    return Stored(record, written.etag, written.date, written.date)
+
+
+def nothing_planned(context: JobContext, seal_etag: str) -> PlanRecord:
+    """Return the plan of a job that replaces nothing, without writing it."""
+    return PlanRecord(
+        **context.layout.place,
+        plan_id="none",
+        seal_etag=seal_etag,
+        parts=[],
+        objects=0,
+        bytes=0,
+        overwritten=0,
+        digest=_Digest().value,
+    )
+
+
+def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+    """Read a plan's parts and compare them with its digest, before anything is published.
+
+    Raises:
+        InvalidRecord: A part is missing, was changed, or names an object that this job may not replace.
+
+    """
+    digest = _Digest()
+    for _ in digest.watch(replaced_objects(context, job, seal, plan)):
+        pass
+    if digest.value != plan.digest:
+        where = context.staging_uri(context.layout.plan)
+        raise InvalidRecord(
+            f"{where} does not agree with its parts: it was changed after it was written; plan again"
+        )
+
+
+def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+    """List the planned partitions again, and raise if they differ from the plan.
+
+    Raises:
+        DestinationChanged: They differ.
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data now.
+
+    """
+    digest = _Digest()
+    for _ in digest.watch(_resolve(context, job.options, seal)):
+        pass
+    if digest.value != plan.digest:
+        raise DestinationChanged(
+            f"{context.name}: the partitions to be replaced held {plan.objects} objects ({plan.bytes}"
+            " bytes) when"
+            f" the plan was made and hold {digest.objects} ({digest.bytes} bytes) now, or others; plan again"
+        )
+
+
+def replaced_objects(
+    context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord
+) -> Iterator[PlannedObject]:
+    """Yield the objects of a plan, each checked to be one that this job may replace.
+
+    Raises:
+        InvalidRecord: A part is missing or was changed; or it names an object outside the destination or
+            hidden from readers, in a partition that gets no data, or not to be replaced at all.
+
+    """
+    touched = None if job.options.whole_destination else frozenset(seal.partitions)
+    for planned in planned_objects(context, plan):
+        relative = context.layout.destination.relative(planned.key) or ""
+        fault = None
+        if not relative or relative.endswith("/") or is_hidden(relative):
+            fault = "which is no data file of the destination"
+        elif touched is not None and partition_of(relative) not in touched:
+            fault = "in a partition that gets no data"
+        elif not planned.overwritten and job.options.conflict_mode != "replace":
+            fault = f"although its conflict mode is {job.options.conflict_mode}"
+        if fault is not None:
+            where = context.staging_uri(context.layout.plan)
+            raise InvalidRecord(
+                f"{where}: the plan of {context.name} replaces"
+                f" {join_uri(context.bucket, planned.key)}, {fault}; it was changed after it was made"
+            )
+        yield planned
+
+
+def _resolve(context: JobContext, options: JobOptions, seal: SealRecord) -> Iterator[PlannedObject]:
+    """Yield the existing objects that the commit replaces or overwrites."""
+    if options.conflict_mode == "append" and options.unique_filenames:
+        return
+    own = set() if options.unique_filenames else _own_keys(context, seal)
+    whole = options.whole_destination and options.conflict_mode != "append"
+    for info in data_objects(context, None if whole else seal.partitions):
+        if options.conflict_mode == "fail":
+            raise DestinationNotEmpty(
+                f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
+                " use replace or append, or another destination"
+            )
+        overwritten = text_digest(info.key) in own
+        if overwritten or options.conflict_mode == "replace":
+            yield PlannedObject(key=info.key, size=info.size, etag=info.etag, overwritten=overwritten)
+
+
+def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:
+    stages = load_stage_seals(context, seal)
+    return {
+        text_digest(upload.destinationKey)
+        for _, _, pendingset in each_pendingset(context, stages)
+        for upload in pendingset.commits
+    }
+
+
+@dataclass(slots=True)
+class _Digest:
+    """Counts planned objects and adds up their hashes; a sum does not depend on their order."""
+
+    objects: int = 0
+    bytes: int = 0
+    overwritten: int = 0
+    _sum: int = 0
+
+    def watch(self, planned: Iterable[PlannedObject]) -> Iterator[PlannedObject]:
+        for item in planned:
+            self.objects += 1
+            self.bytes += item.size
+            self.overwritten += item.overwritten
+            text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
+            self._sum += int.from_bytes(text_digest(text))
+            yield item
+
+    @property
+    def value(self) -> str:
+        return f"{self._sum % (1 << 8 * DIGEST_BYTES):032x}"
+
+
+def plan_reference(context: JobContext, stored: Stored[PlanRecord], seal: SealRecord) -> PlanReference:
+    """Return the location, ETag and totals of a plan."""
+    return PlanReference(
+        location=context.staging_uri(context.layout.plan),
+        etag=stored.etag,
+        partitions=len(seal.partitions),
+        objects=stored.record.objects,
+        bytes=stored.record.bytes,
+    )

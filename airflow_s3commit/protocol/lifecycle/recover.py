@@ -1,0 +1,214 @@
+"""Recovery: finish a commit or an abort that was interrupted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    InvalidRecord,
+    JobClosed,
+    NoSuchJob,
+    NoSuchKey,
+)
+from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.commit import commit_job
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
+from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.state import is_spent, read_state, replace_state
+from airflow_s3commit.protocol.model.job import AbortReport, State, StateRecord
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.ownership import is_ours
+from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.store.base import Head, ObjectInfo
+from airflow_s3commit.store.execute import outcomes
+
+logger = logging.getLogger(__name__)
+
+
+def recover_job(
+    context: JobContext,
+    *,
+    rollback: bool = False,
+    force: bool = False,
+    keep_replaced: bool = False,
+    reason: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> ManifestRecord | AbortReport:
+    """Finish a commit or an abort that was interrupted.
+
+    ==============  ==========================================================================
+    state           action
+    ==============  ==========================================================================
+    ``committing``  resume the commit; with ``rollback`` undo it
+    ``committed``   finish the commit; ``rollback`` is refused
+    ``aborting``    resume the abort
+    ``aborted``     remove the staging
+    (cleaned up)    return the manifest of a committed job
+    (damaged)       rebuild the state from the job's other records and its uploads; then as above
+    ==============  ==========================================================================
+
+    After: the job is committed or aborted, and cleaned up. Repeatable by any process: returns the manifest
+        of a
+    committed job, or an empty report of an aborted one.
+
+    Args:
+        context: The job.
+        rollback: Undo a commit that has begun.
+        force: Undo it although old data was overwritten or deleted and cannot be restored.
+        keep_replaced: Finish the commit without deleting what it replaces, where its plan is damaged: the old
+            files stay beside the new ones, to be removed by hand.
+        reason: Why the job is rolled back, for the record.
+        progress: Called after each completed upload.
+
+    Returns:
+        The manifest if the job is committed, or the report of its abort.
+
+    Raises:
+        JobClosed: The job is ``open`` or ``sealed``: no commit was begun. Commit or abort it.
+        NoSuchJob: The job was never set up.
+        AlreadyCommitted: ``rollback`` of a committed job.
+        NotReversible: ``rollback`` of a commit that overwrote or deleted old data, without ``force``.
+        S3CommitError: What the commit or the abort raises.
+
+    """
+    with naming(context, "recover"):
+        while True:
+            current = _read_or_rebuild(context)
+            etag = current.etag if current is not None else None
+            try:
+                return _recover(
+                    context,
+                    current.record.state if current is not None else None,
+                    rollback=rollback,
+                    force=force,
+                    keep_replaced=keep_replaced,
+                    reason=reason,
+                    progress=progress,
+                )
+            except (AlreadyCommitted, JobClosed, NoSuchJob) as error:
+                # Another process may have moved the job on meanwhile.
+                is_moved = False
+                with noting(error, "reading the job's state again", "another process may have moved it on"):
+                    existing = read_state(context)
+                    is_moved = etag != (existing.etag if existing is not None else None)
+                if not is_moved:
+                    raise
+            logger.info("%s: another process moved this job on", context.name)
+
+
+def _read_or_rebuild(context: JobContext) -> Stored[StateRecord] | None:
+    def rebuild(error: InvalidRecord) -> Stored[StateRecord] | None:
+        logger.warning("%s: rebuilding its state: %s", context.name, error)
+        state, fields = _rebuilt_state(context)
+        # None if another process wrote meanwhile: read its state.
+        return replace_state(context, state, **fields) or read_state(context)
+
+    return unless_damaged(lambda: read_state(context), rebuild)
+
+
+def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
+    """Return the state that a job's other records prove, and further fields of it.
+
+    Raises:
+        NoSuchJob: The job's own record is missing too.
+        InvalidRecord: The job's record or the seal is damaged too: abort the job with ``force``.
+
+    """
+    if is_spent(context):
+        return "aborted", {}
+    job = load_job(context)
+    try:
+        seal = load_seal(context, None)
+    except InvalidRecord:
+        if _is_sealed(context):
+            raise
+        return "open", {}
+    fields: dict[str, Any] = {"seal_etag": seal.etag}
+    if find_manifest(context) is None and not _has_published(context, seal.record):
+        return "sealed", fields
+    options = job.options
+    reversible = options.unique_filenames and options.replace_order == "publish-then-delete"
+    try:
+        plan = find_plan(context, None)
+    except InvalidRecord as error:
+        logger.warning("%s: its plan is damaged too: %s", context.name, error)
+    else:
+        fields["plan_etag"] = plan.etag if plan is not None else None
+    committed = find_manifest(context) is not None
+    return "committed" if committed else "committing", {**fields, "begun": True, "reversible": reversible}
+
+
+def _is_sealed(context: JobContext) -> bool:
+    try:
+        context.store.head(context.staging_bucket, context.layout.seal)
+    except NoSuchKey:
+        return False
+    return True
+
+
+def _has_published(context: JobContext, seal: SealRecord) -> bool:
+    """Return whether any sealed upload is completed; stops at the first."""
+    stages = load_stage_seals(context, seal)
+    for _, _, pendingset in each_pendingset(context, stages):
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in pendingset.commits]
+        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
+                return True
+    return False
+
+
+def _recover(
+    context: JobContext,
+    state: State | None,
+    *,
+    rollback: bool,
+    force: bool,
+    keep_replaced: bool,
+    reason: str | None,
+    progress: Callable[[Progress], None] | None,
+) -> ManifestRecord | AbortReport:
+    match state:
+        case None:
+            return _ended(context, rollback=rollback)
+        case "open":
+            raise JobClosed(
+                f"{context.name} is open: no commit of it was begun, there is nothing to recover. If its"
+                " writers are done, seal and commit it; if they died, abort it with: s3commit abort"
+            )
+        case "sealed":
+            raise JobClosed(
+                f"{context.name} is sealed: no commit of it was begun, there is nothing to recover. Commit it"
+                " with: s3commit commit, or abort it with: s3commit abort"
+            )
+        case "committing" | "committed" if not rollback:
+            return commit_job(context, keep_replaced=keep_replaced, progress=progress)
+        case _:
+            return abort_job(context, force=force, reason=reason or "rolled back by recover")
+
+
+def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortReport:
+    manifest = find_manifest(context)
+    if manifest is not None:
+        if rollback:
+            raise AlreadyCommitted(f"{context.name} is committed; it cannot be rolled back")
+        return manifest
+    if is_spent(context):
+        return AbortReport(uploads=0, objects=0, state="aborted")
+    if find_job(context) is not None:
+        raise JobClosed(
+            f"{context.name} was never set up to the end: nothing was written. Set it up again with the same"
+            " id, or abort it with: s3commit abort"
+        )
+    raise NoSuchJob(
+        f"{context.name} is not known: it was never set up. There is"
+        " nothing to recover; s3commit pending shows what may be left of it"
+    )

@@ -1,0 +1,139 @@
+"""State of one process while it commits a job, and the signals by which it learns of other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
+from airflow_s3commit.protocol.lifecycle.manifest import FileList
+from airflow_s3commit.protocol.lifecycle.plan import nothing_planned, replaced_objects
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.lock import CommitLock, release_lock
+from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.removal import delete_objects
+from airflow_s3commit.protocol.metadata.seals import load_seal
+from airflow_s3commit.protocol.metadata.state import pinned_etags
+from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.plan import PlanRecord
+from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.store.base import ObjectToDelete
+
+
+class Overtaken(Exception):
+    """Another process moved the job on; continue from its state."""
+
+
+class Verdict(Exception):
+    """This process moved the job's state because of an error, which is the outcome of the commit.
+
+    Args:
+        reason: The error.
+
+    """
+
+    def __init__(self, reason: S3CommitError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@dataclass
+class CommitRun:
+    """State of one process while it commits a job.
+
+    Attributes:
+        context: The job.
+        seal_etag: Expected ETag of the seal, if the caller has one.
+        plan_etag: Expected ETag of the plan, if the caller has one.
+        progress: Called after each completed upload.
+        shards: Number of shards of a commit that begins.
+        lock: The destination's lock, once taken.
+        lock_in_doubt: The lock was taken and may have been lost.
+        metrics: Durations in milliseconds, for the manifest.
+        keep_replaced: Skip the damaged plan, and delete nothing that the job replaces.
+        files: The list of all files, if this process completed them all.
+        requests: Returns this process's request counts by Hadoop's statistic names.
+
+    """
+
+    context: JobContext
+    seal_etag: str | None = None
+    plan_etag: str | None = None
+    progress: Callable[[Progress], None] | None = None
+    shards: int = 1
+    keep_replaced: bool = False
+    lock: CommitLock | None = None
+    lock_in_doubt: bool = False
+    metrics: dict[str, int] = field(default_factory=dict)
+    requests: Callable[[], dict[str, int]] = dict
+    files: FileList | None = None
+
+    def keep_lease(self) -> None:
+        """Renew the lock if due.
+
+        Raises:
+            Overtaken: Another job took the lock, after it settled this one.
+
+        """
+        if self.lock is not None and not self.lock.renew_if_due():
+            raise Overtaken
+
+    def drop_lock(self) -> None:
+        """Release the lock of a job that has ended."""
+        if self.lock is not None or self.lock_in_doubt:
+            release_lock(self.context)
+            self.lock, self.lock_in_doubt = None, False
+
+    def pinned_seal(self, state: StateRecord) -> SealRecord:
+        """Read the seal that the state names.
+
+        Raises:
+            JobClosed: The caller expects another seal.
+            InvalidRecord: The seal is damaged, missing, or was changed.
+
+        """
+        self._check_expected(self.seal_etag, state.seal_etag, "seal")
+        return load_seal(self.context, state.seal_etag).record
+
+    def pinned_plan(self, state: StateRecord) -> PlanRecord:
+        """Read the plan that the state names.
+
+        Raises:
+            JobClosed: The caller expects another plan.
+            InvalidRecord: The plan is damaged, missing, or was changed; a note names the remedies.
+
+        """
+        self._check_expected(self.plan_etag, state.plan_etag, "plan")
+        if self.keep_replaced and state.seal_etag is not None:
+            return nothing_planned(self.context, state.seal_etag)
+        try:
+            _, plan_etag = pinned_etags(self.context, state)
+            plan = find_plan(self.context, plan_etag)
+            if plan is None:
+                raise InvalidRecord(f"{self.context.staging_uri(self.context.layout.plan)} is missing")
+        except InvalidRecord as error:
+            error.add_note(
+                f"{self.context.name} is {state.state}: finish it and leave the files that it replaces where"
+                " they are with: s3commit recover --keep-replaced; or undo it, while it is committing, with:"
+                " s3commit recover --rollback"
+            )
+            raise
+        return plan.record
+
+    def _check_expected(self, expected: str | None, pinned: str | None, what: str) -> None:
+        if expected is not None and expected.strip('"') != pinned:
+            raise JobClosed(
+                f"{self.context.name} is being committed with another {what} than the one handed over"
+            )
+
+    def delete_planned(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+        """Delete the planned objects, unless they changed or the job overwrote them."""
+        delete_objects(self.context, self._replaced(job, seal, plan), "plan")
+
+    def _replaced(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> Iterator[ObjectToDelete]:
+        """Yield the planned objects to delete while this job holds the lock."""
+        for item in replaced_objects(self.context, job, seal, plan):
+            self.keep_lease()
+            if not item.overwritten:
+                yield ObjectToDelete(item.key, item.etag)

@@ -1,0 +1,290 @@
+"""Sealing: record, once, which task attempts of a stage and which stages of a job count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.seals import (
+    _stage_reference,
+    each_pendingset,
+    load_stage_seal,
+    stage_attempts,
+)
+from airflow_s3commit.protocol.metadata.state import move, read_state, require_state
+from airflow_s3commit.protocol.model.digest import text_digest
+from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.seal import (
+    CommittedTask,
+    Counts,
+    SealedStage,
+    SealedTask,
+    SealRecord,
+    SealReference,
+    StageSealRecord,
+)
+
+logger = logging.getLogger(__name__)
+
+
+#: Maximum number of partitions that a seal keeps column statistics for.
+_PARTITIONS_WITH_COLUMNS = 1_000
+
+
+def seal_stage(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> SealReference:
+    """Record which task attempts of a stage count. Output of any other attempt never becomes visible.
+
+    Before: every task attempt was committed. After: the stage is sealed. Repeatable: the same tasks give the
+    same seal. Reads every pendingset once, so that a damaged one fails here and not at the commit.
+
+    Raises:
+        DuplicateOutput: A task occurs twice, or a key is written twice.
+        InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
+        JobClosed: The job is not open, or the stage attempt was sealed with other tasks.
+
+    """
+    with naming(context, f"seal of stage {stage}-{stage_attempt}"):
+        sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
+        key = context.layout.stage_seal(stage, stage_attempt)
+        stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
+        if stored is None:
+            stored = _write_stage_seal(context, stage, stage_attempt, sealed)
+        if stored.record.tasks != sealed or stored.record.job_id != context.job_id:
+            raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+    logger.info(
+        "%s: sealed stage %s-%s, %d tasks, %d files", context.name, stage, stage_attempt, len(sealed),
+        stored.record.counts.files,
+    )  # fmt: skip
+    return _stage_reference(context, stored)
+
+
+def seal_job(
+    context: JobContext,
+    stages: Sequence[tuple[str, str]] | None = None,
+    *,
+    etags: Mapping[tuple[str, str], str] | None = None,
+) -> SealReference:
+    """Record which stage attempts count, and close the job to further output.
+
+    Before: the job is open and its stages are sealed. After: the job is ``sealed``. Repeatable: the same
+        stages
+    give the same seal.
+
+    Args:
+        context: The job.
+        stages: Pairs of stage and stage attempt; None takes every sealed one, and requires at least one.
+        etags: Expected ETags of the stages' seals; any other seal is refused.
+
+    Raises:
+        DuplicateOutput: Two sealed attempts of one stage, or two stages that write one key.
+        JobClosed: The job is not open, or was sealed with other stages.
+        InvalidRecord: A seal is missing, damaged, or another job's.
+
+    """
+    with naming(context, "seal"):
+        current = require_state(context, "open", "sealed", "committing")
+        chosen = sorted(stages) if stages is not None else _sealed_attempts(context)
+        if stages is None and not chosen:
+            raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
+        record = _seal_record(context, chosen, etags or {})
+        stored = records.create(
+            context.store,
+            context.staging_bucket,
+            context.layout.seal,
+            record,
+            conditional=context.conditional,
+            signer=context.signer,
+        )
+        if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
+            raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
+        _close(context, current, stored.etag)
+    logger.info(
+        "%s: sealed, %d files in %d partitions", context.name, record.counts.files, len(record.partitions)
+    )
+    return SealReference(
+        location=context.staging_uri(context.layout.seal),
+        etag=stored.etag,
+        tasks=sum(stage.tasks for stage in record.stages),
+        counts=record.counts,
+        partitions=record.partitions,
+    )
+
+
+def _write_stage_seal(
+    context: JobContext, stage: str, stage_attempt: str, sealed: list[SealedTask]
+) -> Stored[StageSealRecord]:
+    require_state(context, "open")
+    partitions = _count_partitions(context, stage, stage_attempt, sealed)
+    record = StageSealRecord(
+        **context.layout.place,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=sealed,
+        counts=Counts.total(partitions.values()),
+        partitions=_slim(partitions),
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+    key = context.layout.stage_seal(stage, stage_attempt)
+    return records.create(context.store, context.staging_bucket, key, record, conditional=context.conditional)
+
+
+def _sealed_tasks(
+    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+) -> list[SealedTask]:
+    by_task: dict[str, CommittedTask] = {}
+    for task in tasks:
+        if (task.stage, task.stage_attempt) != (stage, stage_attempt):
+            raise InvalidRecord(f"task {task.task} was committed in stage {task.stage}-{task.stage_attempt}")
+        expected = context.staging_uri(
+            context.layout.pendingset(stage, stage_attempt, task.task, task.attempt)
+        )
+        if task.location != expected:
+            raise InvalidRecord(
+                f"the pendingset of task {task.task} is at {task.location}, not at {expected}"
+            )
+        if by_task.setdefault(task.task, task) != task:
+            raise DuplicateOutput(
+                f"task {task.task} of stage {stage}-{stage_attempt} occurs twice: attempts"
+                f" {by_task[task.task].attempt} and {task.attempt}"
+            )
+    return [
+        SealedTask(
+            task=task.task,
+            attempt=task.attempt,
+            etag=task.etag,
+            counts=Counts(files=task.files, bytes=task.bytes, rows=task.rows),
+            sha256=task.sha256,
+        )
+        for _, task in sorted(by_task.items())
+    ]
+
+
+def _count_partitions(
+    context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
+) -> dict[str, Counts]:
+    draft = StageSealRecord(
+        job_id=context.job_id, stage=stage, stage_attempt=stage_attempt, tasks=tasks, counts=Counts(),
+        partitions={}, created=0, nonce="draft",
+    )  # fmt: skip
+    partitions: dict[str, Counts] = {}
+    keys = _Keys()
+    for _, task, pendingset in each_pendingset(context, [draft]):
+        added = Counts()
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+            relative = context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+            name, counts = partition_of(relative), _counts(upload)
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+            added = added.plus(counts)
+        if added.without_columns() != task.counts:
+            raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
+    return dict(sorted(partitions.items()))
+
+
+def _slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
+    """Drop the column statistics of many partitions: a seal is read into memory as a whole."""
+    if len(partitions) <= _PARTITIONS_WITH_COLUMNS:
+        return partitions
+    return {name: counts.without_columns() for name, counts in partitions.items()}
+
+
+def _counts(upload: PendingUpload) -> Counts:
+    extra = upload.s3commit
+    return Counts(
+        files=1,
+        bytes=upload.length,
+        rows=extra.rows if extra is not None else None,
+        columns=extra.statistics if extra is not None else None,
+    )
+
+
+class _Keys:
+    """Set of keys, as 16-byte digests: a million of them take about 100 MiB."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def add(self, key: str, task: SealedTask) -> None:
+        digest = text_digest(key)
+        if digest in self._seen:
+            raise DuplicateOutput(f"{key} is written twice; the second time by task {task.task}")
+        self._seen.add(digest)
+
+
+def _seal_record(
+    context: JobContext, chosen: Sequence[tuple[str, str]], etags: Mapping[tuple[str, str], str]
+) -> SealRecord:
+    names = [stage for stage, _ in chosen]
+    doubled = {stage for stage in names if names.count(stage) > 1}
+    if doubled:
+        raise DuplicateOutput(
+            f"{context.name}: several sealed attempts of stage {min(doubled)}; say which one counts"
+        )
+    loaded = [
+        load_stage_seal(context, stage, attempt, etags.get((stage, attempt))) for stage, attempt in chosen
+    ]
+    if len(loaded) > 1:
+        _refuse_shared_keys(context, [stored.record for stored in loaded])
+    partitions: dict[str, Counts] = {}
+    for stored in loaded:
+        for name, counts in stored.record.partitions.items():
+            partitions[name] = partitions.get(name, Counts()).plus(counts)
+    return SealRecord(
+        **context.layout.place,
+        stages=[
+            SealedStage(
+                stage=stored.record.stage,
+                stage_attempt=stored.record.stage_attempt,
+                etag=stored.etag,
+                tasks=len(stored.record.tasks),
+                counts=stored.record.counts,
+                sha256=stored.sha256,
+            )
+            for stored in loaded
+        ],
+        counts=Counts.total(stored.record.counts for stored in loaded),
+        partitions=_slim(dict(sorted(partitions.items()))),
+        created=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def _pinned(stage: SealedStage) -> tuple[str, str, str]:
+    # Seals of older versions name no SHA-256.
+    return stage.stage, stage.stage_attempt, stage.etag
+
+
+def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:
+    keys = _Keys()
+    for _, task, pendingset in each_pendingset(context, stages):
+        for upload in pendingset.commits:
+            keys.add(upload.destinationKey, task)
+
+
+def _sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
+    return sorted((stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed)
+
+
+def _close(context: JobContext, current: Stored[StateRecord], seal_etag: str) -> None:
+    """Move the job to ``sealed``, unless another process has moved it there or further."""
+    if current.record.state == "open" and move(context, current, "sealed", seal_etag=seal_etag) is not None:
+        return
+    existing = read_state(context)
+    clean_if_ended(context)
+    if existing is None or existing.record.state not in ("sealed", "committing", "committed"):
+        state = existing.record.state if existing is not None else "gone"
+        raise JobClosed(f"{context.name} is {state}: it was aborted while it was being sealed")
+    if existing.record.seal_etag != seal_etag:
+        raise InvalidRecord(
+            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
+        )

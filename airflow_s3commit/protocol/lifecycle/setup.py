@@ -1,0 +1,164 @@
+"""Setup: check the bucket, then write the job's record and its first state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    DestinationNotEmpty,
+    InvalidDestination,
+    JobClosed,
+    JobMismatch,
+    NoSuchKey,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.capabilities import check_store
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.job_record import find_job
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.removal import delete_unchanged
+from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.layout import check_new_id
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.store.headers import with_headers
+
+logger = logging.getLogger(__name__)
+
+
+def set_up_job(
+    context: JobContext, options: JobOptions, job_context: Mapping[str, str], *, adopting: bool = False
+) -> JobRecord | None:
+    """Set up a job, or find the existing one.
+
+    After: the job's record and state exist, and a new job is open. Repeatable with the same options: returns
+        the
+    same job in whatever state; None if it is committed and cleaned up.
+
+    Args:
+        context: The job.
+        options: How it commits.
+        job_context: Facts of the orchestrator to keep with the job: DAG, run, partition.
+        adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
+
+    Raises:
+        InvalidRecord: The id of a new job is no UUID; or its record was copied here.
+        JobMismatch: A job with this id exists with other options.
+        JobClosed: A job of this id was aborted.
+        DestinationNotEmpty: Committer ``directory``, conflict mode ``fail``, and there is data.
+        InvalidDestination: The destination is an object.
+        StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
+
+    """
+    context = replace(context, store=with_headers(context.store, options.object_options.of_records))
+    with naming(context, "setup"):
+        existing = find_job(context)
+        written: list[tuple[str, str]] = []
+        if existing is None:
+            if not adopting:
+                check_new_id(context.job_id)
+            if _has_committed(context):
+                return None
+            conditional = check_store(context, options)
+            _refuse_object(context)
+            _refuse_data(context, options)
+            record = JobRecord(
+                **context.layout.place,
+                options=options,
+                context=dict(job_context),
+                conditional_writes=conditional,
+                created=context.now_ms(),
+                nonce=context.new_id(),
+            )
+            stored = records.create(
+                context.store, context.staging_bucket, context.layout.job, record, conditional=conditional,
+                signer=context.signer,
+            )  # fmt: skip
+            existing = stored.record
+            check_place(existing, context.layout, context.staging_uri(context.layout.job))
+            if existing.nonce == record.nonce:
+                written.append((context.layout.job, stored.etag))
+        recorded = context.as_recorded(existing)
+        if existing.options != options:
+            raise JobMismatch(f"{context.name} exists with other options; choose another job id")
+        if read_state(context) is None:
+            first = first_state(context)
+            state = records.create(
+                context.store,
+                context.staging_bucket,
+                context.layout.state,
+                first,
+                conditional=existing.conditional_writes,
+            )
+            if state.record.nonce == first.nonce:
+                written.append((context.layout.state, state.etag))
+            if _has_ended_meanwhile(recorded, written):
+                return None
+    logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
+    return existing
+
+
+def _has_committed(context: JobContext) -> bool:
+    """Return whether a job with this id has committed; raise if one was aborted."""
+    if find_manifest(context) is not None:
+        return True
+    if is_spent(context):
+        raise JobClosed(f"{context.name} was aborted, and its id is spent; set up a job with another id")
+    return False
+
+
+def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]]) -> bool:
+    """Check again after writing the records, and withdraw them if a job with this id has ended meanwhile.
+
+    A commit or abort writes its own record before it removes the job's. So of a setup and the concurrent end
+    of an earlier job with this id, at least one sees the other.
+    """
+    try:
+        committed = _has_committed(context)
+    except JobClosed as refusal:
+        with noting(
+            refusal,
+            f"withdrawing the records in {context.layout.staging.uri}",
+            "they are left until a sweep; nothing is visible or pending",
+        ):
+            _withdraw(context, written)
+        raise
+    if committed:
+        _withdraw(context, written)
+    return committed
+
+
+def _withdraw(context: JobContext, written: list[tuple[str, str]]) -> None:
+    """Delete the records that this process wrote, unless another one has overwritten them."""
+    for key, etag in written:
+        if not delete_unchanged(context, context.staging_bucket, key, etag):
+            logger.info("%s: %s now belongs to another process", context.name, context.staging_uri(key))
+
+
+def _refuse_object(context: JobContext) -> None:
+    destination = context.layout.destination
+    if not destination.prefix:
+        return
+    key = destination.prefix.rstrip("/")
+    try:
+        context.store.head(destination.bucket, key)
+    except (NoSuchKey, AccessDenied):
+        # A role limited to the destination's prefix may not read this key, which is not below it.
+        return
+    raise InvalidDestination(f"{join_uri(destination.bucket, key)} is an object; data goes into a directory")
+
+
+def _refuse_data(context: JobContext, options: JobOptions) -> None:
+    if options.conflict_mode != "fail" or not options.whole_destination:
+        return
+    for info in data_objects(context, None):
+        raise DestinationNotEmpty(
+            f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
+            " use replace or append, or another destination"
+        )

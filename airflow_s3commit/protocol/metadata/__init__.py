@@ -1,0 +1,1 @@
+"""A job's records on the store: read, written under conditions, and removed through one gate."""

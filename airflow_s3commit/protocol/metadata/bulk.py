@@ -1,0 +1,106 @@
+"""Complete pending uploads in bulk, and read their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, StoreRejected
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.ownership import is_ours
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+_BATCH = 1_000
+
+
+def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
+    """Complete every upload, and yield each completed one.
+
+    Before: the job is ``committing``. After: every object exists. Repeatable: a HEAD of the object
+        recognises an
+    upload that was completed before.
+
+    Raises:
+        JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
+            parts.
+        S3CommitError: A request failed; call it again.
+
+    """
+    calls = (
+        (upload, Complete(upload.bucket, upload.destinationKey, upload.uploadId, upload.part_etags))
+        for upload in uploads
+    )
+    doubtful: list[PendingUpload] = []
+    for upload, outcome in outcomes(context.store, calls, NoSuchUpload, StoreRejected):
+        if isinstance(outcome, NoSuchUpload):
+            doubtful.append(upload)
+            if len(doubtful) >= _BATCH:
+                yield from _check_objects(context, doubtful)
+                doubtful.clear()
+        elif isinstance(outcome, StoreRejected):
+            raise JobFailed(
+                f"{context.name}: the store rejects the parts of {_name(upload)}: {outcome}"
+            ) from outcome
+        else:
+            yield upload
+    yield from _check_objects(context, doubtful)
+
+
+def _check_objects(context: JobContext, doubtful: list[PendingUpload]) -> Iterator[PendingUpload]:
+    """HEAD the object of each upload that is gone, to see whether it was completed."""
+    calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in doubtful]
+    for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+        if isinstance(outcome, NoSuchKey):
+            raise JobFailed(
+                f"{context.name}: the upload of {_name(upload)} is gone and no object is there:"
+                " it was aborted, or a lifecycle rule removed it"
+            )
+        if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
+            raise JobFailed(f"{context.name}: {_name(upload)} is an object of someone else")
+        yield upload
+
+
+def _name(upload: PendingUpload) -> str:
+    return join_uri(upload.bucket, upload.destinationKey)
+
+
+#: The parts of an upload, in order; None if the upload does not exist.
+Parts: TypeAlias = list[Part] | None
+
+
+_UPLOADS_AT_ONCE = 1_000
+
+
+def pending_parts(
+    store: ObjectStore, uploads: Iterable[PendingId], *, threads: int = 16
+) -> Iterator[tuple[PendingId, Parts]]:
+    """Yield each upload with its parts, in the given order.
+
+    Args:
+        store: The store.
+        uploads: The uploads.
+        threads: Number of concurrent requests; 0 sends them in the caller's thread.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+
+    def parts_of(upload: PendingId) -> tuple[PendingId, Parts]:
+        try:
+            parts = list(store.list_parts(upload.bucket, upload.key, upload.upload_id))
+        except NoSuchUpload:
+            return upload, None
+        return upload, sorted(parts, key=lambda part: part.number)
+
+    if not threads:
+        yield from map(parts_of, uploads)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-parts") as pool:
+        for batch in in_batches(uploads, _UPLOADS_AT_ONCE):
+            yield from pool.map(parts_of, batch)

@@ -1,0 +1,95 @@
+"""Remove a job's staging in an order that survives a crash.
+
+The job's record goes first and its state last: a state without the record shows a job that has ended and
+whose clean-up is unfinished.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.job_record import find_job
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.records import unless_damaged
+from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
+from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
+from airflow_s3commit.protocol.model.job import StateRecord
+
+logger = logging.getLogger(__name__)
+
+
+def clean_if_ended(context: JobContext) -> bool:
+    """Clean the staging if the job has ended; return whether it has.
+
+    Every step that writes a record calls this afterwards, so that of the step and a concurrent clean-up at
+    least one sees the other.
+    """
+    stored = read_state(context)
+    if stored is None or stored.record.state == "aborted" or _is_being_cleaned(context, stored.record):
+        clean_staging(context)
+        return True
+    return False
+
+
+def clean_staging(context: JobContext) -> None:
+    """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
+
+    Before: the job is committed and its manifest written, or it is aborted. Repeatable.
+
+    Raises:
+        InvalidRecord: A record in the staging is of another place: the staging was copied.
+        StoreRejected: The store refused to delete an object.
+
+    """
+    if not is_own_staging(context):
+        logger.warning(
+            "%s: %s is left: no record of the job says that it is its own",
+            context.name,
+            context.layout.staging.uri,
+        )
+        return
+    store, bucket, layout = context.store, context.staging_bucket, context.layout
+    delete_record(context, bucket, layout.job)
+    listed = store.list_objects(bucket, layout.staging.prefix)
+    delete_records(context, (info.key for info in listed if info.key != layout.state))
+    delete_record(context, bucket, layout.state)
+
+
+def is_own_staging(context: JobContext) -> bool:
+    """Return whether a record of the job proves that this staging is its own.
+
+    That is the job's record or, once that is gone, the manifest or abort record at the destination. All
+    three are written once. `Layout` checks that the directory has the job's id.
+
+    Raises:
+        InvalidRecord: The manifest or abort record is damaged, or a record was copied here.
+
+    """
+    if context.record is not None or _is_job_here(context):
+        return True
+    ending = find_manifest(context) or find_aborted(context)
+    if ending is None:
+        return False
+    # Records of older versions name no staging: then it is below the destination.
+    return ending.staging == context.layout.staging.uri or (
+        ending.staging is None and context.layout.is_below_destination
+    )
+
+
+def _is_job_here(context: JobContext) -> bool:
+    def ignore(error: InvalidRecord) -> None:
+        logger.warning("%s: ignoring its damaged record: %s", context.name, error)
+
+    return unless_damaged(lambda: find_job(context), ignore) is not None
+
+
+def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
+    if state.state != "committed":
+        return False
+    try:
+        context.store.head(context.staging_bucket, context.layout.job)
+    except NoSuchKey:
+        return True
+    return False

@@ -1,0 +1,130 @@
+"""The context of a job: its keys, store, clock and ids."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit.exceptions import S3CommitError, SignatureRefused
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import JobRecord
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.headers import with_headers
+
+#: Start of the note on an error that names the step it left.
+STEP_NOTE = "while running "
+
+
+def new_uuid() -> str:
+    """Return a random UUID."""
+    return str(uuid.uuid4())
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What every step of a job needs.
+
+    Attributes:
+        store: The store of destination and staging.
+        layout: The job's keys.
+        clock: Source of time.
+        new_id: Source of nonces and upload ids.
+        owner: Host and process, for people who read records.
+        lease: Seconds that a commit lock is valid without renewal.
+        lock_wait: Seconds to wait for the commit lock of another live job.
+        conditional: Whether to use the store's conditional writes.
+        record: The job's own record, once read and verified; None before, and after its clean-up.
+        threads: Concurrent listings; 0 lists in the caller's thread.
+        signer: Signs and checks the records that a commit depends on; None for unsigned jobs and in Spark's
+            processes.
+
+    """
+
+    store: ObjectStore
+    layout: Layout
+    clock: Clock = field(default_factory=SystemClock)
+    new_id: Callable[[], str] = new_uuid
+    owner: str = field(default_factory=_this_process)
+    lease: float = 60.0
+    lock_wait: float = 600.0
+    conditional: bool = True
+    record: JobRecord | None = None
+    threads: int = 16
+    signer: Signer | None = None
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self.layout.job_id
+
+    @property
+    def bucket(self) -> str:
+        """The destination's bucket."""
+        return self.layout.destination.bucket
+
+    @property
+    def staging_bucket(self) -> str:
+        """The bucket of the job's records."""
+        return self.layout.staging.bucket
+
+    @property
+    def name(self) -> str:
+        """The job and its destination, for messages."""
+        return f"job {self.job_id} on {self.layout.destination.uri}"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether every record must be named by a digest, up to a signed record."""
+        return self.signer is not None or (self.record is not None and self.record.signature is not None)
+
+    def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
+        """Return the context with the settings of the job's own record.
+
+        It uses conditional writes as the record says, and writes records with the headers of the job's
+        options.
+
+        Args:
+            record: The job's own record.
+            acting: Whether the step may commit or abort the job; False for steps that write its output.
+
+        Raises:
+            SignatureRefused: The record is signed, the step is acting, and there is no signer.
+
+        """
+        if acting and record.signature is not None and self.signer is None:
+            raise SignatureRefused(
+                f"{self.name} is signed, and this process holds no signing key: name a connection as"
+                " [s3commit] signing_conn_id in Airflow's configuration, set S3COMMIT_SIGNING_KEY for"
+                " s3commit, or give the job a signer"
+            )
+        store = with_headers(self.store, record.options.object_options.of_records)
+        return replace(self, store=store, conditional=record.conditional_writes, record=record)
+
+    def staging_uri(self, key: str) -> str:
+        """Return the URI of a key in the staging bucket."""
+        return join_uri(self.staging_bucket, key)
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch by this machine's clock: for people, never for decisions."""
+        return int(self.clock.time() * 1000)
+
+
+@contextmanager
+def naming(context: JobContext, step: str) -> Iterator[None]:
+    """Add the job and the step to any error that leaves the block."""
+    try:
+        yield
+    except S3CommitError as error:
+        error.add_note(f"{STEP_NOTE}{step} of {context.name}")
+        raise

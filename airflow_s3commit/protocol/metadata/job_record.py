@@ -1,0 +1,44 @@
+"""Read a job's own record."""
+
+from __future__ import annotations
+
+from airflow_s3commit.exceptions import (
+    NoSuchJob,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.job import JobRecord
+from airflow_s3commit.protocol.model.ownership import check_place
+
+
+def find_job(context: JobContext) -> JobRecord | None:
+    """Read a job's record; None if it does not exist.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
+
+    """
+    stored = records.find(
+        context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
+    )
+    if stored is None:
+        return None
+    check_place(stored.record, context.layout, context.staging_uri(context.layout.job))
+    return stored.record
+
+
+def load_job(context: JobContext) -> JobRecord:
+    """Read a job's record.
+
+    Raises:
+        NoSuchJob: It does not exist.
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
+
+    """
+    record = find_job(context)
+    if record is None:
+        raise NoSuchJob(
+            f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"
+            " a new job"
+        )
+    return record

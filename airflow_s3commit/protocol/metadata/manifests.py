@@ -1,0 +1,243 @@
+"""Read ``_SUCCESS`` and manifests, and determine the latest one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import groupby
+from tempfile import SpooledTemporaryFile
+from typing import IO
+
+from airflow_s3commit.exceptions import (
+    ForeignRecord,
+    InvalidRecord,
+    NoSuchKey,
+    PreconditionFailed,
+    TooLarge,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import decode, decode_lines, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, manifests_prefix
+from airflow_s3commit.protocol.model.limits import LINE_BYTES, LIST_BYTES
+from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.ownership import check_ending
+from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.store.base import ObjectStore
+
+#: Bytes of a list of files to read at once.
+_READ_BYTES = 16 * 1024 * 1024
+
+_SUMMARY = ".json"
+
+
+def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
+    """Read a destination's ``_SUCCESS``.
+
+    Raises:
+        NoSuchKey: It does not exist.
+        ForeignRecord: It is empty: the classic committer's marker.
+        InvalidRecord: It is truncated, or no manifest.
+
+    """
+    key = destination.key(SUCCESS)
+    body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
+    where = join_uri(destination.bucket, key)
+    if not body:
+        raise ForeignRecord(f"{where} is empty: the classic committer's marker, not a manifest")
+    return decode(SuccessData, body, where)
+
+
+def read_manifest(
+    store: ObjectStore, destination: str | Destination, job_id: str, *, signer: Signer | None = None
+) -> ManifestRecord:
+    """Read the manifest of one job.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        job_id: The job.
+        signer: Checks the manifest's signature.
+
+    Raises:
+        NoSuchKey: The job has not committed to this destination.
+        ForeignRecord: It is another job's, or was copied here with its dataset.
+        SignatureRefused: It is not signed with the signer's key.
+        InvalidRecord: The object is no manifest.
+
+    """
+    place = Destination.of(destination)
+    key = Layout.of(place, job_id).manifest
+    record = records.load(store, place.bucket, key, ManifestRecord, signer=signer).record
+    check_ending(record, place, job_id, join_uri(place.bucket, key))
+    return record
+
+
+def find_manifest(context: JobContext) -> ManifestRecord | None:
+    """Return the manifest that proves the job committed, or None. Raises as `read_manifest` does."""
+    try:
+        return read_manifest(context.store, context.layout.destination, context.job_id, signer=context.signer)
+    except NoSuchKey:
+        return None
+
+
+def manifest_of(
+    store: ObjectStore, destination: Destination, job_id: str | None, *, signer: Signer | None = None
+) -> ManifestRecord:
+    """Read the manifest of a job, by default of the last one that committed.
+
+    Raises as `read_manifest` and `latest_manifest` do.
+    """
+    if job_id is None:
+        return latest_manifest(store, destination, signer=signer)
+    return read_manifest(store, destination, job_id, signer=signer)
+
+
+def latest_manifest(
+    store: ObjectStore, destination: str | Destination, *, signer: Signer | None = None
+) -> ManifestRecord:
+    """Read the manifest of the last job that committed. Works while another commit is running.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        signer: Checks the manifest's signature.
+
+    Raises:
+        NoSuchKey: No job has committed to this destination, or the manifest that ``_SUCCESS`` names is gone;
+            an older one is never used instead.
+        ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
+        SignatureRefused: The manifest is not signed with the signer's key.
+        InvalidRecord: ``_SUCCESS`` or the manifest is damaged.
+
+    """
+    place = Destination.of(destination)
+    return read_manifest(store, place, latest_job(store, place), signer=signer)
+
+
+def latest_job(store: ObjectStore, destination: Destination) -> str:
+    """Return the id of the last job that committed to a destination.
+
+    It is the one that ``_SUCCESS`` names. A running commit has removed ``_SUCCESS``: then it is the job with
+    the newest manifest, which is that of the commit before.
+
+    Raises:
+        NoSuchKey: No job has committed to this destination.
+        ForeignRecord: ``_SUCCESS`` was written by another committer.
+        InvalidRecord: ``_SUCCESS``, or a manifest that must be read to find the newest, is damaged.
+
+    """
+    try:
+        success = read_success(store, destination)
+    except NoSuchKey:
+        return _newest(store, destination)
+    return _named_job(success, destination)
+
+
+def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[float, str]]:
+    """Return the write time (seconds, store's clock) and job id of each manifest of a destination."""
+    home = manifests_prefix(destination)
+    return [
+        (info.modified, info.key.removeprefix(home).removesuffix(_SUMMARY))
+        for info in store.list_objects(destination.bucket, home, recursive=False)
+        if info.key.endswith(_SUMMARY)
+    ]
+
+
+def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[FileEntry]:
+    """Yield every file that a job committed, after checking the list against the manifest's digest.
+
+    A long list is spooled to disk, so that memory is constant.
+
+    Args:
+        store: The store of the destination.
+        manifest: The job's manifest.
+
+    Raises:
+        NoSuchKey: The list is gone.
+        InvalidRecord: The list was changed, or it or one of its files is outside of the job's destination.
+
+    """
+    home = Destination.parse(manifest.destination)
+    if manifest.files != join_uri(home.bucket, Layout.of(home, manifest.job_id).manifest_files):
+        raise InvalidRecord(
+            f"the manifest of job {manifest.job_id} on {home.uri} names its list at {manifest.files},"
+            " where no job writes it"
+        )
+    with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
+        digest = hashlib.sha256()
+        for piece in _pieces(store, manifest):
+            digest.update(piece)
+            spool.write(piece)
+        if digest.hexdigest() != manifest.files_sha256:
+            raise _changed(manifest)
+        spool.seek(0)
+        for entry in decode_lines(FileEntry, _lines(spool, manifest), manifest.files):
+            if home.relative(entry.key) is None:
+                raise InvalidRecord(f"{manifest.files} names {entry.key[:200]}, outside of {home.uri}")
+            yield entry
+
+
+def _named_job(success: SuccessData, destination: Destination) -> str:
+    where = join_uri(destination.bucket, destination.key(SUCCESS))
+    if success.manifest_uri is None or not success.jobId:
+        raise ForeignRecord(
+            f"{where} names no manifest: it was written by {success.committer or 'another committer'}; name"
+            " the job that is meant, or go by a listing of the destination"
+        )
+    try:
+        return check_id(success.jobId)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{where}: {error}") from error
+
+
+def _newest(store: ObjectStore, destination: Destination) -> str:
+    """Return the job with the newest manifest by the store's clock; ties go by the committers' clocks."""
+    found = sorted(manifests_at(store, destination), reverse=True)
+    where = join_uri(destination.bucket, manifests_prefix(destination))
+    if not found:
+        raise NoSuchKey(
+            f"no job has committed to {destination.uri}: there is no _SUCCESS, and no manifest below"
+            f" {where}; see what is under way with: s3commit jobs {destination.uri}"
+        )
+    for _, tied in groupby(found, key=lambda written: written[0]):
+        records = []
+        for _, job_id in tied:
+            # Manifests that were copied here with a dataset are not commits to this destination.
+            with suppress(ForeignRecord):
+                records.append(read_manifest(store, destination, job_id))
+        if records:
+            return max(records, key=lambda record: (record.committed, record.job_id)).job_id
+    raise NoSuchKey(
+        f"no job has committed to {destination.uri}: the manifests below {where} were copied from another"
+        " place, whose history they are; read the files by listing, or commit to it"
+    )
+
+
+def _lines(spool: IO[bytes], manifest: ManifestRecord) -> Iterator[bytes]:
+    while line := spool.readline(LINE_BYTES + 1):
+        if len(line) > LINE_BYTES:
+            raise InvalidRecord(f"{manifest.files} has a line of more than {LINE_BYTES} bytes")
+        yield line
+
+
+def _pieces(store: ObjectStore, manifest: ManifestRecord) -> Iterator[bytes]:
+    bucket, key = split_uri(manifest.files)
+    info = store.head(bucket, key)
+    if info.size <= _READ_BYTES:
+        yield store.get(bucket, key, limit=_READ_BYTES).body
+        return
+    if info.size > LIST_BYTES:
+        raise TooLarge.of(manifest.files, info.size, LIST_BYTES)
+    try:
+        for first in range(0, info.size, _READ_BYTES):
+            yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
+    except PreconditionFailed as error:
+        raise _changed(manifest) from error
+
+
+def _changed(manifest: ManifestRecord) -> InvalidRecord:
+    return InvalidRecord(f"{manifest.files} is not the list that the manifest of {manifest.job_id} names")

@@ -1,0 +1,61 @@
+"""Read a job's plan and its parts, each checked against the record that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.seals import check_digest
+from airflow_s3commit.protocol.model.codec import decode_lines
+from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.limits import PLAN_PART_BYTES
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
+
+
+def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
+    """Read the plan, and check its ETag if one is given; None if there is no plan.
+
+    Raises:
+        InvalidRecord: It was changed, is another job's, or is missing although an ETag was given.
+
+    """
+    where = context.staging_uri(context.layout.plan)
+    stored = records.find(
+        context.store, context.staging_bucket, context.layout.plan, PlanRecord, signer=context.signer
+    )
+    if stored is None:
+        if etag is not None:
+            raise InvalidRecord(f"{where} is missing; plan again")
+        return None
+    check_place(stored.record, context.layout, where)
+    if etag is not None and stored.etag != etag.strip('"'):
+        raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
+    return stored
+
+
+def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedObject]:
+    """Yield the objects of a plan; reads one part at a time, checked against the plan.
+
+    Raises:
+        InvalidRecord: A part is missing or was changed.
+
+    """
+    for part in plan.parts:
+        key = context.layout.plan_part(plan.plan_id, part.number)
+        try:
+            fetched = context.store.get(context.staging_bucket, key, limit=PLAN_PART_BYTES)
+        except NoSuchKey:
+            raise InvalidRecord(f"{context.staging_uri(key)} is missing; plan again") from None
+        if fetched.info.etag != part.etag:
+            raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written; plan again")
+        digest = sha256(fetched.body)
+        check_digest(context, digest, part.sha256, context.staging_uri(key))
+        yield from decode_lines(PlannedObject, BytesIO(fetched.body), context.staging_uri(key))

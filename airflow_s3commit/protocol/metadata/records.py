@@ -1,0 +1,228 @@
+"""Conditional reads and writes of records; after a lost response a record is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import (
+    ForeignRecord,
+    InvalidRecord,
+    NoSuchKey,
+    OutcomeUnknown,
+    PreconditionFailed,
+)
+from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.limits import MIB
+from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
+from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
+from airflow_s3commit.store.execute import outcomes
+
+#: Records to fetch at once, and their total bytes unless one alone has more.
+_AHEAD = 64
+_AHEAD_BYTES = 64 * MIB
+
+R = TypeVar("R", bound=Struct)
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[R]):
+    """A record on the store.
+
+    Attributes:
+        record: The record.
+        etag: ETag of its object.
+        modified: Time of the write, in seconds by the store's clock.
+        date: Time of the read or write, in seconds by the store's clock.
+        sha256: SHA-256 of its object in hexadecimal.
+
+    """
+
+    record: R
+    etag: str
+    modified: float
+    date: float
+    sha256: str = ""
+
+
+def load(
+    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
+) -> Stored[R]:
+    """Read a record, and check its signature where a signer is given.
+
+    Raises:
+        NoSuchKey: It is not there.
+        InvalidRecord: The object is no such record.
+        SignatureRefused: It is not signed with the signer's key.
+
+    """
+    fetched = store.get(bucket, key, limit=largest(kind))
+    record = decode(kind, fetched.body, join_uri(bucket, key))
+    if signer is not None:
+        check_signature(signer, record, fetched.body, join_uri(bucket, key))
+    digest = sha256(fetched.body)
+    return Stored(record, fetched.info.etag, fetched.info.modified, fetched.date, digest)
+
+
+def find(
+    store: ObjectStore, bucket: str, key: str, kind: type[R], *, signer: Signer | None = None
+) -> Stored[R] | None:
+    """Read a record as `load` does, or return None where there is none.
+
+    Raises:
+        InvalidRecord: The object is no such record.
+        SignatureRefused: It is not signed with the signer's key.
+
+    """
+    try:
+        return load(store, bucket, key, kind, signer=signer)
+    except NoSuchKey:
+        return None
+
+
+def unless_damaged(read: Callable[[], T], instead: Callable[[InvalidRecord], U]) -> T | U:
+    """Read a record, with a fallback for a damaged one.
+
+    Args:
+        read: Reads the record.
+        instead: Called with the error; returns the result, or raises the error again.
+
+    Raises:
+        ForeignRecord: The record is of another job or place; ``instead`` is not called.
+
+    """
+    try:
+        return read()
+    except ForeignRecord:
+        raise
+    except InvalidRecord as error:
+        return instead(error)
+
+
+def fetch_listed(
+    store: ObjectStore, bucket: str, listed: Iterable[ObjectInfo], limit: Callable[[str], int]
+) -> Iterator[tuple[ObjectInfo, Fetched | InvalidRecord]]:
+    """Read listed objects, several at once; yield each, or the error that it is too large, in any order.
+
+    Skips objects that are gone. Holds a bounded number of bytes, unless one object alone has more.
+
+    Args:
+        store: The store.
+        bucket: The bucket.
+        listed: The objects.
+        limit: Returns the maximum bytes to read of a key.
+
+    Raises:
+        S3CommitError: An object could not be read.
+
+    """
+    for group in _small_groups(listed):
+        calls = [(info, Get(bucket, info.key, limit(info.key))) for info in group]
+        for info, outcome in outcomes(store, calls, NoSuchKey, InvalidRecord):
+            if isinstance(outcome, Fetched | InvalidRecord):
+                yield info, outcome
+
+
+def _small_groups(listed: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    group: list[ObjectInfo] = []
+    size = 0
+    for info in listed:
+        if group and (len(group) == _AHEAD or size + info.size > _AHEAD_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(info)
+        size += info.size
+    if group:
+        yield group
+
+
+def create(
+    store: ObjectStore,
+    bucket: str,
+    key: str,
+    record: R,
+    *,
+    conditional: bool = True,
+    signer: Signer | None = None,
+) -> Stored[R]:
+    """Create a record if absent; return the stored one (ours, or an earlier writer's).
+
+    The caller compares their nonces. Repeatable with the same record.
+
+    Args:
+        store: The store.
+        bucket: The bucket.
+        key: The key.
+        record: The record; it has a nonce.
+        conditional: False for a store without conditional writes; then it reads first.
+        signer: Signs the record, and checks an earlier writer's.
+
+    Raises:
+        SignatureRefused: The earlier record is not signed with the signer's key.
+        OutcomeUnknown: The response was lost, and reading back did not settle it.
+
+    """
+    if signer is not None:
+        record = sign(record, signer)
+    body = encode(record)
+    if not conditional:
+        existing = find(store, bucket, key, type(record), signer=signer)
+        if existing is not None:
+            return existing
+    try:
+        written = store.put(bucket, key, body, if_none_match=conditional)
+    except PreconditionFailed:
+        return load(store, bucket, key, type(record), signer=signer)
+    except OutcomeUnknown:
+        existing = find(store, bucket, key, type(record), signer=signer)
+        if existing is None:
+            raise
+        return existing
+    return Stored(record, written.etag, written.date, written.date, sha256(body))
+
+
+def swap(
+    store: ObjectStore, bucket: str, key: str, record: R, etag: str, *, conditional: bool = True
+) -> Stored[R] | None:
+    """Overwrite the record with this ETag; None if another writer was first.
+
+    Repeatable with the same record: it recognises its own write.
+
+    Args:
+        store: The store.
+        bucket: The bucket.
+        key: The key.
+        record: The record; it has a nonce.
+        etag: ETag of the record to overwrite.
+        conditional: False for a store without conditional writes; then it reads first.
+
+    Raises:
+        OutcomeUnknown: The response was lost, and reading back did not settle it.
+
+    """
+    body = encode(record)
+    if not conditional:
+        existing = find(store, bucket, key, type(record))
+        if existing is None or existing.etag != etag:
+            return None
+    try:
+        written = store.put(bucket, key, body, if_match=etag if conditional else None)
+    except (PreconditionFailed, NoSuchKey, OutcomeUnknown) as error:
+        existing = find(store, bucket, key, type(record))
+        if existing is not None and _nonce(existing.record) == _nonce(record):
+            return existing
+        if isinstance(error, OutcomeUnknown) and existing is not None and existing.etag == etag:
+            raise
+        return None
+    return Stored(record, written.etag, written.date, written.date)
+
+
+def _nonce(record: Struct) -> str | None:
+    return getattr(record, "nonce", None) or getattr(record, "plan_id", None)

@@ -1,0 +1,254 @@
+"""The only module of the protocol that destroys: it aborts uploads and deletes objects and records.
+
+Each of them must pass `ownership.why_not`; what it refuses is left, with a warning. (Two exceptions: `sweep`
+aborts uploads that no job claims, and probes of a store remove what they created.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+    NoSuchUpload,
+    OutcomeUnknown,
+    PreconditionFailed,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.ownership import Proof, Thing, is_ours, why_not
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.store.base import Abort, DeleteFailure, DeleteMany, Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 1_000
+
+#: Concurrent bulk deletes: each counts as a thousand requests against the store's limits.
+_BULK_DELETES_AT_ONCE = 4
+
+#: Temporary failures of single objects of a bulk delete, and the seconds to wait before each retry.
+_INTERNAL = "InternalError"
+_BUSY = frozenset({_INTERNAL, "ServiceUnavailable", "SlowDown"})
+_BUSY_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingId:
+    """Id of a pending upload, with the proof that it is the job's."""
+
+    bucket: str
+    key: str
+    upload_id: str
+    proof: Proof = "name"
+
+    @classmethod
+    def of(cls, upload: PendingUpload) -> PendingId:
+        """Return the id of a recorded upload."""
+        return cls(upload.bucket, upload.destinationKey, upload.uploadId, "record")
+
+
+def abort_upload(context: JobContext, key: str, upload_id: str) -> None:
+    """Abort an upload that this process started. Repeatable: an unknown upload counts as aborted.
+
+    Raises:
+        S3CommitError: The request failed, or was refused.
+
+    """
+    _require(context, Thing("upload", context.bucket, key, "writer"))
+    context.store.abort_upload(context.bucket, key, upload_id)
+
+
+def delete_record(context: JobContext, bucket: str, key: str, *, if_match: str | None = None) -> None:
+    """Delete a record of the job. Repeatable: a missing one counts as deleted.
+
+    Raises:
+        InvalidRecord: It is not the job's.
+        PreconditionFailed: It has another ETag than ``if_match``.
+        S3CommitError: The request failed, or was refused.
+
+    """
+    _require(context, Thing("record", bucket, key, "staging"))
+    context.store.delete(bucket, key, if_match=if_match)
+
+
+def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> bool:
+    """Delete a record of the job if it still has this ETag; return whether it is gone.
+
+    On a store without conditional deletes it compares the ETag right before.
+
+    Raises:
+        InvalidRecord: It is not the job's.
+        S3CommitError: A request failed.
+
+    """
+    try:
+        delete_record(context, bucket, key, if_match=etag if context.conditional else None)
+    except PreconditionFailed:
+        return False
+    except StoreRejected:
+        try:
+            if context.store.head(bucket, key).etag != etag:
+                return False
+        except NoSuchKey:
+            return True
+        delete_record(context, bucket, key)
+    return True
+
+
+def delete_records(context: JobContext, keys: Iterable[str]) -> None:
+    """Delete objects of the job's staging, a thousand per request.
+
+    Raises:
+        InvalidRecord: A key is not in the staging.
+        StoreRejected: The store refused to delete one.
+
+    """
+    for batch in in_batches(keys, _BATCH):
+        for key in batch:
+            _require(context, Thing("record", context.staging_bucket, key, "staging"))
+        failures = context.store.delete_many(context.staging_bucket, [ObjectToDelete(key) for key in batch])
+        if failures:
+            first = failures[0]
+            raise StoreRejected(
+                f"{context.name}: could not delete {context.staging_uri(first.key)}:"
+                f" {first.code} {first.message}",
+                code=first.code,
+            )
+
+
+def delete_ours(context: JobContext, uploads: Iterable[PendingUpload]) -> int:
+    """Abort every upload, then delete the objects of those that were completed; return how many.
+
+    An object is deleted only after its upload was aborted, so that no process can complete it again, and
+    only if it is provably this upload.
+    """
+    deleted = 0
+    for batch in in_batches(uploads, _BATCH):
+        abort_uploads(context, map(PendingId.of, batch))
+        doomed = []
+        calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in batch]
+        for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+            if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
+                doomed.append(ObjectToDelete(upload.destinationKey, outcome.etag))
+        deleted += delete_objects(context, doomed, "record")
+    return deleted
+
+
+def delete_objects(
+    context: JobContext, doomed: Iterable[ObjectToDelete], proof: Literal["record", "metadata", "plan"]
+) -> int:
+    """Delete the job's objects that still have their ETags, and return how many.
+
+    Sends a thousand per request, a few requests concurrently; retries objects that the store was too busy
+    for.
+
+    Raises:
+        StoreRejected: The store refused an object for another reason than that it changed.
+        Unavailable: The store stayed too busy for some of them.
+        OutcomeUnknown: The same, and some of them may be gone.
+
+    """
+    deleted = 0
+    own = (
+        target
+        for target in doomed
+        if _may_destroy(context, Thing("object", context.bucket, target.key, proof))
+    )
+    for batch in in_batches(own, _BATCH * _BULK_DELETES_AT_ONCE):
+        left = batch
+        for pause in (*_BUSY_PAUSES, None):
+            failed = _delete_batch(context, left)
+            deleted += len(left) - len(failed)
+            busy = {failure.key: failure.code for failure in failed if failure.code in _BUSY}
+            left = [target for target in left if target.key in busy]
+            if not left:
+                break
+            if pause is None:
+                # An internal error leaves open whether the object is gone.
+                kind = OutcomeUnknown if _INTERNAL in busy.values() else Unavailable
+                raise kind(
+                    f"{context.name}: the store is too busy to delete {len(left)} objects; run the step again"
+                )
+            context.clock.sleep(pause)
+    return deleted
+
+
+def _delete_batch(context: JobContext, doomed: list[ObjectToDelete]) -> list[DeleteFailure]:
+    """Delete up to a few thousand objects; return the failures, of changed objects or temporary."""
+    calls = (
+        (number, DeleteMany(context.bucket, batch)) for number, batch in enumerate(in_batches(doomed, _BATCH))
+    )
+    failures: list[DeleteFailure] = []
+    for _, outcome in outcomes(context.store, calls):
+        assert isinstance(outcome, list)
+        failures += outcome
+    for failure in failures:
+        if failure.code == "PreconditionFailed":
+            logger.warning("%s: left %s, which was changed by someone else", context.name, failure.key)
+        elif failure.code not in _BUSY:
+            where = join_uri(context.bucket, failure.key)
+            raise StoreRejected(
+                f"{context.name}: could not delete {where}: {failure.code} {failure.message}; run the"
+                f" step again",
+                code=failure.code,
+            )
+    return failures
+
+
+def abort_uploads(context: JobContext, uploads: Iterable[PendingId]) -> int:
+    """Abort uploads of the job, and return how many. Repeatable.
+
+    Tries all of them before it raises the first error.
+
+    Raises:
+        S3CommitError: An upload could not be aborted.
+
+    """
+    calls = (
+        (upload, Abort(upload.bucket, upload.key, upload.upload_id)) for upload in _own(context, uploads)
+    )
+    done, failed = 0, 0
+    first: S3CommitError | None = None
+    for upload, outcome in context.store.perform(calls):
+        if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
+            logger.warning("%s: could not abort the upload of %s: %s", context.name, upload.key, outcome)
+            first, failed = first or outcome, failed + 1
+        else:
+            done += 1
+    if first is not None:
+        first.add_note(f"{failed} uploads could not be aborted and may stay pending; {done} were aborted")
+        raise first
+    return done
+
+
+def _own(context: JobContext, uploads: Iterable[PendingId]) -> Iterator[PendingId]:
+    for upload in uploads:
+        if _may_destroy(context, Thing("upload", upload.bucket, upload.key, upload.proof)):
+            yield upload
+
+
+def _why_not(context: JobContext, thing: Thing) -> str | None:
+    options = context.record.options if context.record is not None else None
+    return why_not(context.layout, options, thing)
+
+
+def _may_destroy(context: JobContext, thing: Thing) -> bool:
+    reason = _why_not(context, thing)
+    if reason is not None:
+        logger.warning("%s: left alone: %s", context.name, reason)
+    return reason is None
+
+
+def _require(context: JobContext, thing: Thing) -> None:
+    reason = _why_not(context, thing)
+    if reason is not None:
+        raise InvalidRecord(f"{context.name}: refuses to destroy what is not its own: {reason}")

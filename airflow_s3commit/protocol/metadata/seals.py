@@ -1,0 +1,233 @@
+"""Read seals and sealed pendingsets, each checked against the record that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
+from airflow_s3commit.protocol.model.seal import (
+    SealedTask,
+    SealRecord,
+    SealReference,
+    StageSealRecord,
+)
+from airflow_s3commit.store.base import Fetched, Get
+
+#: Pendingsets to prefetch and hold in memory.
+_AHEAD = 32
+
+
+#: Their total number of files, unless one pendingset alone has more.
+_AHEAD_FILES = 10_000
+
+
+def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
+    """Read the job's seal, and check its ETag if one is given.
+
+    Raises:
+        InvalidRecord: It is missing, was changed, or is another job's.
+
+    """
+    where = context.staging_uri(context.layout.seal)
+    try:
+        stored = records.load(
+            context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
+        )
+    except NoSuchKey:
+        raise InvalidRecord(f"{where} is missing: seal the job first") from None
+    check_place(stored.record, context.layout, where)
+    if etag is not None and stored.etag != etag.strip('"'):
+        raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
+    return stored
+
+
+def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRecord]:
+    """Read the seals of all sealed stages, each checked against the job's seal.
+
+    Raises:
+        InvalidRecord: One is missing or was changed.
+
+    """
+    seals = []
+    for stage in seal.stages:
+        stored = load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag)
+        where = context.staging_uri(context.layout.stage_seal(stage.stage, stage.stage_attempt))
+        check_digest(context, stored.sha256, stage.sha256, where)
+        seals.append(stored.record)
+    return seals
+
+
+def check_digest(context: JobContext, digest: str, expected: str | None, where: str) -> None:
+    """Compare the SHA-256 of an object with the one in the record that names it.
+
+    Args:
+        context: The job.
+        digest: SHA-256 of the object.
+        expected: SHA-256 in the record; None in records of older versions.
+        where: URI of the object.
+
+    Raises:
+        InvalidRecord: They differ; or the job is signed, and the record has none.
+
+    """
+    if expected is None:
+        if context.is_signed:
+            raise InvalidRecord(f"{where} is output of a signed job, and nothing names its SHA-256")
+    elif digest != expected:
+        raise InvalidRecord(f"{where} was changed after it was written: its SHA-256 is not {expected}")
+
+
+def each_pendingset(
+    context: JobContext,
+    stages: Iterable[StageSealRecord],
+    selected: Callable[[int], bool] = lambda _: True,
+) -> Iterator[tuple[StageSealRecord, SealedTask, PendingSet]]:
+    """Yield every sealed pendingset in the seals' order, prefetched and checked.
+
+    The checks: its ETag against the seal, its job and task, and that each upload's key is below the
+    destination.
+
+    Args:
+        context: The job.
+        stages: The seals.
+        selected: Returns whether to read the task with a number, in the seals' order.
+
+    Raises:
+        InvalidRecord: A pendingset is missing, was changed, or names a key outside the destination.
+
+    """
+    numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
+    for tasks in _in_groups(pair for number, pair in numbered if selected(number)):
+        calls = [
+            (number, Get(context.staging_bucket, pendingset_key(context, stage, task), largest(PendingSet)))
+            for number, (stage, task) in enumerate(tasks)
+        ]
+        outcomes = dict(context.store.perform(calls))
+        for number, (stage, task) in enumerate(tasks):
+            yield stage, task, _checked(context, stage, task, outcomes.pop(number))
+
+
+def _in_groups(
+    tasks: Iterable[tuple[StageSealRecord, SealedTask]],
+) -> Iterator[list[tuple[StageSealRecord, SealedTask]]]:
+    """Yield tasks in groups whose pendingsets fit in memory together."""
+    group: list[tuple[StageSealRecord, SealedTask]] = []
+    files = 0
+    for stage, task in tasks:
+        if group and (len(group) == _AHEAD or files + task.counts.files > _AHEAD_FILES):
+            yield group
+            group, files = [], 0
+        group.append((stage, task))
+        files += task.counts.files
+    if group:
+        yield group
+
+
+def verify_pendingsets(context: JobContext, stages: Iterable[StageSealRecord]) -> None:
+    """Compare every sealed pendingset's ETag with a listing, before anything is published.
+
+    Raises:
+        InvalidRecord: One is missing or was changed.
+
+    """
+    for stage in stages:
+        prefix = context.layout.tasks(stage.stage, stage.stage_attempt)
+        existing = {
+            info.key: info.etag for info in context.store.list_objects(context.staging_bucket, prefix)
+        }
+        for task in stage.tasks:
+            key = pendingset_key(context, stage, task)
+            if existing.get(key) != task.etag:
+                what = "was changed after it was written" if key in existing else "is missing"
+                raise InvalidRecord(f"{context.staging_uri(key)} {what}, but task {task.task} counts")
+
+
+def load_stage_seal(
+    context: JobContext, stage: str, stage_attempt: str, etag: str | None
+) -> Stored[StageSealRecord]:
+    """Read the seal of a stage attempt, and check its ETag if one is given.
+
+    Raises:
+        InvalidRecord: It is missing, was changed, or is of another stage attempt.
+
+    """
+    key = context.layout.stage_seal(stage, stage_attempt)
+    where = context.staging_uri(key)
+    try:
+        stored = records.load(context.store, context.staging_bucket, key, StageSealRecord)
+    except NoSuchKey:
+        raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
+    record = stored.record
+    check_place(record, context.layout, where)
+    if (record.stage, record.stage_attempt) != (stage, stage_attempt):
+        raise InvalidRecord(f"{where} is the seal of another stage attempt")
+    if etag is not None and stored.etag != etag:
+        raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
+    return stored
+
+
+def pendingset_key(context: JobContext, stage: StageSealRecord, task: SealedTask) -> str:
+    """Return the key of a sealed task attempt's pendingset."""
+    return context.layout.pendingset(stage.stage, stage.stage_attempt, task.task, task.attempt)
+
+
+def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outcome: object) -> PendingSet:
+    key = pendingset_key(context, stage, task)
+    where = context.staging_uri(key)
+    if isinstance(outcome, NoSuchKey):
+        raise InvalidRecord(f"{where} is missing, but task {task.task} counts")
+    if isinstance(outcome, S3CommitError):
+        raise outcome
+    assert isinstance(outcome, Fetched)
+    if outcome.info.etag != task.etag:
+        raise InvalidRecord(
+            f"{where} was changed after it was written: ETag {outcome.info.etag}, sealed as {task.etag}"
+        )
+    check_digest(context, sha256(outcome.body), task.sha256, where)
+    pendingset = decode(PendingSet, outcome.body, where)
+    extra = TaskExtra(
+        stage=stage.stage, stage_attempt=stage.stage_attempt, task=task.task, attempt=task.attempt, nonce="-"
+    )
+    pendingset.check_task(context.job_id, extra, where)
+    for upload in pendingset.commits:
+        context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+    return pendingset
+
+
+def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> SealReference | None:
+    """Return the seal of a stage attempt; None if it is not sealed."""
+    key = context.layout.stage_seal(stage, stage_attempt)
+    stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
+    return _stage_reference(context, stored) if stored is not None else None
+
+
+def stage_attempts(context: JobContext) -> Iterator[tuple[str, str, bool]]:
+    """Yield every stage attempt that has records in the staging: stage, attempt, and whether it is sealed."""
+    prefix, sealed = context.layout.stages, set()
+    seen: dict[str, None] = {}
+    for info in context.store.list_objects(context.staging_bucket, prefix):
+        name, _, rest = info.key[len(prefix) :].partition("/")
+        seen[name] = None
+        if rest == "sealed.json":
+            sealed.add(name)
+    for name in seen:
+        stage, _, attempt = name.rpartition("-")
+        yield stage, attempt, name in sealed
+
+
+def _stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
+    record = stored.record
+    return SealReference(
+        location=context.staging_uri(context.layout.stage_seal(record.stage, record.stage_attempt)),
+        etag=stored.etag,
+        tasks=len(record.tasks),
+        counts=record.counts,
+        partitions=record.partitions,
+    )

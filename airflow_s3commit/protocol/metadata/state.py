@@ -1,0 +1,215 @@
+"""The state of a job, which changes only by compare-and-swap.
+
+::
+
+    open ──seal──▶ sealed ──begin──▶ committing ──▶ committed ──▶ (cleaned: the manifest remains)
+      │               │                  │
+      └──abort──▶ aborting ◀───abort─────┘ (with rollback)
+                      └──▶ aborted ──▶ (cleaned: nothing remains)
+
+The loser of a race reads the winner's state and acts on it. ``committing → committed`` is the point of
+no return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    InvalidRecord,
+    JobClosed,
+    NoSuchJob,
+    NoSuchKey,
+    PreconditionFailed,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import AbortedRecord, State, StateRecord
+from airflow_s3commit.protocol.model.limits import PROSE
+from airflow_s3commit.protocol.model.ownership import check_ending, check_place
+
+
+def first_state(context: JobContext) -> StateRecord:
+    """Return the initial state of a job."""
+    return StateRecord(
+        **context.layout.place,
+        state="open",
+        owner=context.owner,
+        attempt=0,
+        since=context.now_ms(),
+        nonce=context.new_id(),
+    )
+
+
+def read_state(context: JobContext) -> Stored[StateRecord] | None:
+    """Read a job's state; None if it was never set up, or ended and was cleaned up.
+
+    Raises:
+        InvalidRecord: The record is damaged, another job's, or a copy.
+
+    """
+    try:
+        stored = records.find(context.store, context.staging_bucket, context.layout.state, StateRecord)
+    except InvalidRecord as error:
+        error.add_note(
+            "s3commit recover rebuilds the state from the job's other records;"
+            " s3commit abort --force aborts the job without it"
+        )
+        raise
+    if stored is not None:
+        check_place(stored.record, context.layout, context.staging_uri(context.layout.state))
+    return stored
+
+
+def move(
+    context: JobContext, current: Stored[StateRecord], to: State, **changes: Any
+) -> Stored[StateRecord] | None:
+    """Move a job on from the state that was read; None if another process moved it first.
+
+    Args:
+        context: The job.
+        current: The state as it was read.
+        to: The new state; the same state again fences off processes that read the old record.
+        **changes: Further fields to set.
+
+    Raises:
+        OutcomeUnknown: The response was lost; read the state again.
+
+    """
+    if changes.get("reason") is not None:
+        changes["reason"] = changes["reason"][:PROSE]
+    record = msgspec.structs.replace(
+        current.record,
+        state=to,
+        owner=context.owner,
+        attempt=current.record.attempt + 1,
+        since=context.now_ms(),
+        nonce=context.new_id(),
+        **changes,
+    )
+    return records.swap(
+        context.store,
+        context.staging_bucket,
+        context.layout.state,
+        record,
+        current.etag,
+        conditional=context.conditional,
+    )
+
+
+def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[StateRecord] | None:
+    """Overwrite a damaged state; None if another process changed it meanwhile.
+
+    Args:
+        context: The job.
+        state: The state that the job's other records prove.
+        **fields: Further fields to set.
+
+    Raises:
+        OutcomeUnknown: The response was lost; read the state again.
+
+    """
+    damaged = context.store.head(context.staging_bucket, context.layout.state)
+    record = msgspec.structs.replace(first_state(context), state=state, **fields)
+    etag = damaged.etag if context.conditional else None
+    try:
+        written = context.store.put(
+            context.staging_bucket, context.layout.state, encode(record), if_match=etag
+        )
+    except (PreconditionFailed, NoSuchKey):
+        return None
+    return Stored(record, written.etag, written.date, written.date)
+
+
+def require_state(context: JobContext, *allowed: State) -> Stored[StateRecord]:
+    """Read a job's state, and raise unless it is one of ``allowed``.
+
+    Raises:
+        AlreadyCommitted: The job is committed.
+        JobClosed: It is in another state.
+        NoSuchJob: It was never set up, or was aborted and cleaned up.
+
+    """
+    stored = read_state(context)
+    if stored is None:
+        raise gone(context)
+    if stored.record.state not in allowed:
+        if stored.record.state == "committed":
+            raise AlreadyCommitted(f"{context.name} is committed")
+        raise JobClosed(f"{context.name} is {stored.record.state}; this step needs it {' or '.join(allowed)}")
+    return stored
+
+
+def pinned_etags(context: JobContext, state: StateRecord) -> tuple[str, str]:
+    """Return the ETags of the seal and the plan of a running commit.
+
+    Raises:
+        InvalidRecord: The state has none.
+
+    """
+    if state.seal_etag is None or state.plan_etag is None:
+        where = context.staging_uri(context.layout.state)
+        raise InvalidRecord(f"{where} says that the job is {state.state}, and names no seal or no plan")
+    return state.seal_etag, state.plan_etag
+
+
+def find_aborted(context: JobContext) -> AbortedRecord | None:
+    """Return the record of the job's abort at this destination; None if there is none.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's, or was copied here with its dataset.
+
+    """
+    stored = records.find(context.store, context.bucket, context.layout.aborted, AbortedRecord)
+    if stored is None:
+        return None
+    where = join_uri(context.bucket, context.layout.aborted)
+    check_ending(stored.record, context.layout.destination, context.job_id, where)
+    return stored.record
+
+
+def is_spent(context: JobContext) -> bool:
+    """Return whether a job with this id was aborted here, so that the id cannot be used again."""
+    return find_aborted(context) is not None
+
+
+def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> None:
+    """Write the record of the job's abort, unless it exists. Repeatable.
+
+    Args:
+        context: The job.
+        reason: Why.
+        job_context: The orchestrator's facts about the job, kept after its own record is gone.
+
+    """
+    record = AbortedRecord(
+        **context.layout.place,
+        since=context.now_ms(),
+        reason=reason[:PROSE] if reason is not None else None,
+        context=dict(job_context),
+    )
+    try:
+        context.store.put(
+            context.bucket, context.layout.aborted, encode(record), if_none_match=context.conditional
+        )
+    except PreconditionFailed:
+        find_aborted(context)
+
+
+def gone(context: JobContext) -> S3CommitError:
+    """Return the error for a job without a state."""
+    if find_manifest(context) is not None:
+        return AlreadyCommitted(f"{context.name} is committed and cleaned up; see its manifest")
+    return NoSuchJob(
+        f"{context.name} is not known: it was never set up, or it was aborted and cleaned up. Set up a"
+        " new job"
+    )

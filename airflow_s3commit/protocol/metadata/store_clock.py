@@ -1,0 +1,83 @@
+"""The store's clock: ages are differences of the store's own times, never of two machines' clocks.
+
+The time is the ``Date`` of a response. It is read with a small record of the destination; if there is none, a
+probe object is written and deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_s3commit._causes import ending
+from airflow_s3commit.exceptions import NoSuchKey, TooLarge
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import (
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    SUCCESS,
+    aborted_prefix,
+    lock_key,
+    manifests_prefix,
+    time_key,
+)
+from airflow_s3commit.protocol.model.limits import MIB
+from airflow_s3commit.store.base import ObjectStore
+
+#: A store's times are whole seconds, and come from several machines.
+_TOLERANCE_SECONDS = 60.0
+
+_SMALL = (".json", PENDING_SUFFIX, PENDINGSET_SUFFIX)
+
+#: Maximum size of a record that is read for the time of its response.
+_SMALL_BYTES = MIB
+
+
+def read_time(store: ObjectStore, destination: Destination) -> float | None:
+    """Return the store's time in seconds since the epoch, by a read; None if there is no record to read."""
+    for bucket, key in _small_records(store, destination):
+        try:
+            return store.get(bucket, key, limit=_SMALL_BYTES).date
+        except (NoSuchKey, TooLarge):
+            continue
+    return None
+
+
+def probe_time(store: ObjectStore, destination: Destination) -> float:
+    """Return the store's time in seconds since the epoch, by writing and deleting a hidden probe object."""
+    bucket, key = destination.bucket, time_key(destination)
+    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
+        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
+
+
+def has_true_upload_times(store: ObjectStore, destination: Destination) -> bool:
+    """Return whether a listing of uploads has their true start times.
+
+    Some stores report one time for every upload, by which a new upload would look like an orphan. Starts,
+    lists and aborts a probe upload, and aborts probes that dead processes left. False if the probe is not
+    listed, or its time is not now.
+    """
+    bucket, key = destination.bucket, time_key(destination)
+    now = probe_time(store, destination)
+    upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
+    with ending(
+        lambda: store.abort_upload(bucket, key, upload_id),
+        f"aborting the probe's upload of {join_uri(bucket, key)}",
+        "it may stay pending until the next sweep",
+    ):
+        probes = [upload for upload in store.list_uploads(bucket, key) if upload.key == key]
+    for probe in probes:
+        if probe.upload_id != upload_id and now - probe.initiated > _TOLERANCE_SECONDS:
+            store.abort_upload(bucket, key, probe.upload_id)
+    began = [probe.initiated for probe in probes if probe.upload_id == upload_id]
+    return bool(began) and all(abs(initiated - now) <= _TOLERANCE_SECONDS for initiated in began)
+
+
+def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:
+    yield destination.bucket, destination.key(SUCCESS)
+    yield destination.bucket, lock_key(destination)
+    for prefix in (destination.key(MAGIC_PREFIX), manifests_prefix(destination), aborted_prefix(destination)):
+        for info in store.list_objects(destination.bucket, prefix):
+            if info.key.endswith(_SMALL) and info.size <= _SMALL_BYTES:
+                yield destination.bucket, info.key
+                break

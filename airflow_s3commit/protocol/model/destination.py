@@ -1,0 +1,165 @@
+"""The destination of a job: the directory of a dataset, with its trailing slash.
+
+The trailing slash keeps ``out/dataset1`` from matching ``out/dataset10``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import quote
+
+from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.store.credentials import without_userinfo
+
+Given = TypeVar("Given")
+
+#: S3's limit on a key, in bytes of UTF-8.
+MAX_KEY_BYTES = 1024
+
+_URI = re.compile(r"(?:s3|s3a|s3n)://([^/]+)(?:/(.*))?", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+#: Characters that ``java.net.URI`` allows in a path beside letters, digits and ``-._~``.
+_URI_PATH = "/!$&'()*+,;=:@"
+# Lone surrogates cannot be encoded in a request.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Split ``s3://bucket/key`` (or ``s3a://``, ``s3n://``) into bucket and key; the key may be empty.
+
+    Raises:
+        InvalidDestination: It is not such a URI.
+
+    """
+    matched = _URI.fullmatch(uri)
+    if matched is None:
+        shown = without_userinfo(uri)
+        raise InvalidDestination(f"{shown!r} is not an S3 URI; write it as s3://bucket/prefix/")
+    bucket, key = matched[1], matched[2] or ""
+    if not _BUCKET.fullmatch(bucket):
+        # Older Hadoop releases took credentials here, as in s3a://KEY:SECRET@bucket/: never show them.
+        raise InvalidDestination(f"{without_userinfo(uri)!r} names no valid bucket before the first slash")
+    return bucket, key
+
+
+def join_uri(bucket: str, key: str) -> str:
+    """Return the ``s3://`` URI of a key, for people and for `split_uri`: the key in it is not encoded."""
+    return f"s3://{bucket}/{key}"
+
+
+def hadoop_uri(bucket: str, key: str) -> str:
+    """Return the ``s3a://`` URI of a key as ``java.net.URI`` parses it: percent-encoded UTF-8."""
+    return f"s3a://{bucket}/{quote(key, safe=_URI_PATH)}"
+
+
+def is_hidden(relative_path: str) -> bool:
+    """Return whether readers of datasets skip this path: an element begins with ``.`` or ``_``.
+
+    ``_column=value`` is a partition directory, not a hidden one, as in Spark's
+    ``HadoopFSUtils.shouldFilterOutPathName``.
+    """
+    return any(
+        element.startswith(".") or (element.startswith("_") and "=" not in element)
+        for element in relative_path.split("/")
+    )
+
+
+def check_relative_path(path: str) -> None:
+    """Check the path of a data file below a destination.
+
+    Raises:
+        InvalidRecord: It could leave the destination, is ambiguous to a store, or is hidden from readers.
+
+    """
+    elements = path.split("/")
+    if not path or "" in elements:
+        raise InvalidRecord(f"path {path!r} has an empty element")
+    if "." in elements or ".." in elements:
+        raise InvalidRecord(f"path {path!r} has an element '.' or '..'")
+    if _CONTROL.search(path) or "\\" in path:
+        raise InvalidRecord(f"path {path!r} has a control character or a backslash")
+    if is_hidden(path):
+        raise InvalidRecord(f"path {path!r} is hidden from readers: an element begins with '_' or '.'")
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A bucket and a prefix that is empty (the bucket's root) or ends with ``/``."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, uri: str) -> Destination:
+        """Parse the URI of a destination; adds a missing trailing slash.
+
+        Raises:
+            InvalidDestination: It is no S3 URI, or has an element that is empty, ``.`` or ``..``.
+
+        """
+        bucket, key = split_uri(uri)
+        prefix = key.rstrip("/")
+        if prefix:
+            elements = prefix.split("/")
+            if "" in elements or "." in elements or ".." in elements:
+                raise InvalidDestination(f"{uri!r} has an empty element, '.' or '..' in its path")
+            if _CONTROL.search(prefix) or "\\" in prefix:
+                raise InvalidDestination(f"{uri!r} has a control character or a backslash in its path")
+            if len(prefix.encode()) > MAX_KEY_BYTES - 256:
+                raise InvalidDestination(
+                    f"{uri!r} leaves no room for file names: keys end at {MAX_KEY_BYTES}"
+                )
+            prefix += "/"
+        return cls(bucket, prefix)
+
+    @classmethod
+    def of(cls, destination: str | Destination) -> Destination:
+        """Return a destination, given as one or by its URI.
+
+        Raises:
+            InvalidDestination: The URI is not valid, as for `parse`.
+
+        """
+        return destination if isinstance(destination, Destination) else cls.parse(destination)
+
+    @property
+    def uri(self) -> str:
+        """The destination as ``s3://bucket/prefix/``."""
+        return join_uri(self.bucket, self.prefix)
+
+    def key(self, relative_path: str) -> str:
+        """Return the key of a path below this destination."""
+        return self.prefix + relative_path
+
+    def relative(self, key: str) -> str | None:
+        """Return a key's path below this destination; None outside of it, and for its root."""
+        if len(key) > len(self.prefix) and key.startswith(self.prefix):
+            return key[len(self.prefix) :]
+        return None
+
+    def below(self, name: str) -> Destination:
+        """Return the directory ``name`` of this destination."""
+        return Destination(self.bucket, f"{self.prefix}{name.strip('/')}/")
+
+    def check_data_key(self, bucket: str, key: str) -> str:
+        """Return the relative path of a data file that a record names.
+
+        Raises:
+            InvalidRecord: The key is in another bucket, outside the destination, hidden from readers, or an
+                ambiguous path.
+
+        """
+        relative = self.relative(key)
+        if bucket != self.bucket or relative is None:
+            raise InvalidRecord(f"{join_uri(bucket, key)!r} lies outside the destination {self.uri}")
+        check_relative_path(relative)
+        if len(key.encode()) > MAX_KEY_BYTES:
+            raise InvalidRecord(f"the key {key[:80]!r}… is longer than {MAX_KEY_BYTES} bytes")
+        return relative
+
+
+def as_uri(destination: Given | Destination) -> Given | str:
+    """Return the URI of a `Destination`; anything else, such as a URI that is still a template, as it is."""
+    return destination.uri if isinstance(destination, Destination) else destination

@@ -1,0 +1,214 @@
+"""Records of a job: options, reference, state, lock, abort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
+from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.limits import (
+    MAX_SHARDS,
+    Attempt,
+    Count,
+    Lease,
+    Line,
+    Milliseconds,
+    Prose,
+    Text,
+)
+from airflow_s3commit.protocol.model.object_options import Checked, ObjectOptions
+from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
+
+Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
+ConflictMode: TypeAlias = Literal["fail", "append", "replace"]
+ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
+State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
+
+
+class JobOptions(Checked, frozen=True, kw_only=True):
+    """How a job commits. Fixed for a job: another setup with its id must have the same options.
+
+    Attributes:
+        committer: ``directory`` (conflicts are judged over the whole destination) or ``partitioned``
+            (over each partition that gets data), both staged on local disk; ``magic`` (streamed, conflicts
+            as ``partitioned``).
+        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``.
+        replace_order: ``publish-then-delete`` may show both generations for a moment, and can be rolled back;
+            ``delete-then-publish``, as Hadoop does it, may show neither, and cannot.
+        unique_filenames: Put the job id in every file name.
+        track_pending: Where a task records its uploads before its pendingset is written: in the memory of the
+            ``task`` or, file by file, on ``s3``.
+        fencing: ``required`` refuses stores without conditional writes; ``best-effort`` accepts them.
+        staging: URI of another prefix for the job's records; by default they are below the destination.
+        pendingset_format: Hadoop releases that can read the job's pending uploads: ``hadoop-3.4.2`` or
+            later, or ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums. This package reads both.
+        object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
+
+    Raises:
+        InvalidOption: A field has a wrong type or value, or contradicts another.
+
+    """
+
+    committer: Committer = "partitioned"
+    conflict_mode: ConflictMode = "fail"
+    replace_order: ReplaceOrder = "publish-then-delete"
+    unique_filenames: bool = True
+    track_pending: Literal["task", "s3"] = "task"
+    fencing: Literal["required", "best-effort"] = "required"
+    staging: Line | None = None
+    pendingset_format: PendingsetFormat = "hadoop-3.4.2"
+    object_options: ObjectOptions = field(default_factory=ObjectOptions)
+
+    def check(self) -> None:
+        """Check the URI of the staging."""
+        if self.staging is not None:
+            try:
+                Destination.parse(self.staging)
+            except InvalidDestination as error:
+                raise InvalidOption(f"staging: {error}") from error
+
+    @property
+    def needs_lock(self) -> bool:
+        """Whether such jobs on one destination must commit one after another."""
+        return self.conflict_mode != "append" or not self.unique_filenames
+
+    @property
+    def whole_destination(self) -> bool:
+        """Whether conflicts are judged over the whole destination."""
+        return self.committer == "directory"
+
+
+class JobReference(Plain, frozen=True, kw_only=True):
+    """Id and URIs that open a job in another process. Holds no credentials."""
+
+    job_id: Text
+    destination: Text
+    staging: Text
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> JobReference:
+        """Read it from plain strings; other entries are ignored.
+
+        Raises:
+            InvalidRecord: An entry is missing or is no string.
+
+        """
+        return from_plain(cls, mapping, "a job reference")
+
+
+class JobRecord(JobOwned, frozen=True, kw_only=True):
+    """``job.json``: a job's options and context. Written once."""
+
+    destination: Text
+    staging: Text
+    options: JobOptions
+    context: dict[Line, Prose] = field(default_factory=dict)
+    conditional_writes: bool = True
+    created: Milliseconds
+    nonce: Text
+    signature: Text | None = None
+
+
+class SavedSuccess(Struct, frozen=True, kw_only=True):
+    """The ``_SUCCESS`` that a commit removed, so that a rollback can put it back."""
+
+    etag: Text
+    body: bytes
+
+
+class StateRecord(JobOwned, frozen=True, kw_only=True):
+    """``state.json``: the state of a job. Changed only by compare-and-swap.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination; None in states of older versions.
+        staging: URI of its staging; likewise.
+        state: Its state.
+        owner: Host and process of the last change, for people.
+        attempt: Number of changes.
+        since: Time of the last change, in milliseconds since the epoch by the owner's clock, for people.
+        nonce: Unique to each write.
+        seal_etag: ETag of the job's seal, from ``sealed`` on.
+        plan_etag: ETag of the plan, from ``committing`` on.
+        begun: Uploads may have been completed.
+        reversible: The commit can be undone; False once it may have overwritten or deleted old data.
+        shards: Number of shards of the commit.
+        saved_success: The ``_SUCCESS`` before the commit.
+        reason: Why the job was aborted.
+
+    """
+
+    state: State
+    owner: Text
+    attempt: Attempt
+    since: Milliseconds
+    nonce: Text
+    seal_etag: Text | None = None
+    plan_etag: Text | None = None
+    begun: bool = False
+    reversible: bool = True
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1
+    saved_success: SavedSuccess | None = None
+    reason: Prose | None = None
+
+
+class LockRecord(JobOwned, frozen=True, kw_only=True):
+    """``_s3commit/lock.json``: which job may publish to the destination.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of the destination; None in locks of older versions.
+        staging: URI of its staging, which has the state of a job that died.
+        owner: Host and process that took or renewed it, for people.
+        lease: Seconds from the write, by the store's clock, after which it lapses.
+        nonce: Unique to each write.
+
+    """
+
+    staging: Text
+    owner: Text
+    lease: Lease
+    nonce: Text
+
+
+class AbortedRecord(JobOwned, frozen=True, kw_only=True):
+    """``_s3commit/aborted/<job id>.json``: a job was aborted, and its id cannot be used again. Written once.
+
+    It outlives the staging, so that a suspended process cannot set the job up again, and clean-up has proof
+    that the staging is this job's.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination; None in records of older versions.
+        staging: URI of its staging; likewise.
+        since: Time of the abort, in milliseconds since the epoch by the aborting machine's clock, for people.
+        reason: Why, if given.
+        context: Context of the job's record; empty if that could not be read.
+
+    """
+
+    since: Milliseconds
+    reason: Prose | None = None
+    context: dict[Line, Prose] = field(default_factory=dict)
+
+
+class AbortReport(Plain, frozen=True, kw_only=True):
+    """Result of an abort.
+
+    Attributes:
+        uploads: Pending uploads that are aborted.
+        objects: Published objects that it deleted.
+        state: ``aborted``; or ``absent`` if the job had no state.
+
+    """
+
+    uploads: Count
+    objects: Count
+    state: Literal["aborted", "absent"]

@@ -1,0 +1,343 @@
+"""Every key and prefix of the protocol.
+
+The staging prefix is that of Hadoop's magic committer (``__magic_job-<job id>``), so that its tools
+recognise it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypedDict
+from uuid import UUID
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.destination import Destination
+
+#: Start of the name of a job's staging directory (Hadoop's magic committer, since 3.3.7).
+MAGIC_PREFIX = "__magic_job-"
+
+
+#: Ending of a committed task attempt's list of uploads.
+PENDINGSET_SUFFIX = ".pendingset"
+
+
+#: Ending of the record of one upload.
+PENDING_SUFFIX = ".pending"
+
+
+#: The marker that readers and sensors wait for.
+SUCCESS = "_SUCCESS"
+
+
+#: The directory of a destination for records that outlive their job.
+HOME = "_s3commit"
+
+
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+_is_uuid = re.compile(_UUID).fullmatch
+
+
+# What Spark appends to a name that it is given: a bucket (``_00001``), a file counter (``-c000``, ``.c000``).
+_OWNER = re.compile(rf"-({_UUID})(?:_\d+|-c\d+)*(?=\.|\Z)")
+
+
+_FILE_LIST = re.compile(rf"(?:\A|/){HOME}/manifests/({_UUID})\.jsonl\Z")
+
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+_STEP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+_ATTEMPT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,127}")
+
+
+def check_id(value: str, what: str = "job id") -> str:
+    """Return an id that may become part of a key: letters, digits, ``-``, ``_`` (and ``.`` below a job).
+
+    Raises:
+        InvalidRecord: It has other characters, or none, or more than 128.
+
+    """
+    pattern = _ID if what == "job id" else _STEP_ID
+    if not pattern.fullmatch(value):
+        advice = "; leave it out, and give people something to read with name=" if what == "job id" else ""
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters, digits, '-' and '_'{advice}")
+    return value
+
+
+def is_canonical(job_id: str) -> bool:
+    """Return whether a job id is a canonical UUID: lower case, with hyphens."""
+    return _is_uuid(job_id) is not None
+
+
+def check_new_id(job_id: str) -> str:
+    """Return the id of a new job: a canonical UUID, because file names are searched for it.
+
+    Raises:
+        InvalidRecord: It is not canonical, or no UUID.
+
+    """
+    if is_canonical(job_id):
+        return job_id
+    try:
+        advice = f"write it as {UUID(job_id)}"
+    except ValueError:
+        advice = "leave job_id out, and give people something to read with name="
+    raise InvalidRecord(f"job id {job_id!r} is not a UUID in lower case with hyphens: {advice}")
+
+
+def check_attempt_id(value: str, what: str) -> str:
+    """Return an attempt id: letters, digits and ``.``, so that no two attempts share a key.
+
+    Raises:
+        InvalidRecord: It has other characters, or none, or more than 128.
+
+    """
+    if not _ATTEMPT_ID.fullmatch(value):
+        raise InvalidRecord(f"{what} {value!r} is not made of 1 to 128 letters and digits")
+    return value
+
+
+def partition_of(relative_path: str) -> str:
+    """Return the partition of a file: its directory, without a slash at the end; ``""`` for the root."""
+    return relative_path.rpartition("/")[0]
+
+
+def unique_name(relative_path: str, job_id: str) -> str:
+    """Insert ``-<job id>`` before the first dot of the last element, unless `owner_of` finds the job already.
+
+    Hadoop does the same (``Paths.addUUID``), but skips paths that have the id anywhere.
+    """
+    directory, slash, name = relative_path.rpartition("/")
+    if _is_named_by(name, job_id):
+        return relative_path
+    stem, dot, ending = name.partition(".")
+    return f"{directory}{slash}{stem}-{job_id}{dot}{ending}"
+
+
+def owner_of(key: str) -> str | None:
+    """Return the job whose id is in a file name; None if there is none.
+
+    That is the first ``-<UUID>`` of the last path element that is followed by ``.``, by a suffix of Spark
+    (``-c<digits>``, ``_<digits>``) or by nothing. So a key has at most one owner, and directories such as
+    ``dt=<UUID>`` do not count. The list of files of a manifest belongs to its job.
+    """
+    found = _OWNER.search(key, key.rfind("/") + 1) or _FILE_LIST.search(key)
+    return found[1] if found is not None else None
+
+
+def _is_named_by(name: str, job_id: str) -> bool:
+    if is_canonical(job_id):
+        return owner_of(name) == job_id
+    # An id of an older version or of Hadoop: `owner_of` does not recognise it, so it claims nothing.
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
+
+
+def lock_key(destination: Destination) -> str:
+    """Return the key of a destination's commit lock."""
+    return destination.key(f"{HOME}/lock.json")
+
+
+def manifests_prefix(destination: Destination) -> str:
+    """Return the prefix of all manifests of a destination."""
+    return destination.key(f"{HOME}/manifests/")
+
+
+def aborted_prefix(destination: Destination) -> str:
+    """Return the prefix of the records of all jobs of a destination that were aborted."""
+    return destination.key(f"{HOME}/aborted/")
+
+
+def time_key(destination: Destination) -> str:
+    """Return the key of the probe object and upload that show the store's time."""
+    return destination.key(f"{HOME}/time")
+
+
+class Place(TypedDict):
+    """The fields of every record that name its job and place."""
+
+    job_id: str
+    destination: str
+    staging: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of one job.
+
+    Attributes:
+        destination: The directory of its data.
+        staging: The directory of its records, called ``__magic_job-<job id>``.
+        job_id: Its id.
+
+    Raises:
+        InvalidRecord: The staging is not one of this job, or the id cannot be part of a key.
+
+    """
+
+    destination: Destination
+    staging: Destination
+    job_id: str
+
+    def __post_init__(self) -> None:
+        """Check the staging's name: everything below a staging is deleted at the end."""
+        check_id(self.job_id)
+        if not f"/{self.staging.prefix}".endswith(f"/{MAGIC_PREFIX}{self.job_id}/"):
+            raise InvalidRecord(f"{self.staging.uri} is not the staging of job {self.job_id}")
+
+    @classmethod
+    def of(cls, destination: Destination, job_id: str, staging_root: Destination | None = None) -> Layout:
+        """Return the layout of a job whose staging is below its destination, or below ``staging_root``."""
+        root = staging_root or destination
+        return cls(destination, root.below(MAGIC_PREFIX + job_id), job_id)
+
+    @property
+    def is_below_destination(self) -> bool:
+        """Whether the staging is below the destination, the default."""
+        return self.staging == self.destination.below(MAGIC_PREFIX + self.job_id)
+
+    @property
+    def place(self) -> Place:
+        """The fields of every record of the job that name its job and place."""
+        return {"job_id": self.job_id, "destination": self.destination.uri, "staging": self.staging.uri}
+
+    @property
+    def job(self) -> str:
+        """Key of the `JobRecord`, in the staging bucket."""
+        return self.staging.key("job.json")
+
+    @property
+    def state(self) -> str:
+        """Key of the `StateRecord`, in the staging bucket."""
+        return self.staging.key("state.json")
+
+    @property
+    def seal(self) -> str:
+        """Key of the job's `SealRecord`, in the staging bucket."""
+        return self.staging.key("sealed.json")
+
+    @property
+    def stages(self) -> str:
+        """Prefix of all stage attempts, in the staging bucket."""
+        return self.staging.key("stages/")
+
+    def stage(self, stage: str, stage_attempt: str) -> str:
+        """Return the prefix of one stage attempt, in the staging bucket."""
+        check_id(stage, "stage")
+        check_attempt_id(stage_attempt, "stage attempt")
+        return f"{self.stages}{stage}-{stage_attempt}/"
+
+    def tasks(self, stage: str, stage_attempt: str) -> str:
+        """Return the prefix of a stage attempt's pendingsets, in the staging bucket."""
+        return self.stage(stage, stage_attempt) + "tasks/"
+
+    def pendingset(self, stage: str, stage_attempt: str, task: str, attempt: str) -> str:
+        """Return the key of one task attempt's pendingset, in the staging bucket."""
+        check_id(task, "task")
+        check_attempt_id(attempt, "task attempt")
+        return f"{self.tasks(stage, stage_attempt)}{task}_{attempt}{PENDINGSET_SUFFIX}"
+
+    def pending(self, stage: str, stage_attempt: str, task: str, attempt: str, number: int) -> str:
+        """Return the key of the record of one upload of a task attempt, in the staging bucket."""
+        directory = self.pendingset(stage, stage_attempt, task, attempt).removesuffix(PENDINGSET_SUFFIX)
+        return f"{directory}/{number:06d}{PENDING_SUFFIX}"
+
+    def stage_seal(self, stage: str, stage_attempt: str) -> str:
+        """Return the key of a stage attempt's `StageSealRecord`, in the staging bucket."""
+        return self.stage(stage, stage_attempt) + "sealed.json"
+
+    @property
+    def plan(self) -> str:
+        """Key of the `PlanRecord`, in the staging bucket."""
+        return self.staging.key("plan/summary.json")
+
+    def plan_part(self, plan_id: str, number: int) -> str:
+        """Return the key of one part of a plan's list of objects, in the staging bucket."""
+        return self.staging.key(f"plan/{plan_id}/{number}.jsonl")
+
+    @property
+    def shards(self) -> str:
+        """Prefix of the records of complete shards, in the staging bucket."""
+        return self.staging.key("shards/")
+
+    def shard(self, number: int) -> str:
+        """Return the key of the record of a complete shard, in the staging bucket."""
+        return f"{self.shards}{number}.json"
+
+    @property
+    def success(self) -> str:
+        """Key of the destination's ``_SUCCESS``."""
+        return self.destination.key(SUCCESS)
+
+    @property
+    def manifest(self) -> str:
+        """Key of this job's `ManifestRecord`, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/manifests/{self.job_id}.json")
+
+    @property
+    def manifest_files(self) -> str:
+        """Key of the list of files that belongs to the manifest, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
+
+    @property
+    def probe(self) -> str:
+        """Key of the probe upload that setup starts and aborts to check permissions."""
+        return self.destination.key(f"{HOME}/probe-{self.job_id}")
+
+    @property
+    def own_uploads(self) -> frozenset[str]:
+        """Keys of the job's uploads that are not data."""
+        return frozenset((self.manifest_files, self.probe))
+
+    @property
+    def aborted(self) -> str:
+        """Key of the record that the job was aborted, in the destination's bucket."""
+        return f"{aborted_prefix(self.destination)}{self.job_id}.json"
+
+    @property
+    def lock(self) -> str:
+        """Key of the destination's commit lock."""
+        return lock_key(self.destination)
+
+
+#: The directory of a magic directory below which relative paths are kept.
+BASE = "__base"
+
+
+def is_magic_path(path: str) -> bool:
+    """Return whether an element of the path is a magic directory."""
+    return any(element.startswith(MAGIC_PREFIX) for element in path.split("/"))
+
+
+def final_path(path: str) -> str:
+    """Return the final path of a file written at this path; unchanged outside of magic directories.
+
+    Accepts keys, absolute paths, URIs and paths relative to a destination: the part before the magic
+    directory is kept.
+
+    Raises:
+        InvalidRecord: Nothing follows the magic directory or its ``__base``, or an element is empty, ``.`` or
+            ``..``.
+
+    """
+    elements = path.split("/")
+    magic = next((n for n, element in enumerate(elements) if element.startswith(MAGIC_PREFIX)), None)
+    if magic is None:
+        return path
+    parents, children = elements[:magic], elements[magic + 1 :]
+    if not any(children):
+        raise InvalidRecord(f"path {path!r} names a magic directory, and no file in it")
+    for element in children:
+        if element in ("", ".", ".."):
+            raise InvalidRecord(f"path {path!r} has an element {element!r} below its magic directory")
+    if BASE not in children:
+        return "/".join([*parents, children[-1]])
+    below = children[children.index(BASE) + 1 :]
+    if not below:
+        raise InvalidRecord(f"path {path!r} names a {BASE} directory, and no file below it")
+    return "/".join([*parents, *below])

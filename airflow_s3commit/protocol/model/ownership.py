@@ -1,0 +1,169 @@
+"""Ownership: which records are a job's own, and what it may destroy. Pure functions.
+
+* `check_place`, `check_ending`: is this record the job's, and written for this place? A copy is not.
+* `is_ours`: is this object the completed upload?
+* `why_not`: may this job destroy this thing? Called before every delete and abort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from airflow_s3commit.exceptions import ForeignRecord
+from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
+from airflow_s3commit.protocol.model.layout import is_canonical, owner_of
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.model.codec import JobOwned
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.job import JobOptions
+    from airflow_s3commit.protocol.model.layout import Layout
+    from airflow_s3commit.protocol.model.pendingset import PendingUpload
+    from airflow_s3commit.store.base import ObjectInfo
+
+#: User metadata of every object: a HEAD shows its job and upload.
+JOB_METADATA = "s3commit-job"
+UPLOAD_METADATA = "s3commit-upload"
+
+#: Proof that a thing is the job's:
+#:
+#: * ``writer``: this process created it;
+#: * ``name``: its file name has the job's id (`owner_of`);
+#: * ``record``: a record of the job names this upload, or for an object the ETag that follows from its parts;
+#: * ``metadata``: the object carries the job's id;
+#: * ``plan``: the job's plan names it, by key and ETag;
+#: * ``staging``: it is in the job's staging.
+Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "plan", "staging"]
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something that a job is about to destroy.
+
+    Attributes:
+        kind: A pending ``upload``, a data ``object``, or a ``record`` of the protocol.
+        bucket: Its bucket.
+        key: Its key.
+        proof: Why it is the job's.
+
+    """
+
+    kind: Literal["upload", "object", "record"]
+    bucket: str
+    key: str
+    proof: Proof
+
+
+def check_place(record: JobOwned, layout: Layout, where: str) -> None:
+    """Raise if a record in a staging was written for another job or another place.
+
+    Args:
+        record: The record.
+        layout: The job in whose staging it was found.
+        where: URI of the record, for the message.
+
+    Raises:
+        ForeignRecord: It is another job's, or was copied here.
+
+    """
+    if record.job_id != layout.job_id:
+        raise ForeignRecord(f"{where} is of job {record.job_id}, not of {layout.job_id}")
+    _check_written_for(record.staging, layout.staging.uri, where)
+    if record.destination not in (None, layout.destination.uri):
+        raise ForeignRecord(f"{where} is of a job on {record.destination}, not on {layout.destination.uri}")
+
+
+def check_ending(record: JobOwned, destination: Destination, job_id: str, where: str) -> None:
+    """Raise if a record at a destination was written for another job or another destination.
+
+    Args:
+        record: A manifest or the record of an abort, which outlive the staging.
+        destination: The destination where it was found.
+        job_id: The job whose key it has.
+        where: URI of the record, for the message.
+
+    Raises:
+        ForeignRecord: It is another job's, or was copied here.
+
+    """
+    if record.job_id != job_id:
+        raise ForeignRecord(f"{where} is of job {record.job_id}, not of {job_id}")
+    _check_written_for(record.destination, destination.uri, where)
+
+
+def _check_written_for(written: str | None, here: str, where: str) -> None:
+    # None in records of older versions.
+    if written not in (None, here):
+        raise ForeignRecord(
+            f"{where} was written for {written}, not for {here}: it was copied here, so it says nothing of"
+            " this place, and nobody acts on it"
+        )
+
+
+def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
+    """Return whether an object is this upload, completed.
+
+    Compares the ids of the job and the upload in the object's metadata; for uploads of Hadoop, which have
+    none, the ETag that follows from the parts, unless the object has the id of another job.
+    """
+    carried = existing.metadata.get(JOB_METADATA)
+    if upload.s3commit is not None:
+        return carried == upload.jobId and existing.metadata.get(UPLOAD_METADATA) == upload.s3commit.upload
+    if carried not in (None, upload.jobId):
+        return False
+    expected = upload.expected_etag
+    return bool(expected) and existing.etag == expected and existing.size == upload.length
+
+
+def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:
+    """Return why a job may not destroy a thing; None if it may.
+
+    Args:
+        layout: The job.
+        options: Options of its own verified record; None if that is gone.
+        thing: What to destroy.
+
+    """
+    if thing.kind == "record":
+        return _why_not_record(layout, thing)
+    destination = layout.destination
+    relative = destination.relative(thing.key)
+    if thing.bucket != destination.bucket or relative is None:
+        return f"{_uri(thing)} lies outside {destination.uri}"
+    if thing.proof == "writer" or thing.key in layout.own_uploads:
+        return None
+    if is_hidden(relative) or relative.endswith("/"):
+        return f"{_uri(thing)} is no data file: readers do not see it"
+    return None if thing.proof == "plan" else _why_not_output(layout, options, thing)
+
+
+def _why_not_output(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:
+    """Check data that the job may have written: by its name, or with fixed names by the job's records."""
+    owner = owner_of(thing.key)
+    if owner == layout.job_id:
+        return None
+    if thing.proof == "name":
+        return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name"
+    if options is not None and not options.unique_filenames:
+        return None
+    if owner is not None:
+        return f"{_uri(thing)} is of job {owner}, by its name"
+    if options is not None and is_canonical(layout.job_id):
+        return f"{_uri(thing)} does not have the id of job {layout.job_id} in its name, as all of its files"
+    # A job of an older version, whose id is no UUID, or one whose own record is gone: its records decide.
+    return None
+
+
+def _why_not_record(layout: Layout, thing: Thing) -> str | None:
+    """Check a record: it is in the job's staging, or one of the job's records at the destination."""
+    if thing.bucket == layout.staging.bucket and layout.staging.relative(thing.key) is not None:
+        return None
+    kept = (layout.lock, layout.success)
+    if thing.bucket == layout.destination.bucket and thing.key in kept:
+        return None
+    return f"{_uri(thing)} is no record of job {layout.job_id}"
+
+
+def _uri(thing: Thing) -> str:
+    return join_uri(thing.bucket, thing.key)

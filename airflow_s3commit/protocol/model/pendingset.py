@@ -1,0 +1,221 @@
+"""The list of one task attempt's uploads, in the format of Hadoop's S3A committers.
+
+`PendingUpload` is Hadoop's ``SinglePendingCommit`` (version 2), `PendingSet` its ``PendingSet`` (version 3);
+field names and order are theirs, ours ride in the extra field ``s3commit``, which Hadoop's loader ignores.
+Source: ``org.apache.hadoop.fs.s3a.commit.files`` in Apache Hadoop 3.3 to 3.5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.limits import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.statistics import KnownColumns
+from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
+
+#: Whose loader reads the ETags of what we write: ``hadoop-3.4.2`` and later, or ``hadoop-3.3`` to 3.4.1.
+PendingsetFormat: TypeAlias = Literal["hadoop-3.4.2", "hadoop-3.3"]
+
+_MD5 = re.compile("[0-9a-fA-F]{32}")
+
+#: Checksums that a completion can name. Others are left out of it, as Hadoop does.
+_CHECKSUMS = frozenset({"CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"})
+
+
+class IOStatistics(Struct, frozen=True, kw_only=True):
+    """Hadoop's ``IOStatisticsSnapshot``."""
+
+    counters: dict[Line, Integer] = field(default_factory=dict)
+    gauges: dict[Line, Integer] = field(default_factory=dict)
+    minimums: dict[Line, Integer] = field(default_factory=dict)
+    maximums: dict[Line, Integer] = field(default_factory=dict)
+    meanstatistics: dict[Line, dict[Line, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse nested values, which could not be encoded again."""
+        for name, mean in self.meanstatistics.items():
+            if any(isinstance(value, list | dict) for value in mean.values()):
+                raise ValueError(f"the mean statistic {name} is nested too deep")
+
+
+class UploadExtra(Struct, frozen=True, kw_only=True):
+    """Our fields of an upload, beyond Hadoop's.
+
+    Attributes:
+        upload: A UUID that the finished object carries as user metadata ``s3commit-upload``.
+        rows: Rows in the file, where the format has rows.
+        statistics: What the writer knows of each column.
+
+    """
+
+    upload: Text
+    rows: Count | None = None
+    statistics: KnownColumns | None = None
+
+
+class UploadEtag(Struct, frozen=True):
+    """One part in the completion of an upload (Hadoop's ``UploadEtag``).
+
+    Attributes:
+        etag: The part's ETag.
+        checksumAlgorithm: S3's name of the checksum's algorithm; None without a checksum.
+        checksum: The checksum that the part was uploaded with, in Base64.
+
+    """
+
+    etag: Text
+    checksumAlgorithm: Line | None = None  # noqa: N815 - Hadoop's name
+    checksum: Line | None = None
+
+
+class PendingUpload(Struct, frozen=True, kw_only=True):
+    """A multipart upload with all parts, not completed (Hadoop's ``SinglePendingCommit``, version 2).
+
+    Attributes:
+        version: Always 2.
+        filename: The file it was loaded from; not trusted.
+        uri: URI of the final object, or of the path under a magic directory, as ``java.net.URI`` parses it.
+        uploadId: The store's id of the upload.
+        bucket: Bucket of the final object.
+        destinationKey: Key of the final object.
+        created: When, in milliseconds since the epoch.
+        saved: The same.
+        date: The same, for people.
+        jobId: The job's id; Hadoop leaves it empty in some committers.
+        taskId: The task attempt's id; as above.
+        text: Free text.
+        etags: Each part, from part 1 on: its ETag and checksum, or for Hadoop up to 3.4.1 its ETag alone.
+        extraData: Hadoop's free fields.
+        length: Bytes of the final object.
+        partCount: Number of parts.
+        iostatistics: Statistics of the stream.
+        s3commit: Our fields; None in files that Hadoop wrote.
+
+    """
+
+    version: int = 2
+    filename: Line | None = None
+    uri: Text
+    uploadId: Text  # noqa: N815 - Hadoop's name, as are the next ones in this case
+    bucket: Text
+    destinationKey: Text  # noqa: N815
+    created: Milliseconds = 0
+    saved: Milliseconds = 0
+    date: Line | None = ""
+    jobId: Line | None = ""  # noqa: N815
+    taskId: Line | None = ""  # noqa: N815
+    text: Prose | None = ""
+    etags: Annotated[list[Text | UploadEtag], Meta(max_length=MAX_PARTS)]
+    extraData: dict[Line, Prose] | None = field(default_factory=dict)  # noqa: N815
+    length: Count
+    partCount: Integer = 0  # noqa: N815
+    iostatistics: IOStatistics | None = None
+    s3commit: UploadExtra | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse another version."""
+        if self.version != 2:  # noqa: PLR2004 - the format's version
+            raise ValueError(f"SinglePendingCommit version {self.version}, not 2")
+
+    @property
+    def expected_etag(self) -> str:
+        """The ETag of the completed object: ``md5(concat(md5(part)))-<parts>``.
+
+        Empty if the parts' ETags are no MD5 sums (SSE-KMS, SSE-C, some stores); then only its metadata
+        identifies an object.
+        """
+        digest = hashlib.md5(usedforsecurity=False)
+        for etag in self.bare_etags:
+            if not _MD5.fullmatch(etag):
+                return ""
+            digest.update(bytes.fromhex(etag))
+        return f"{digest.hexdigest()}-{len(self.etags)}"
+
+    @property
+    def bare_etags(self) -> list[str]:
+        """The parts' ETags without quotes."""
+        return [(etag if isinstance(etag, str) else etag.etag).strip('"') for etag in self.etags]
+
+    @property
+    def part_etags(self) -> list[PartEtag]:
+        """The parts for the completion of the upload."""
+        return [etag if isinstance(etag, str) else _part_etag(etag) for etag in self.etags]
+
+    def in_format(self, wanted: PendingsetFormat) -> PendingUpload:
+        """Return the upload with its ETags in the format of some releases of Hadoop.
+
+        The format of ``hadoop-3.3`` drops checksums.
+        """
+        if wanted == "hadoop-3.3":
+            etags: list[str | UploadEtag] = list(self.bare_etags)
+        else:
+            etags = [UploadEtag(etag) if isinstance(etag, str) else etag for etag in self.etags]
+        return msgspec.structs.replace(self, etags=etags)
+
+
+def _part_etag(etag: UploadEtag) -> PartEtag:
+    if etag.checksum is None or etag.checksumAlgorithm not in _CHECKSUMS:
+        return etag.etag
+    return CheckedEtag(etag.etag, etag.checksumAlgorithm, etag.checksum)
+
+
+class TaskExtra(Struct, frozen=True, kw_only=True):
+    """The task attempt of a pendingset, and the nonce of its writer."""
+
+    stage: Text
+    stage_attempt: Text
+    task: Text
+    attempt: Text
+    nonce: Text
+
+
+class PendingSet(Struct, frozen=True, kw_only=True):
+    """All uploads of one committed task attempt (Hadoop's ``PendingSet``, version 3).
+
+    Attributes:
+        version: Always 3.
+        jobId: The job's id; Hadoop's staging committers leave it empty.
+        commits: The uploads; none for a task without output.
+        iostatistics: Statistics of the task.
+        s3commit: Our fields; None in files that Hadoop wrote.
+
+    """
+
+    version: int = 3
+    jobId: Line | None = ""  # noqa: N815 - Hadoop's name
+    commits: list[PendingUpload]
+    iostatistics: IOStatistics | None = None
+    s3commit: TaskExtra | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse another version, and two uploads of one key."""
+        if self.version != 3:  # noqa: PLR2004 - the format's version
+            raise ValueError(f"PendingSet version {self.version}, not 3")
+        keys = set()
+        for commit in self.commits:
+            if commit.destinationKey in keys:
+                raise ValueError(f"{commit.destinationKey} is written by more than one pending upload")
+            keys.add(commit.destinationKey)
+
+    def check_task(self, job_id: str, task: TaskExtra, where: str) -> None:
+        """Check the job and task attempt of a pendingset.
+
+        Raises:
+            InvalidRecord: It is of another job or task attempt.
+
+        """
+        ours = self.s3commit
+        same = ours is not None and (ours.stage, ours.stage_attempt, ours.task, ours.attempt) == (
+            task.stage,
+            task.stage_attempt,
+            task.task,
+            task.attempt,
+        )
+        if self.jobId != job_id or not same:
+            raise InvalidRecord(f"{where} is not the pendingset of task {task.task} of job {job_id}")

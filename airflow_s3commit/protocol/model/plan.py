@@ -1,0 +1,73 @@
+"""The resolved conflicts of a job."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from airflow_s3commit.protocol.model.codec import JobOwned, Plain
+from airflow_s3commit.protocol.model.limits import Count, Line, Text
+
+
+class PlannedObject(Struct, frozen=True, kw_only=True):
+    """An existing object that a commit replaces.
+
+    Attributes:
+        key: Its key.
+        size: Its bytes.
+        etag: Its ETag when the plan was made.
+        overwritten: The job writes the same key: completing the upload replaces the object.
+
+    """
+
+    key: Text
+    size: Count
+    etag: Line
+    overwritten: bool = False
+
+
+class PlanPart(Struct, frozen=True, kw_only=True):
+    """One piece of a plan's list of objects."""
+
+    number: Count
+    etag: Text
+    objects: Count
+    sha256: Text | None = None
+
+
+class PlanRecord(JobOwned, frozen=True, kw_only=True):
+    """``plan/summary.json``: the resolved conflicts of a job.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination; None in plans of older versions.
+        staging: URI of its staging; likewise.
+        plan_id: Names the directory of its parts, and is its writer's nonce.
+        seal_etag: The seal it was made for.
+        parts: The pieces of the list of planned objects.
+        objects: How many objects are planned.
+        bytes: Their bytes.
+        overwritten: How many of them the job overwrites in place.
+        digest: Sum of a hash of each planned object's key, size and ETag: equal for equal sets in any order.
+        signature: By the planner's key, where jobs are signed.
+
+    """
+
+    plan_id: Text
+    seal_etag: Text
+    parts: list[PlanPart]
+    objects: Count
+    bytes: Count
+    overwritten: Count
+    digest: Text
+    signature: Text | None = None
+
+
+class PlanReference(Plain, frozen=True, kw_only=True):
+    """Location, ETag and totals of a plan."""
+
+    location: Text
+    etag: Text
+    partitions: Count
+    objects: Count
+    bytes: Count

@@ -1,0 +1,154 @@
+"""Counts, committed tasks, and the seals that record which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
+from airflow_s3commit.protocol.model.limits import Count, Line, Milliseconds, Shard, Text
+from airflow_s3commit.protocol.model.statistics import KnownColumns, add_columns
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """Totals of files, bytes, rows and column statistics.
+
+    Attributes:
+        files: Number of files.
+        bytes: Their total size.
+        rows: Their total rows; None if a writer did not count them.
+        columns: Their merged column statistics; None if a writer had none.
+
+    """
+
+    files: Count = 0
+    bytes: Count = 0
+    rows: Count | None = 0
+    columns: KnownColumns | None = None
+
+    def plus(self, other: Counts) -> Counts:
+        """Add two counts; a value that is unknown in one is unknown in the sum."""
+        if not self.files or not other.files:
+            columns = self.columns if self.files else other.columns
+        else:
+            columns = add_columns(self.columns, other.columns)
+        return Counts(
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            rows=None if self.rows is None or other.rows is None else self.rows + other.rows,
+            columns=columns,
+        )
+
+    def without_columns(self) -> Counts:
+        """Return the counts without column statistics."""
+        return msgspec.structs.replace(self, columns=None)
+
+    @classmethod
+    def total(cls, parts: Iterable[Counts]) -> Counts:
+        """Return the sum of counts."""
+        total = cls()
+        for part in parts:
+            total = total.plus(part)
+        return total
+
+
+class CommittedTask(Plain, frozen=True, kw_only=True):
+    """Result of a task attempt's commit, to be passed to the sealing of its stage."""
+
+    stage: Text
+    stage_attempt: Text
+    task: Text
+    attempt: Text
+    location: Text
+    etag: Text
+    files: Count
+    bytes: Count
+    rows: Count | None = None
+    sha256: Text | None = None
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> CommittedTask:
+        """Read it from plain values.
+
+        Raises:
+            InvalidRecord: An entry is missing or of another type.
+
+        """
+        return from_plain(cls, mapping, "a committed task")
+
+
+class SealedTask(Struct, frozen=True, kw_only=True):
+    """One sealed task attempt, with the digests of its pendingset; the key follows from its ids."""
+
+    task: Text
+    attempt: Text
+    etag: Text
+    counts: Counts
+    sha256: Text | None = None
+
+
+class StageSealRecord(JobOwned, frozen=True, kw_only=True):
+    """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count."""
+
+    stage: Text
+    stage_attempt: Text
+    tasks: list[SealedTask]
+    counts: Counts
+    partitions: dict[Line, Counts]
+    created: Milliseconds
+    nonce: Text
+
+
+class SealedStage(Struct, frozen=True, kw_only=True):
+    """One sealed stage attempt, pinned by its seal's digests."""
+
+    stage: Text
+    stage_attempt: Text
+    etag: Text
+    tasks: Count
+    counts: Counts
+    sha256: Text | None = None
+
+
+class SealRecord(JobOwned, frozen=True, kw_only=True):
+    """``sealed.json``: the stage attempts of a job that count."""
+
+    stages: list[SealedStage]
+    counts: Counts
+    partitions: dict[Line, Counts]
+    created: Milliseconds
+    nonce: Text
+    signature: Text | None = None
+
+
+class SealReference(Struct, frozen=True, kw_only=True):
+    """Location, ETag and totals of a seal."""
+
+    location: Text
+    etag: Text
+    tasks: Count
+    counts: Counts
+    partitions: dict[Line, Counts]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values; the partitions are counted, not listed."""
+        return {
+            "location": self.location,
+            "etag": self.etag,
+            "tasks": self.tasks,
+            "files": self.counts.files,
+            "bytes": self.counts.bytes,
+            "rows": self.counts.rows,
+            "partitions": len(self.partitions),
+        }
+
+
+class ShardRecord(JobOwned, frozen=True, kw_only=True):
+    """``shards/<number>.json``: the uploads of one shard are completed."""
+
+    shard: Shard
+    seal_etag: Text
+    counts: Counts

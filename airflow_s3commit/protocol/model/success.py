@@ -1,0 +1,63 @@
+"""The ``_SUCCESS`` manifest in the format of Hadoop's S3A committers (``SuccessData/1``)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from airflow_s3commit.protocol.model.limits import Integer, Line, Milliseconds, Prose
+from airflow_s3commit.protocol.model.pendingset import IOStatistics
+
+#: The format's name, which distinguishes it from the empty marker of the classic committer.
+SUCCESS_NAME = "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
+
+#: ``_SUCCESS`` lists no more names than this (Hadoop's limit); the full manifest lists all.
+MAX_FILENAMES = 100
+
+#: The entry of ``diagnostics`` that holds the URI of the full manifest.
+MANIFEST_DIAGNOSTIC = "s3commit.manifest"
+
+
+class SuccessData(Struct, frozen=True, kw_only=True):
+    """Contents of ``_SUCCESS``: the last job committed to a destination.
+
+    Attributes:
+        name: The format's name.
+        success: True.
+        timestamp: When it was written, in milliseconds since the epoch.
+        date: The same, for people.
+        hostname: Where the commit ran.
+        committer: ``magic``, ``directory`` or ``partitioned``.
+        description: Summary of the job, for people.
+        jobId: The job's id.
+        jobIdSource: Program that chose the id.
+        metrics: Counts and durations.
+        diagnostics: Free text by name; ours has the manifest's URI.
+        filenames: Up to 100 keys, with a leading ``/``.
+        state: Unused; for Hadoop's manifest committer.
+        stage: Unused; for Hadoop's manifest committer.
+        iostatistics: Counters under Hadoop's statistic names.
+
+    """
+
+    name: Annotated[str, Meta(pattern="^" + SUCCESS_NAME.replace(".", r"\.") + r"\Z")]
+    success: bool = True
+    timestamp: Milliseconds = 0
+    date: Line | None = ""
+    hostname: Line | None = ""
+    committer: Line | None = ""
+    description: Prose | None = ""
+    jobId: Line | None = ""  # noqa: N815 - Hadoop's name
+    jobIdSource: Line | None = ""  # noqa: N815 - Hadoop's name
+    metrics: dict[Line, Integer] = field(default_factory=dict)
+    diagnostics: dict[Line, Prose] = field(default_factory=dict)
+    filenames: list[Line] = field(default_factory=list)
+    state: Line | None = None
+    stage: Line | None = None
+    iostatistics: IOStatistics | None = None
+
+    @property
+    def manifest_uri(self) -> str | None:
+        """URI of the full manifest, if this package wrote the marker."""
+        return self.diagnostics.get(MANIFEST_DIAGNOSTIC)

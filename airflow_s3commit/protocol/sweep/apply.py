@@ -1,0 +1,367 @@
+"""Apply a sweep: remove what a plan names, each thing checked again right before.
+
+The plan may be old. So a job is ended only if its records are still those of the plan, and its state moves
+first, by compare-and-swap: its own processes, if they resume, find that out. An upload is aborted only if
+still no job claims it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit._causes import described
+from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit.exceptions import (
+    NoSuchUpload,
+    PreconditionFailed,
+    S3CommitError,
+    StoreRejected,
+)
+from airflow_s3commit.protocol.adoption.abort import clean_up
+from airflow_s3commit.protocol.hadoop.status import classify
+from airflow_s3commit.protocol.inspect.staging import (
+    JobFacts,
+    claims_by_key,
+    folder_of,
+    job_facts,
+    left_by_hadoop,
+)
+from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.recover import recover_job
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.cleanup import clean_staging
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
+from airflow_s3commit.protocol.metadata.state import first_state, move
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id, lock_key
+from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.sweep.plan import (
+    Action,
+    DeadJob,
+    LapsedLock,
+    LeftAlone,
+    OrphanUpload,
+    SpentId,
+    SweepPlan,
+)
+from airflow_s3commit.protocol.sweep.planner import Surroundings, is_here, judge, lapsed_lock, plan_sweep
+from airflow_s3commit.store.base import Abort, ObjectStore, Upload
+from airflow_s3commit.store.execute import in_batches
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_BATCH = 1_000
+
+
+class SweptJob(Struct, frozen=True, kw_only=True):
+    """A job that the sweep ended.
+
+    Attributes:
+        job_id: The job.
+        staging: URI of its staging, which is gone.
+        action: What was done.
+        uploads: Pending uploads that were aborted with it.
+        objects: Published objects that were taken back with it.
+
+    """
+
+    job_id: str
+    staging: str
+    action: Action
+    uploads: int = 0
+    objects: int = 0
+
+
+class SweepReport(Struct, frozen=True, kw_only=True):
+    """Result of a sweep, or of a dry run.
+
+    Attributes:
+        plan: The plan.
+        dry_run: Whether it only planned; then the other fields are empty.
+        jobs: Jobs that were ended.
+        uploads: Orphaned uploads that were aborted.
+        bytes: Bytes of these orphans, as planned.
+        lock: Whether the lapsed lock was removed.
+        spent: Records of aborted jobs that were removed.
+        skipped: What was planned and left, because it changed meanwhile.
+        failures: What failed, with the error and its notes; sweep again.
+
+    """
+
+    plan: SweepPlan
+    dry_run: bool
+    jobs: list[SweptJob] = []
+    uploads: int = 0
+    bytes: int = 0
+    lock: bool = False
+    spent: int = 0
+    skipped: list[LeftAlone] = []
+    failures: list[LeftAlone] = []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, the plan with its totals."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | {"plan": self.plan.to_dict()}
+
+
+def sweep(
+    store: ObjectStore,
+    destination: str | Destination,
+    *,
+    older_than: float,
+    dry_run: bool = True,
+    staging_root: str | Destination | None = None,
+    clock: Clock | None = None,
+    new_id: Callable[[], str] = new_uuid,
+    threads: int = 16,
+    signer: Signer | None = None,
+) -> SweepReport:
+    """Remove what dead jobs left at a destination: pending uploads, records, a lapsed lock.
+
+    A job is dead if it showed no activity for ``older_than`` seconds. Each finding is checked again right
+    before it is removed. Repeatable. To read the store's clock, even a dry run may write and delete a small
+    hidden object, and start and abort an upload.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
+            any job waits for its commit.
+        dry_run: Only plan.
+        staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination: a URI or a
+            `Destination`. Without it their uploads count as orphans at that age.
+        clock: Source of time for records.
+        new_id: Source of nonces for records.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+        signer: The key of signed jobs; a job whose record it did not sign is not ended.
+
+    Raises:
+        S3CommitError: The destination could not be read. Failures to remove are in the report.
+
+    """
+    place = Destination.of(destination)
+    root = None if staging_root is None else Destination.of(staging_root)
+    plan = plan_sweep(store, place, older_than=older_than, staging_root=root, threads=threads)
+    if dry_run:
+        return SweepReport(plan=plan, dry_run=True)
+    return apply_sweep(store, plan, clock=clock, new_id=new_id, threads=threads, signer=signer)
+
+
+def apply_sweep(
+    store: ObjectStore,
+    plan: SweepPlan,
+    *,
+    clock: Clock | None = None,
+    new_id: Callable[[], str] = new_uuid,
+    threads: int = 16,
+    signer: Signer | None = None,
+) -> SweepReport:
+    """Remove what a plan names, if it has not changed since.
+
+    Collects errors in the report, so that one failure does not stop the rest. Repeatable, also with the same
+    plan.
+
+    Args:
+        store: The store of the destination.
+        plan: What to remove.
+        clock: Source of time for records.
+        new_id: Source of nonces for records.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+        signer: The key of signed jobs; a job whose record it did not sign is not ended.
+
+    """
+    root = Destination.parse(plan.staging_root) if plan.staging_root is not None else None
+    place = Surroundings(store, Destination.parse(plan.destination), root, threads)
+    run = _Sweep(place, plan, clock or SystemClock(), new_id, signer)
+    for job in plan.jobs:
+        run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
+    for batch in in_batches(plan.uploads, _BATCH):
+        run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
+    if plan.lock is not None:
+        run.guard(plan.lock.uri, run.remove_lock, plan.lock)
+    for spent in plan.spent:
+        run.guard(spent.uri, run.remove_spent, spent)
+    return SweepReport(
+        plan=plan,
+        dry_run=False,
+        jobs=run.jobs,
+        uploads=run.uploads,
+        bytes=run.bytes,
+        lock=run.lock,
+        spent=run.spent,
+        skipped=run.skipped,
+        failures=run.failures,
+    )
+
+
+@dataclass
+class _Sweep:
+    """One application of a plan, with its results so far."""
+
+    place: Surroundings
+    plan: SweepPlan
+    clock: Clock
+    new_id: Callable[[], str]
+    signer: Signer | None = None
+    jobs: list[SweptJob] = field(default_factory=list)
+    uploads: int = 0
+    bytes: int = 0
+    lock: bool = False
+    spent: int = 0
+    skipped: list[LeftAlone] = field(default_factory=list)
+    failures: list[LeftAlone] = field(default_factory=list)
+
+    def guard(self, what: str, act: Callable[[T], None], to: T) -> None:
+        """Run an action, and record its error instead of raising it."""
+        try:
+            act(to)
+        except S3CommitError as error:
+            reason = described(error)
+            logger.warning("sweep of %s: %s: %s", self.plan.destination, what, reason)
+            self.failures.append(LeftAlone(what=what, reason=reason))
+
+    def end_job(self, job: DeadJob) -> None:
+        """End a job, if it has not changed since the plan."""
+        destination = self.place.destination
+        layout = Layout(destination, Destination.parse(job.staging), job.job_id)
+        context = JobContext(
+            self.place.store, layout, clock=self.clock, new_id=self.new_id, threads=self.place.threads,
+            signer=self.signer,
+        )  # fmt: skip
+        facts = job_facts(context)
+        if facts.job is not None:
+            context = context.as_recorded(facts.job)
+        changed = self._changed(context, facts, job)
+        if changed is None:
+            done = _end(context, facts, job)
+            if done is not None:
+                self.jobs.append(done)
+                return
+            changed = "somebody moved it on at that moment"
+        self.skipped.append(LeftAlone(what=f"job {job.job_id} ({job.staging})", reason=changed))
+
+    def abort_orphans(self, orphans: list[OrphanUpload]) -> None:
+        """Abort uploads that still no job claims."""
+        bucket = self.place.destination.bucket
+        uploads = [Upload(orphan.key, orphan.upload_id, orphan.initiated) for orphan in orphans]
+        claims = self.place.claims(self.place.folders(), uploads)
+        calls = []
+        for orphan in orphans:
+            if orphan.upload_id in claims:
+                job_id = claims[orphan.upload_id][0].job_id
+                self.skipped.append(
+                    LeftAlone(what=_name(bucket, orphan), reason=f"job {job_id} claims it now")
+                )
+            elif self.place.destination.relative(orphan.key) is None:
+                outside = f"it lies outside {self.place.destination.uri}"
+                self.skipped.append(LeftAlone(what=_name(bucket, orphan), reason=outside))
+            else:
+                calls.append((orphan, Abort(bucket, orphan.key, orphan.upload_id)))
+        for orphan, outcome in self.place.store.perform(calls):
+            if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
+                self.failures.append(LeftAlone(what=_name(bucket, orphan), reason=described(outcome)))
+            else:
+                self.uploads, self.bytes = self.uploads + 1, self.bytes + orphan.bytes
+
+    def remove_lock(self, lock: LapsedLock) -> None:
+        """Remove the lapsed lock, if it has not changed since the plan."""
+        existing = lapsed_lock(self.place.store, self.place.destination)
+        if existing is None or existing.etag != lock.etag:
+            self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or taken anew"))
+            return
+        self.lock = self._removed(lock_key(self.place.destination), lock.etag)
+
+    def remove_spent(self, spent: SpentId) -> None:
+        """Remove the record of an abort, if it has not changed since the plan."""
+        key = f"{aborted_prefix(self.place.destination)}{check_id(spent.job_id)}.json"
+        self.spent += self._removed(key, spent.etag)
+
+    def _removed(self, key: str, etag: str) -> bool:
+        bucket = self.place.destination.bucket
+        uri = join_uri(bucket, key)
+        try:
+            self.place.store.delete(bucket, key, if_match=etag)
+        except PreconditionFailed:
+            self.skipped.append(LeftAlone(what=uri, reason="it was written anew at that moment"))
+        except StoreRejected as error:
+            # An unconditional delete could remove a concurrent write.
+            self.skipped.append(LeftAlone(what=uri, reason=f"the store deletes unseen only: {error}"))
+        else:
+            return True
+        return False
+
+    def _changed(self, context: JobContext, facts: JobFacts, job: DeadJob) -> str | None:
+        """Return why a job cannot be ended as planned; None if it can."""
+        store, destination = self.place.store, self.place.destination
+        folder = folder_of(store, context.layout)
+        if not folder.objects:
+            return "it is gone"
+        if (facts.state.etag if facts.state is not None else None) != job.state_etag:
+            return "its state was changed"
+        if not is_here(context, folder, facts):
+            return "it is not known to be a job on this destination"
+        latest = folder.newest
+        if job.action != "finish":
+            uploads = list(store.list_uploads(destination.bucket, destination.prefix))
+            claimed = claims_by_key([folder], uploads)
+            latest = max([latest, *(u.initiated for u in uploads if u.upload_id in claimed)])
+        # The store's time only grows, so the plan's time gives a lower bound of the job's age.
+        silent = (self.plan.now or latest) - latest
+        hadoop = left_by_hadoop(context, facts) if job.action != "finish" else None
+        verdict = judge(facts, silent, self.plan.older_than, hadoop)
+        return None if verdict.action == job.action else verdict.reason
+
+
+def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
+    """End a job; None if another process moved it meanwhile."""
+    swept = SweptJob(job_id=job.job_id, staging=job.staging, action=job.action)
+    if job.action == "finish":
+        recover_job(context)
+        return swept
+    reason = f"swept: {job.reason}"
+    if job.action == "discard" and find_manifest(context) is not None:
+        # Leftovers of late task attempts of a job that is committed and cleaned up.
+        tracked = tracked_uploads(context, context.layout.staging.prefix)
+        uploads = abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+        uploads += abort_uploads(context, untracked_uploads(context))
+        clean_staging(context)
+        return msgspec.structs.replace(swept, uploads=uploads)
+    hadoop = left_by_hadoop(context, facts)
+    if hadoop is not None and classify(hadoop).status == "successful":
+        return msgspec.structs.replace(swept, uploads=clean_up(context))
+    if not _fence(context, facts, reason):
+        return None
+    report = abort_job(context, reason=reason)
+    return msgspec.structs.replace(swept, uploads=report.uploads, objects=report.objects)
+
+
+def _fence(context: JobContext, facts: JobFacts, reason: str) -> bool:
+    """Move a job to ``aborting``, unless it is aborting already; False if another process moved it first."""
+    if facts.state is None:
+        fence = msgspec.structs.replace(first_state(context), state="aborting", reason=reason)
+        existing = records.create(
+            context.store,
+            context.staging_bucket,
+            context.layout.state,
+            fence,
+            conditional=context.conditional,
+        )
+        return existing.record.nonce == fence.nonce
+    if facts.state.record.state in ("aborting", "aborted"):
+        return True
+    return move(context, facts.state, "aborting", reason=reason) is not None
+
+
+def _name(bucket: str, orphan: OrphanUpload) -> str:
+    return f"upload {orphan.upload_id} of {join_uri(bucket, orphan.key)}"

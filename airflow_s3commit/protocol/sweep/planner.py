@@ -1,0 +1,392 @@
+"""Plan a sweep: decide which jobs are dead, and what to remove of them.
+
+A sweep removes:
+
+* staging of jobs that are committed, aborting or aborted and were not cleaned up: the step is finished;
+* jobs that never began to commit and showed no activity for ``older_than``: they are aborted;
+* staging of no known job, of the same age;
+* pending uploads that no job claims, of the same age;
+* a lapsed commit lock whose job is gone;
+* the record of an abort that is older than ``older_than`` and thirty days.
+
+It leaves whatever a live job may need, and every job that is ``committing``: some of its output may be
+visible, and an operator decides with ``recover`` whether it goes forward or back. The same holds for a
+half-published job of Hadoop, with ``adopt``; of a successful one it removes the leftovers only. Activity is
+any write to the job's staging and any upload started for it. All ages are by the store's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, Refused
+from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify
+from airflow_s3commit.protocol.hadoop.status import Verdict as HadoopVerdict
+from airflow_s3commit.protocol.inspect.staging import (
+    Claims,
+    JobFacts,
+    StagingFolder,
+    claims_by_key,
+    claims_by_record,
+    folders_around,
+    folders_below,
+    job_facts,
+    left_by_hadoop,
+)
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.bulk import pending_parts
+from airflow_s3commit.protocol.metadata.cleanup import is_own_staging
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.metadata.store_clock import has_true_upload_times, probe_time, read_time
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import LockRecord
+from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, lock_key, owner_of
+from airflow_s3commit.protocol.sweep.plan import (
+    Action,
+    DeadJob,
+    LapsedLock,
+    LeftAlone,
+    OrphanUpload,
+    SpentId,
+    SweepPlan,
+)
+from airflow_s3commit.store.base import ObjectStore, Upload
+
+logger = logging.getLogger(__name__)
+
+
+#: A store's times are whole seconds: a lease has lapsed when it is exceeded by more than this.
+_STORE_CLOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Action for a staging folder, None to leave it, and the reason."""
+
+    action: Action | None
+    reason: str
+
+
+#: States that decide at any age: any process may finish an abort, or a commit after its point of no return.
+_DECIDED = {
+    "committing": Verdict(None, "its commit has begun and is not finished; recover it: s3commit recover"),
+    "committed": Verdict("finish", "it is committed, and was not cleaned up"),
+    "aborting": Verdict("abort", "its abort has begun and is not finished"),
+    "aborted": Verdict("abort", "it is aborted, and was not cleaned up"),
+}
+
+
+def plan_sweep(
+    store: ObjectStore,
+    destination: Destination,
+    *,
+    older_than: float,
+    staging_root: Destination | None = None,
+    threads: int = 16,
+) -> SweepPlan:
+    """Return what a sweep of a destination would remove, without removing it.
+
+    Writes and deletes a small hidden object, and starts and aborts an upload, if there is no record to read
+    the store's time from, or if the age of orphans counts.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
+            any job waits for its commit.
+        staging_root: Staging of jobs on this destination, if not below it. Without it their uploads count as
+            orphans at that age.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    Raises:
+        ValueError: ``older_than`` is negative.
+
+    """
+    if older_than < 0:
+        raise ValueError(f"older_than is {older_than}: it is a number of seconds, 0 or more")
+    # Uploads first: a job writes its claim before it starts an upload.
+    uploads = list(store.list_uploads(destination.bucket, destination.prefix))
+    place = Surroundings(store, destination, staging_root, threads)
+    folders = place.folders()
+    now = read_time(store, destination)
+    if now is None and (uploads or folders):
+        now = probe_time(store, destination)
+    planner = _Planner(place, older_than, now or 0.0)
+    planner.judge_all(folders, uploads)
+    return SweepPlan(
+        destination=destination.uri,
+        staging_root=staging_root.uri if staging_root is not None else None,
+        older_than=older_than,
+        now=now,
+        jobs=planner.jobs,
+        uploads=planner.orphans,
+        lock=lapsed_lock(store, destination),
+        spent=list(
+            spent_ids(store, destination, now=now, older_than=older_than, folders=folders, uploads=uploads)
+        ),
+        left=planner.left,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The jobs that may claim uploads below a destination.
+
+    Attributes:
+        store: The store of the destination.
+        destination: The destination.
+        staging_root: Another directory with staging of its jobs.
+        threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    """
+
+    store: ObjectStore
+    destination: Destination
+    staging_root: Destination | None
+    threads: int
+
+    def folders(self) -> list[StagingFolder]:
+        """Return the staging folders that may be of jobs on this destination."""
+        roots = {self.destination: None}
+        if self.staging_root is not None:
+            roots[self.staging_root] = None
+        lock = _find_lock(self.store, self.destination)
+        if lock is not None:
+            roots[_holder(lock.record).root] = None
+        return [folder for root in roots for folder in folders_below(self.store, root)]
+
+    def claims(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> Claims:
+        """Return every claim on some uploads: of these folders, and of jobs above and below."""
+        bucket, keys = self.destination.bucket, (upload.key for upload in uploads)
+        around = folders_around(self.store, bucket, keys, skip=self.destination, threads=self.threads)
+        everyone = [*folders, *around]
+        claims = claims_by_key(everyone, uploads)
+        return claims | claims_by_record(
+            self.store, everyone, (upload for upload in uploads if upload.upload_id not in claims)
+        )
+
+    def context(self, folder: StagingFolder) -> JobContext:
+        """Return a folder's job as one on this destination."""
+        return JobContext(self.store, folder.layout(self.destination), threads=self.threads)
+
+
+def judge(facts: JobFacts, silent: float, older_than: float, hadoop: HadoopJob | None) -> Verdict:
+    """Decide whether the job of a staging folder is dead, and how to end it.
+
+    Args:
+        facts: The job's own records.
+        silent: Seconds since its last activity.
+        older_than: Seconds without activity after which a job is dead.
+        hadoop: What Hadoop left of it, if no abort or commit of it has begun.
+
+    """
+    if facts.problem is not None:
+        return Verdict(None, f"its records cannot be read: {facts.problem}")
+    state = facts.state.record.state if facts.state is not None else None
+    if state in _DECIDED:
+        return _DECIDED[state]
+    if silent < older_than:
+        return Verdict(None, f"it gave a sign of life {max(silent, 0.0):.0f} s ago")
+    if hadoop is not None:
+        return _judge_hadoop(classify(hadoop), silent, set_up=state is not None)
+    if state is None:
+        return Verdict("discard", f"it is of no job that is known, and {silent:.0f} s old")
+    return Verdict("abort", f"it is {state}, and gave no sign of life for {silent:.0f} s")
+
+
+def _judge_hadoop(found: HadoopVerdict, silent: float, *, set_up: bool) -> Verdict:
+    """Decide about a job that Hadoop left, and that we may have set up to adopt it."""
+    said = f"Hadoop's job is {found.status}: {found.reason}"
+    match found.status:
+        case "half-published":
+            return Verdict(None, f"{said}; finish it or take it back: s3commit adopt")
+        case "successful":
+            return Verdict("discard", f"{said}; only its leftovers go")
+        case _:
+            return Verdict("abort" if set_up else "discard", f"{said}, and {silent:.0f} s old")
+
+
+def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
+    """Return whether a record proves that a staging folder is of a job on this destination."""
+    if facts.elsewhere is not None:
+        return False
+    if facts.job is not None or folder.root == context.layout.destination:
+        return True
+    # Clean-up removes the job's record first.
+    try:
+        return is_own_staging(context)
+    except InvalidRecord:
+        return False
+
+
+def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | None:
+    """Return the destination's lock if it has lapsed and its job is gone; else None."""
+    stored = _find_lock(store, destination)
+    if stored is None:
+        return None
+    holder, age = stored.record, stored.date - stored.modified
+    if age <= holder.lease + _STORE_CLOCK_SECONDS:
+        return None
+    try:
+        if read_state(JobContext(store, _holder(holder).layout(destination))) is not None:
+            return None
+    except ForeignRecord:
+        logger.info("the commit lock of %s is of another place", destination.uri)
+    return LapsedLock(
+        uri=join_uri(destination.bucket, lock_key(destination)),
+        etag=stored.etag,
+        job_id=holder.job_id,
+        staging=holder.staging,
+        age=age,
+    )
+
+
+class _Planner:
+    """Collects what to remove and what to leave."""
+
+    def __init__(self, place: Surroundings, older_than: float, now: float) -> None:
+        self._place = place
+        self._older_than = older_than
+        self._now = now
+        self.jobs: list[DeadJob] = []
+        self.orphans: list[OrphanUpload] = []
+        self.left: list[LeftAlone] = []
+
+    def judge_all(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> None:
+        """Decide about every folder with its uploads, then about the uploads that no job claims."""
+        claims = claims_by_key(folders, uploads)
+        old = [u for u in uploads if u.upload_id not in claims and self._age(u) >= self._older_than]
+        if old:
+            claims |= self._place.claims(folders, old)
+        claimed: dict[StagingFolder, list[Upload]] = {}
+        for upload in uploads:
+            for folder in claims.get(upload.upload_id, ()):
+                claimed.setdefault(folder, []).append(upload)
+        for folder in folders:
+            self._judge_folder(folder, claimed.pop(folder, []))
+        for folder, theirs in claimed.items():
+            what = f"{len(theirs)} uploads, among them {self._name(theirs[0])}"
+            self._leave(
+                what, f"job {folder.job_id} ({folder.staging.uri}) claims them; sweep its destination"
+            )
+        self._judge_orphans([upload for upload in old if upload.upload_id not in claims])
+
+    def _judge_folder(self, folder: StagingFolder, uploads: list[Upload]) -> None:
+        context = self._place.context(folder)
+        facts = job_facts(context)
+        if facts.problem is None and not is_here(context, folder, facts):
+            return
+        silent = self._now - max([folder.newest, *(upload.initiated for upload in uploads)])
+        hadoop = left_by_hadoop(context, facts) if silent >= self._older_than else None
+        verdict = judge(facts, silent, self._older_than, hadoop)
+        if verdict.action is None:
+            self._leave(f"job {folder.job_id} ({folder.staging.uri})", verdict.reason)
+            return
+        self.jobs.append(
+            DeadJob(
+                job_id=folder.job_id,
+                staging=folder.staging.uri,
+                action=verdict.action,
+                state=facts.state.record.state if facts.state is not None else None,
+                state_etag=facts.state.etag if facts.state is not None else None,
+                silent=max(silent, 0.0),
+                uploads=len(uploads),
+                bytes=sum(self._sizes(uploads)),
+                reason=verdict.reason,
+            )
+        )
+
+    def _judge_orphans(self, orphans: list[Upload]) -> None:
+        if orphans and not has_true_upload_times(self._place.store, self._place.destination):
+            for upload in orphans:
+                self._leave(
+                    self._name(upload), "no job claims it, but this store does not tell when it began"
+                )
+            return
+        for upload, size in zip(orphans, self._sizes(orphans), strict=True):
+            age = self._age(upload)
+            self.orphans.append(
+                OrphanUpload(
+                    key=upload.key,
+                    upload_id=upload.upload_id,
+                    initiated=upload.initiated,
+                    age=age,
+                    bytes=size,
+                    reason=f"no job claims it, and it began {age:.0f} s ago",
+                )
+            )
+
+    def _age(self, upload: Upload) -> float:
+        return self._now - upload.initiated
+
+    def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
+        bucket = self._place.destination.bucket
+        ids = (PendingId(bucket, upload.key, upload.upload_id) for upload in uploads)
+        found = pending_parts(self._place.store, ids, threads=self._place.threads)
+        return [sum(part.size for part in parts or ()) for _, parts in found]
+
+    def _leave(self, what: str, reason: str) -> None:
+        self.left.append(LeftAlone(what=what, reason=reason))
+
+    def _name(self, upload: Upload) -> str:
+        return f"upload {upload.upload_id} of {join_uri(self._place.destination.bucket, upload.key)}"
+
+
+def _find_lock(store: ObjectStore, destination: Destination) -> Stored[LockRecord] | None:
+    """Read the lock; None for one that is damaged, which is left."""
+    try:
+        stored = records.find(store, destination.bucket, lock_key(destination), LockRecord)
+        if stored is not None:
+            _holder(stored.record)
+    except Refused:
+        logger.warning("the commit lock of %s cannot be read", destination.uri, exc_info=True)
+        return None
+    return stored
+
+
+def _holder(lock: LockRecord) -> StagingFolder:
+    staging = Destination.parse(lock.staging)
+    # Refuses a staging that is not one of this job.
+    Layout(staging, staging, lock.job_id)
+    return StagingFolder(staging, lock.job_id)
+
+
+#: Minimum age of a record of an abort to be removed: 30 days.
+SPENT_SECONDS = 30 * 86_400.0
+
+
+def spent_ids(
+    store: ObjectStore,
+    destination: Destination,
+    *,
+    now: float | None,
+    older_than: float,
+    folders: Iterable[StagingFolder],
+    uploads: Sequence[Upload],
+) -> Iterator[SpentId]:
+    """Yield the records of aborted jobs that may be removed.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        now: The store's time, in seconds since the epoch; None yields nothing.
+        older_than: Minimum age of a record, in seconds, if more than `SPENT_SECONDS`.
+        folders: The existing staging folders, whose jobs are not over.
+        uploads: The pending uploads below the destination.
+
+    """
+    if now is None:
+        return
+    prefix, known = aborted_prefix(destination), {folder.job_id for folder in folders}
+    for info in store.list_objects(destination.bucket, prefix):
+        job_id, age = info.key.removeprefix(prefix).removesuffix(".json"), now - info.modified
+        if age < max(older_than, SPENT_SECONDS) or job_id in known:
+            continue
+        if not any(owner_of(upload.key) == job_id for upload in uploads):
+            uri = join_uri(destination.bucket, info.key)
+            yield SpentId(job_id=job_id, uri=uri, etag=info.etag, age=age)

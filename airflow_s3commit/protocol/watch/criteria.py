@@ -1,0 +1,156 @@
+"""The criteria that a manifest must meet, and the outcomes of a search for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+
+#: Outcome of a search. ``absent``: there is no manifest. ``stale``: there are manifests, and none matches.
+#: ``empty``: ``_SUCCESS`` has 0 bytes, as a classic committer writes it. ``half-written``: truncated JSON.
+#: ``foreign``: another program's marker. The others are errors: ``missing-bucket``, ``no-permission``,
+#: ``refused`` (an invalid request), ``unavailable`` (temporary), ``error``.
+Outcome: TypeAlias = Literal[
+    "found",
+    "absent",
+    "stale",
+    "empty",
+    "half-written",
+    "foreign",
+    "missing-bucket",
+    "no-permission",
+    "refused",
+    "unavailable",
+    "error",
+]
+
+#: Outcomes that no later search changes.
+FINAL: Final[frozenset[Outcome]] = frozenset({"missing-bucket", "no-permission", "refused"})
+
+
+class Look(NamedTuple):
+    """Result of one search.
+
+    Attributes:
+        manifest: The matching manifest; None if there is none yet.
+        seen: What the search found, as a text for people.
+        outcome: The same as one of a fixed set of words.
+
+    """
+
+    manifest: ManifestRecord | None
+    seen: str
+    outcome: Outcome
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """Return the outcome of a search that ended in an error."""
+    if isinstance(error, NoSuchBucket):
+        return "missing-bucket"
+    if isinstance(error, AccessDenied):
+        return "no-permission"
+    if isinstance(error, Refused):
+        return "refused"
+    return "unavailable" if isinstance(error, Unavailable) else "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """Conditions that a manifest must all meet.
+
+    Attributes:
+        job_id: Id of the job that committed; None for any.
+        context: Entries that the job's context has (``dag_id``, ``run_id``, ``partition_key``, …).
+        newer_than: Earliest commit time, exclusive: seconds since the epoch by the committer's clock.
+        min_files: Minimum number of files.
+        partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
+
+    """
+
+    job_id: str | None = None
+    context: Mapping[str, str] = field(default_factory=dict)
+    newer_than: float | None = None
+    min_files: int = 0
+    partitions: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        job: Any = None,
+        run_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        newer_than: datetime | str | None = None,
+        partitions: Iterable[str] | str | None = None,
+        min_files: int | str | None = None,
+    ) -> Criteria:
+        """Build criteria from user input, in which rendered templates may be text in place of other types.
+
+        Args:
+            job: A job reference or a job id.
+            run_id: The Airflow run that committed.
+            context: Further entries of the job's context.
+            newer_than: A datetime or ISO 8601 text; UTC without a time zone.
+            partitions: One partition or several.
+            min_files: Minimum number of files.
+
+        Raises:
+            ValueError: ``newer_than`` is no time, or ``min_files`` no number.
+
+        """
+        facts = {name: str(value) for name, value in (context or {}).items()}
+        if run_id:
+            facts["run_id"] = run_id
+        job_id = job["job_id"] if isinstance(job, Mapping) else job
+        names = [partitions] if isinstance(partitions, str) else list(partitions or [])
+        return cls(
+            job_id=job_id or None,
+            context=facts,
+            newer_than=_seconds(newer_than),
+            min_files=int(min_files or 0),
+            partitions=frozenset(name.strip("/") for name in names),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the criteria as JSON values, for another process."""
+        return {
+            "job_id": self.job_id,
+            "context": dict(self.context),
+            "newer_than": self.newer_than,
+            "min_files": self.min_files,
+            "partitions": sorted(self.partitions),
+        }
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Criteria:
+        """Build criteria from the result of `to_dict`."""
+        return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
+
+    def mismatch(self, manifest: ManifestRecord) -> str | None:
+        """Return the first criterion that a manifest does not meet, as a text; None if it meets all."""
+        if self.job_id is not None and manifest.job_id != self.job_id:
+            return f"is of job {manifest.job_id}, not {self.job_id}"
+        for name, value in self.context.items():
+            found = manifest.context.get(name)
+            if found != value:
+                return f"has {name} {found!r}, not {value!r}"
+        if self.newer_than is not None and manifest.committed <= self.newer_than * 1000:
+            return f"was committed at {manifest.committed} ms, not after {self.newer_than * 1000:.0f} ms"
+        if missing := self.partitions - manifest.partitions.keys():
+            return f"has no data for {', '.join(sorted(missing)[:3])}"
+        if manifest.counts.files < self.min_files:
+            return f"lists {manifest.counts.files} files, fewer than {self.min_files}"
+        return None
+
+
+def _seconds(moment: datetime | str | None) -> float | None:
+    if not moment:
+        return None
+    known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,158 @@
+"""Search a destination for a manifest that meets criteria."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.watch.criteria import Criteria, Look, Outcome
+from airflow_s3commit.protocol.watch.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.store.base import ObjectStore
+
+
+def search_manifest(
+    store: ObjectStore,
+    destination: str | Destination,
+    *,
+    job: JobReference | Mapping[str, str] | str | None = None,
+    run_id: str | None = None,
+    context: Mapping[str, str] | None = None,
+    newer_than: datetime | str | None = None,
+    partitions: Iterable[str] | str | None = None,
+    min_files: int = 0,
+    depth: int = 100,
+) -> ManifestRecord | None:
+    """Return the newest manifest that meets all criteria; None if none does. Reads only.
+
+    One poll of what `S3SuccessManifestSensor` waits for.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        job: Reference or id of the job that committed.
+        run_id: The Airflow run that committed.
+        context: Further entries of the job's context: ``dag_id``, ``partition_key``, …
+        newer_than: Earliest commit time, exclusive: a datetime, or ISO 8601 text; UTC without a time zone.
+        partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
+        min_files: Minimum number of files.
+        depth: Maximum number of manifests to read, newest first.
+
+    Raises:
+        NoSuchBucket: The destination's bucket does not exist.
+        AccessDenied: The credentials may not read the destination.
+        ValueError: ``newer_than`` is no time.
+
+    """
+    criteria = Criteria.of(
+        job=job.job_id if isinstance(job, JobReference) else job,
+        run_id=run_id,
+        context=context,
+        newer_than=newer_than,
+        partitions=partitions,
+        min_files=min_files,
+    )
+    view = Snapshot(store, Destination.of(destination), depth=depth)
+    return ManifestSearch(view, criteria, depth=depth).look().manifest
+
+
+class ManifestSearch:
+    """Repeated search of one destination for a manifest.
+
+    ``_SUCCESS`` names the last commit only, and later commits may follow the one that matches, so the search
+    also reads the manifests of the destination, newest first. A manifest never changes: the search reads
+    each once.
+
+    Args:
+        view: Snapshot of the destination; refresh it between two searches.
+        criteria: What the manifest must meet.
+        depth: Maximum number of manifests to read in one search, newest first.
+
+    """
+
+    def __init__(self, view: Snapshot, criteria: Criteria, *, depth: int = 100) -> None:
+        self._view = view
+        self._criteria = criteria
+        self._depth = depth
+        self._read: set[str] = set()
+
+    def look(self) -> Look:
+        """Search once. Repeatable.
+
+        Raises:
+            NoSuchBucket: The destination's bucket does not exist.
+            AccessDenied: The credentials may not read the destination.
+
+        """
+        if self._criteria.job_id is not None:
+            return self._examine(self._criteria.job_id)
+        success = self._examine_success()
+        for job_id in self._newest():
+            look = self._examine(job_id)
+            if look.manifest is not None:
+                return look
+        if success.outcome == "absent" and self._read:
+            seen = f"{success.seen}, and none of the {len(self._read)} manifests there is the wanted one"
+            return Look(None, seen, "stale")
+        return success
+
+    def _examine(self, job_id: str) -> Look:
+        where = f"the manifest of job {job_id!r}"
+        try:
+            where = self._view.where(job_id)
+            manifest = self._view.manifest(job_id)
+        except NoSuchKey:
+            return Look(None, f"no manifest at {where} yet", "absent")
+        except InvalidRecord as error:
+            return Look(None, f"{where} is no manifest: {error}", _damage(error))
+        mismatch = self._criteria.mismatch(manifest)
+        self._read.add(job_id)
+        if mismatch is None:
+            return Look(manifest, f"manifest {where}", "found")
+        return Look(None, f"{where} {mismatch}", "stale")
+
+    def _examine_success(self) -> Look:
+        """Describe ``_SUCCESS``, for the log of a sensor that goes on waiting."""
+        where = self._view.where_success
+        try:
+            success = self._view.success()
+        except NoSuchKey:
+            return Look(None, f"no {where} yet", "absent")
+        except InvalidRecord as error:
+            return Look(None, f"{where} is not a manifest of ours: {error}", _damage(error))
+        if success is None:
+            seen = f"{where} has 0 bytes: a classic committer's marker, which says nothing of the data"
+            return Look(None, seen, "empty")
+        if success.jobId in self._read:
+            return Look(None, f"{where} is of job {success.jobId}, which is not the wanted one", "stale")
+        if not success.jobId or success.manifest_uri is None:
+            seen = f"{where} was written by another S3A committer, and names no manifest of ours"
+            return Look(None, seen, "foreign")
+        return self._examine_named(success.jobId, where)
+
+    def _examine_named(self, job_id: str, where: str) -> Look:
+        look = self._examine(job_id)
+        if look.manifest is not None:
+            self._read.discard(job_id)  # the search goes on: a newer one may fit too
+        return Look(look.manifest, f"{where} is of job {job_id}: {look.seen}", look.outcome)
+
+    def _newest(self) -> Iterable[str]:
+        """Return the jobs whose manifests this search has not read, newest first."""
+        newest = self._view.newest()[: self._depth]
+        return [name for name in newest if name not in self._read]
+
+
+def _damage(error: InvalidRecord) -> Outcome:
+    """Distinguish truncated JSON from another kind of record."""
+    cause = error.__cause__
+    broken = isinstance(cause, msgspec.DecodeError) and not isinstance(cause, msgspec.ValidationError)
+    return "half-written" if broken else "foreign"

@@ -1,0 +1,249 @@
+"""The common case in one call: a job of one stage and one task, set up, written, sealed and committed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
+
+from airflow_s3commit._causes import noting, undoing
+from airflow_s3commit.exceptions import DidNotHappen, Refused
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.store.s3.config import S3Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_s3commit._clock import Clock
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.job import ConflictMode
+    from airflow_s3commit.protocol.model.progress import Progress
+    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.protocol.writer.local import LocalFile
+    from airflow_s3commit.protocol.writer.multipart import OutputFile
+    from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+    from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.tables.write import WrittenTable
+
+_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT = "write", "1", "00000", "1"
+
+#: States in which the commit has not begun.
+_BEFORE_COMMIT = ("open", "sealed")
+
+
+class JobWriter:
+    """Takes the output of a job of one task; `write_job` makes it, and commits the job afterwards.
+
+    Args:
+        job: The job.
+        attempt: Its one task attempt.
+
+    Attributes:
+        job: The job.
+        manifest: The manifest of the job, once it is committed; None before.
+
+    """
+
+    def __init__(self, job: Job, attempt: TaskAttempt) -> None:
+        self.job = job
+        self.manifest: ManifestRecord | None = None
+        self._attempt = attempt
+
+    def open(
+        self, relative_path: str, *, content_type: str = "application/octet-stream"
+    ) -> OutputFile | LocalFile:
+        """Start a file at a path below the destination; close it before the block ends.
+
+        Args:
+            relative_path: The path; its directory is the partition. The job's id is added to the file's name
+                unless ``JobOptions.unique_filenames`` is False.
+            content_type: Media type of the object.
+
+        Raises:
+            InvalidRecord: The path could leave the destination, or is hidden from readers.
+            DuplicateOutput: The job has that file already.
+
+        """
+        return self._attempt.open(relative_path, content_type=content_type)
+
+    def write_table(
+        self,
+        data: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        format: str | None = None,  # noqa: A002 - as Spark calls it
+        options: Mapping[str, str] | None = None,
+    ) -> WrittenTable:
+        """Write a table to files. Call it again for more rows: they go to more files. Needs pyarrow.
+
+        Args:
+            data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
+            partition_by: Partition columns, outermost first.
+            format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+            options: Options of the files, by Spark's names.
+
+        Raises:
+            ValueError: An option or a column cannot be honoured; the message names it.
+            TypeError: The data is no table.
+
+        """
+        return self._attempt.write_table(data, partition_by=partition_by, format=format, options=options)
+
+
+@contextmanager
+def write_job(
+    destination: str | Destination,
+    *,
+    store: ObjectStore | S3Config | None = None,
+    conflict_mode: ConflictMode | None = None,
+    job_options: JobOptions | None = None,
+    name: str | None = None,
+    context: Mapping[str, str] | None = None,
+    signer: Signer | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    clock: Clock | None = None,
+) -> Iterator[JobWriter]:
+    """Set a job up, take its output in a ``with`` block, and commit it when the block ends.
+
+    Nothing is visible before the end of the block. An exception in the block, or before the commit has begun,
+    aborts the job: nothing becomes visible and nothing stays pending. Once the commit has begun the job is
+    never aborted from here: the error says what is known, and ``s3commit recover`` finishes the job.
+
+    Not repeatable: each call is a job of its own. To resume a write after a crash, use `Job` and its id.
+
+    Args:
+        destination: URI of the dataset's directory, or a `Destination`.
+        store: The store, or how to reach it; by default S3 by boto3's default chain.
+        conflict_mode: What happens where there is data already: ``fail``, ``append`` or ``replace`` (the
+            partitions that the job writes); by default that of ``job_options``.
+        job_options: Further options of the job.
+        name: A name for people, shown wherever the job is.
+        context: Facts to keep with the job.
+        signer: Signs the records of the job.
+        progress: Called after each completed upload.
+        clock: Where time comes from.
+
+    Yields:
+        The writer; its ``manifest`` is there after the block.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        DidNotHappen: The store refused a step. Nothing of the job is visible.
+        OutcomeUnknown: An answer was lost during the commit: run ``s3commit recover`` for the job.
+        Refused: A rule of the protocol said no. Nothing of the job is visible.
+
+    """
+    options = job_options or JobOptions()
+    if conflict_mode is not None:
+        options = JobOptions(**{**asdict(options), "conflict_mode": conflict_mode})
+    job = Job.setup(
+        _reached(store),
+        destination,
+        options=options,
+        name=name,
+        context=context,
+        clock=clock,
+        signer=signer,
+    )
+    with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
+        with job.task_attempt(_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT) as attempt:
+            writer = JobWriter(job, attempt)
+            yield writer
+            written = attempt.commit()
+        job.seal_stage(_STAGE, _STAGE_ATTEMPT, [written])
+        job.seal()
+        job.plan()
+    writer.manifest = _commit(job, progress)
+
+
+def write_table(
+    data: Any,
+    destination: str | Destination,
+    *,
+    store: ObjectStore | S3Config | None = None,
+    conflict_mode: ConflictMode | None = None,
+    partition_by: Sequence[str] = (),
+    format: str | None = None,  # noqa: A002 - as Spark calls it
+    options: Mapping[str, str] | None = None,
+    job_options: JobOptions | None = None,
+    name: str | None = None,
+    context: Mapping[str, str] | None = None,
+    signer: Signer | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> ManifestRecord:
+    """Write a table to a destination and commit it: all of its files become visible, or none. Needs pyarrow.
+
+    Failures are those of `write_job`. Not repeatable: each call is a job of its own.
+
+    Args:
+        data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
+        destination: URI of the dataset's directory, or a `Destination`.
+        store: The store, or how to reach it; by default S3 by boto3's default chain.
+        conflict_mode: What happens where there is data already: ``fail``, ``append`` or ``replace`` (the
+            partitions that the table has); by default that of ``job_options``.
+        partition_by: Partition columns, outermost first.
+        format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+        options: Options of the files, by Spark's names.
+        job_options: Further options of the job.
+        name: A name for people, shown wherever the job is.
+        context: Facts to keep with the job.
+        signer: Signs the records of the job.
+        progress: Called after each completed upload.
+
+    Returns:
+        The manifest of the job.
+
+    Raises:
+        ValueError: An option or a column cannot be honoured; the message names it.
+        TypeError: The data is no table.
+        S3CommitError: As `write_job` raises it.
+
+    """
+    with write_job(
+        destination,
+        store=store,
+        conflict_mode=conflict_mode,
+        job_options=job_options,
+        name=name,
+        context=context,
+        signer=signer,
+        progress=progress,
+    ) as writer:
+        writer.write_table(data, partition_by=partition_by, format=format, options=options)
+    assert writer.manifest is not None
+    return writer.manifest
+
+
+def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
+    if store is not None and not isinstance(store, S3Config):
+        return store
+    from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415 - boto3 is slow to import
+
+    return S3Store.connect(store or S3Config())
+
+
+def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRecord:
+    """Commit the job. A commit that was refused before it began is aborted; any other is left as it is."""
+    try:
+        return job.commit(progress=progress)
+    except (DidNotHappen, Refused) as error:
+        with noting(error, *_of_abort(job)):
+            state = job.state()
+            if state is not None and state.state in _BEFORE_COMMIT:
+                job.abort(reason="the commit was refused")
+        raise
+    except BaseException as error:
+        error.add_note(f"{_named(job)} was not aborted: its commit may have begun; run: s3commit recover")
+        raise
+
+
+def _of_abort(job: Job) -> tuple[str, str]:
+    """What is said of an abort that fails after another error."""
+    return f"aborting {_named(job)}", "uploads of it may stay pending; run: s3commit abort"
+
+
+def _named(job: Job) -> str:
+    return f"job {job.reference.job_id} on {job.reference.destination}"

@@ -1,0 +1,1 @@
+"""A task attempt: files uploaded as multipart uploads that nobody completes."""

@@ -1,0 +1,404 @@
+"""A file written as a multipart upload that stays pending.
+
+Background threads start uploads and send parts while the writer continues, so that opening forty files does
+not wait forty times for the store. Memory is bounded by the bytes in flight. Part sizes grow with the part
+number: 10,000 parts hold almost 2 TiB if the first ones have 32 MiB.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Self
+
+from airflow_s3commit._causes import noting, undoing
+from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.removal import abort_upload
+from airflow_s3commit.protocol.model.destination import hadoop_uri, join_uri
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
+from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.protocol.model.statistics import Columns
+from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
+
+#: Number of parts after which the part size doubles.
+_PARTS_PER_SIZE = 2_000
+
+
+class WritableFile(ABC):
+    """What files of a task attempt have in common: binary, written from start to end, never read.
+
+    Leaving a ``with`` block by an exception aborts the file; otherwise it is closed.
+
+    Attributes:
+        key: The final key.
+        pending: The finished upload, once there is one.
+
+    """
+
+    mode = "wb"
+
+    def __init__(self, key: str) -> None:
+        self._state = "open"
+        self._length = 0
+        self.key = key
+        self.pending: PendingUpload | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed or aborted."""
+        return self._state != "open"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file was closed, and neither failed nor was aborted."""
+        return self._state == "closed"
+
+    def writable(self) -> bool:
+        """Return True: the file is for writing."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False: what is pending cannot be read."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return False: bytes are appended."""
+        return False
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._length
+
+    def flush(self) -> None:
+        """Do nothing: parts are sent when they are full, or after the file is closed."""
+
+    @abstractmethod
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """End the file; nothing can be written afterwards."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Discard the file, whether it is open or closed. Again: nothing more happens."""
+
+    @property
+    @abstractmethod
+    def _of_abort(self) -> tuple[str, str]:
+        """What is said of an abort that fails after another error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self.close()
+            return
+        with noting(error, *self._of_abort):
+            self.abort()
+
+
+class OutputFile(WritableFile):
+    """A binary file, open for writing, that becomes a pending upload once it is closed and settled.
+
+    It has the file methods that writers of Parquet, ORC and text need. Leaving a ``with`` block by an
+    exception aborts the upload; otherwise it closes the file.
+
+    Args:
+        context: The job.
+        key: The final key.
+        sender: Sends the parts.
+        part_bytes: Bytes of the first parts, at least 5 MiB (S3's minimum).
+        content_type: Media type of the object.
+        headers: Further headers that describe the object.
+        min_part_bytes: The store's minimum part size, in bytes.
+        in_background: Whether the sender starts the upload too; otherwise the constructor does.
+        before_start: Called before the upload starts, in the thread that starts it.
+        on_change: Called when the upload has started, and when all parts are sent.
+
+    Attributes:
+        key: The final key.
+        upload: Our own id of the upload.
+        pending: The finished upload, once settled.
+
+    Raises:
+        DidNotHappen: The upload could not be started; raised here, or by `write`, `close` or `settle`.
+
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        key: str,
+        sender: PartSender,
+        *,
+        part_bytes: int,
+        content_type: str = "application/octet-stream",
+        headers: Mapping[str, str] | None = None,
+        min_part_bytes: int = MIN_PART_BYTES,
+        in_background: bool = True,
+        before_start: Callable[[], None] = lambda: None,
+        on_change: Callable[[PendingUpload], None] = lambda _: None,
+    ) -> None:
+        super().__init__(key)
+        self._context = context
+        self._sender = sender
+        self._part_bytes = max(part_bytes, min_part_bytes)
+        self._content_type = content_type
+        self._headers = headers
+        self._before_start = before_start
+        self._on_change = on_change
+        self._parts: list[Future[str]] = []
+        self._buffer = bytearray()
+        self._statistics: tuple[int | None, Columns | None] = (None, None)
+        self.upload = context.new_id()
+        self._started: Future[str] = Future()
+        if in_background:
+            self._started = sender.send(self._start, 0)
+            self._raise_known_failures()
+        else:
+            self._started.set_result(self._start())
+
+    @property
+    def upload_id(self) -> str:
+        """The store's id of the upload; waits until it has started.
+
+        Raises:
+            DidNotHappen: The upload could not be started.
+
+        """
+        return self._started.result()
+
+    @property
+    def uri(self) -> str:
+        """URI of the final object."""
+        return join_uri(self._context.bucket, self.key)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes written and not yet sent as a part."""
+        return len(self._buffer)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes, and return how many.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+
+        """
+        self._require("open")
+        view = memoryview(data).cast("B")
+        taken = 0
+        while taken < len(view):
+            # No more than a part at a time: what is written at once may be larger than all that may wait.
+            room = self._next_part_bytes() - len(self._buffer)
+            self._buffer += view[taken : taken + room]
+            taken += room
+            if taken <= len(view):
+                self._send()
+        self._length += len(view)
+        return len(view)
+
+    def send(self, length: int, view: Callable[[int, int], memoryview]) -> None:
+        """Append bytes that need no copy, a part at a time.
+
+        Only for a file that is written so from the start.
+
+        Args:
+            length: How many bytes.
+            view: Returns those from an offset on, so many of them. They must stay as they are until the file
+                is settled.
+
+        Raises:
+            DidNotHappen: An earlier part could not be uploaded.
+            JobClosed: The file is closed.
+
+        """
+        self._require("open")
+        while self._length < length:
+            size = min(self._next_part_bytes(), length - self._length)
+            self._send_part(view(self._length, size))
+            self._length += size
+
+    def send_buffered(self) -> None:
+        """Send what is buffered now as a part, if it is as large as a part must be."""
+        if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
+            self._send()
+
+    def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
+        """End the file and hand over its last part; the next one may be begun while parts are on their way.
+
+        Closing again does nothing.
+
+        Args:
+            rows: Rows in the file, for the manifest.
+            statistics: Column statistics, for the manifest.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+
+        """
+        if self._state != "open":
+            return
+        with self._aborted_on_failure():
+            if self._buffer or not self._parts:
+                self._send()
+        self._state, self._statistics = "closed", (rows, statistics)
+        if all(part.done() for part in self._parts):
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for all parts of the closed file; the upload is then whole and pending. Repeatable.
+
+        Raises:
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+            JobClosed: The file is open, or was aborted.
+
+        """
+        self._require("closed")
+        if self.pending is not None:
+            return
+        with self._aborted_on_failure():
+            etags = [part.result() for part in self._parts]
+        self.pending = self._record(self.upload_id, etags, self._length, *self._statistics)
+        self._on_change(self.pending)
+
+    def abort(self) -> None:
+        """Discard the upload, whether the file is open or closed. Again: nothing more happens."""
+        if self._state == "aborted":
+            return
+        self._state = "aborted"
+        self._buffer = bytearray()
+        # The start first: no part is on its way as long as it has not begun.
+        for request in (self._started, *self._parts):
+            request.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        if not self._started.cancelled() and self._started.exception() is None:
+            abort_upload(self._context, self.key, self.upload_id)
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        """What is said of an abort that fails after another error."""
+        return (
+            f"aborting the upload of {self.uri}",
+            "it may stay pending until its job ends, and is not visible",
+        )
+
+    def _aborted_on_failure(self) -> AbstractContextManager[None]:
+        return undoing(self.abort, *self._of_abort)
+
+    def _require(self, state: str) -> None:
+        if self._state != state:
+            raise JobClosed(f"{self.uri} is {self._state}")
+
+    def _next_part_bytes(self) -> int:
+        return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
+
+    def _start(self) -> str:
+        """Start the upload, have it noted, and return its id."""
+        context = self._context
+        self._before_start()
+        upload_id = context.store.create_upload(
+            context.bucket,
+            self.key,
+            metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
+            content_type=self._content_type,
+            headers=self._headers,
+        )
+        with undoing(lambda: abort_upload(context, self.key, upload_id), *self._of_abort):
+            self._on_change(self._record(upload_id, [], 0))
+        return upload_id
+
+    def _raise_known_failures(self) -> None:
+        for request in (self._started, *self._parts[-8:]):
+            if request.done():
+                request.result()
+
+    def _send(self) -> None:
+        """Hand over what is buffered as a part, without copying it."""
+        body, self._buffer = self._buffer, bytearray()
+        self._send_part(body)
+
+    def _send_part(self, body: bytearray | memoryview) -> None:
+        number = len(self._parts) + 1
+        if number > MAX_PARTS:
+            raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
+        self._raise_known_failures()
+        store, bucket, key = self._context.store, self._context.bucket, self.key
+        self._parts.append(
+            self._sender.send(lambda: store.upload_part(bucket, key, self.upload_id, number, body), len(body))
+        )
+
+    def _record(
+        self,
+        upload_id: str,
+        etags: list[str],
+        length: int,
+        rows: int | None = None,
+        statistics: Columns | None = None,
+    ) -> PendingUpload:
+        now = self._context.now_ms()
+        return PendingUpload(
+            uri=hadoop_uri(self._context.bucket, self.key),
+            uploadId=upload_id,
+            bucket=self._context.bucket,
+            destinationKey=self.key,
+            created=now,
+            saved=now,
+            jobId=self._context.job_id,
+            etags=list(etags),
+            length=length,
+            partCount=len(etags),
+            s3commit=UploadExtra(
+                upload=self.upload, rows=rows, statistics=dict(statistics) if statistics else None
+            ),
+        )
+
+
+class PartSender:
+    """Sends parts from a few threads, and makes writers wait while too many bytes are on their way.
+
+    What was given to it first is begun first, so a request may wait for one that was given to it before.
+
+    Args:
+        threads: How many parts go up at once; 0 sends each part in the writer's own thread.
+        buffered_bytes: Bytes that may be on their way before a writer has to wait.
+
+    """
+
+    def __init__(self, threads: int, buffered_bytes: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-part") if threads else None
+        self._room = threading.Condition()
+        self._limit = buffered_bytes
+        self._waiting = 0
+
+    def send(self, request: Callable[[], str], size: int) -> Future[str]:
+        """Send one request as soon as there is room for its ``size`` bytes, and return its answer to come."""
+        if self._pool is None:
+            future: Future[str] = Future()
+            try:
+                future.set_result(request())
+            except S3CommitError as error:
+                future.set_exception(error)
+            return future
+        with self._room:
+            self._room.wait_for(lambda: self._waiting == 0 or self._waiting + size <= self._limit)
+            self._waiting += size
+        future = self._pool.submit(request)
+        future.add_done_callback(lambda _: self._release(size))
+        return future
+
+    def close(self) -> None:
+        """Wait for what is on its way and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _release(self, size: int) -> None:
+        with self._room:
+            self._waiting -= size
+            self._room.notify_all()

@@ -1,0 +1,276 @@
+"""A task attempt: uploads files, then commits them as one pendingset or aborts them.
+
+It never makes anything visible: `TaskAttempt.commit` records the uploads, and sealing the stage decides
+whether the attempt counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_s3commit._causes import noting, run_all, undoing
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.model.destination import check_relative_path
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.model.seal import CommittedTask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_s3commit.protocol.writer.files import AttemptFiles
+    from airflow_s3commit.protocol.writer.local import LocalFile
+    from airflow_s3commit.protocol.writer.multipart import OutputFile
+    from airflow_s3commit.tables.write import WrittenTable
+
+logger = logging.getLogger(__name__)
+
+
+class TaskAttempt:
+    """One attempt of one task. Use it in a ``with`` block, which aborts it unless it was committed.
+
+    Args:
+        context: The job.
+        options: The job's options.
+        extra: Which stage attempt, task and attempt this is, and a nonce.
+        files: Its files, for its own use only.
+
+    """
+
+    def __init__(
+        self, context: JobContext, options: JobOptions, extra: TaskExtra, files: AttemptFiles
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._extra = extra
+        self._files = files
+        self._file_numbers: dict[str, int] = {}
+        self._checked = False
+        self._written = False
+        self._ended: str | None = None
+        self._committed: CommittedTask | None = None
+
+    @property
+    def name(self) -> str:
+        """The attempt, for messages."""
+        extra = self._extra
+        return f"task {extra.task} attempt {extra.attempt} of stage {extra.stage}-{extra.stage_attempt}"
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self._context.job_id
+
+    def open(
+        self, relative_path: str, *, content_type: str = "application/octet-stream"
+    ) -> OutputFile | LocalFile:
+        """Start a file at a path below the destination; its directory is its partition.
+
+        With the committer ``magic`` its upload starts at once, in the background; with the others it is
+        written to local disk and uploaded by `commit`.
+
+        With unique file names the job id is put before the first dot of its last element. The first file
+        of an attempt asks whether the job still takes output. With the committer ``magic`` a path in a magic
+        directory (``__magic_job-…/…``) stands for its final path, by the rules of `magic_paths`.
+
+        Raises:
+            InvalidRecord: The path could leave the destination, is hidden from readers, or is in a magic
+                directory and the committer is not ``magic``.
+            DuplicateOutput: This attempt has that file already.
+            JobClosed: The job, or this attempt, takes no more output.
+
+        """
+        relative_path = self._final_path(relative_path)
+        check_relative_path(relative_path)
+        self._require_running()
+        self._require_open_job()
+        if self._options.unique_filenames:
+            relative_path = unique_name(relative_path, self._context.job_id)
+        key = self._context.layout.destination.key(relative_path)
+        self._context.layout.destination.check_data_key(self._context.bucket, key)
+        return self._files.open(key, content_type)
+
+    def write_table(
+        self,
+        data: Any,
+        *,
+        partition_by: Sequence[str] = (),
+        format: str | None = None,  # noqa: A002 - as Spark calls it
+        options: Mapping[str, str] | None = None,
+    ) -> WrittenTable:
+        """Write a table to files below the destination, named and laid out as the Spark door's.
+
+        Before: the attempt runs. After: the table's files are closed, and wait for `commit`. It may be
+        called again, for more rows: they go to more files. Needs pyarrow.
+
+        Args:
+            data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
+            partition_by: Partition columns, outermost first.
+            format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
+            options: Options of the Spark door by the same names, see
+                `airflow_s3commit.tables.options.TABLE_OPTIONS`.
+
+        Raises:
+            ValueError: An option or a column cannot be honoured; the message names it.
+            TypeError: The data is no table.
+            JobClosed: The job, or this attempt, takes no more output.
+            DidNotHappen: The store refused an upload.
+
+        """
+        # The protocol works where pyarrow is missing.
+        from airflow_s3commit.tables.rows import write_table  # noqa: PLC0415
+        from airflow_s3commit.tables.write import file_stem  # noqa: PLC0415
+
+        stem = file_stem(self._extra.task, self._extra.stage, self._context.job_id)
+        numbers = self._file_numbers
+        return write_table(
+            self, data, stem=stem, numbers=numbers, partition_by=partition_by, format=format, options=options
+        )
+
+    def commit(self) -> CommittedTask:
+        """Write the pendingset of all files, and return its location and totals.
+
+        Before: every file is closed. After: the pendingset exists, and the job was still open after the
+            write.
+        Repeatable: returns the same result. A task without output commits an empty pendingset.
+
+        Raises:
+            JobClosed: A file is still open; or the job ended meanwhile, in which case nothing of this
+                attempt stays pending.
+            DidNotHappen: A part could not be uploaded.
+            OSError: The local disk lost some of a staged file; the attempt can only be aborted.
+
+        """
+        if self._committed is not None:
+            return self._committed
+        self._require_running()
+        unfinished = self._files.unfinished()
+        if unfinished is not None:
+            raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished}")
+        with naming(self._context, f"commit of {self.name}"):
+            self._require_open_job()
+            self._files.settle()
+            if self._files.has_local():
+                # The check of the first file is old: send nothing for a job that has ended since.
+                require_state(self._context, "open")
+            self._files.send_local()
+            committed = self._write_pendingset()
+            self._require_job_still_open()
+        self._committed, self._ended = committed, "committed"
+        self._files.release()
+        logger.info("%s: %d files, %d bytes pending", self.name, committed.files, committed.bytes)
+        return committed
+
+    def abort(self) -> None:
+        """Discard every upload of this attempt, and its pendingset if it wrote one. Repeatable.
+
+        Raises:
+            S3CommitError: Some could not be discarded; the job's own abort will find them.
+            OSError: The local disk failed; the uploads were discarded all the same.
+
+        """
+        if self._ended == "aborted":
+            return
+        self._ended = "aborted"
+        run_all([self._files.abort, self._files.release, self._withdraw], *self._of_abort)
+        logger.info("%s: aborted %d uploads", self.name, len(self._files))
+
+    def __enter__(self) -> TaskAttempt:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._ended is not None:
+            return
+        if error is None:
+            self.abort()
+            return
+        with noting(error, *self._of_abort):
+            self.abort()
+
+    @property
+    def _of_abort(self) -> tuple[str, str]:
+        """Note on an abort that fails after another error."""
+        return (
+            f"aborting {self.name} of {self._context.name}",
+            "nothing of it is visible; what stays pending its job's commit or abort discards",
+        )
+
+    @property
+    def _pendingset_key(self) -> str:
+        extra = self._extra
+        return self._context.layout.pendingset(extra.stage, extra.stage_attempt, extra.task, extra.attempt)
+
+    def _final_path(self, path: str) -> str:
+        if is_magic_path(path) and self._options.committer != "magic":
+            raise InvalidRecord(
+                f"path {path!r} is in a magic directory, which only the committer magic knows, not"
+                f" {self._options.committer}; give {self.name} the path below the destination"
+            )
+        return final_path(path)
+
+    def _require_running(self) -> None:
+        if self._ended is not None:
+            raise JobClosed(f"{self.name} is {self._ended}")
+
+    def _require_open_job(self) -> None:
+        if not self._checked:
+            require_state(self._context, "open")
+            self._checked = True
+
+    def _require_job_still_open(self) -> None:
+        # An abort moves the state, then lists uploads; a task commit writes, then reads the state. So of the
+        # two at the same time, at least one sees the other.
+        with undoing(self.abort, *self._of_abort):
+            require_state(self._context, "open")
+
+    def _withdraw(self) -> None:
+        """Delete the pendingset if this process wrote it; another one may have used the same ids."""
+        if not self._written:
+            return
+        store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
+        existing = records.find(store, bucket, key, PendingSet)
+        extra = existing.record.s3commit if existing is not None else None
+        if extra is not None and extra.nonce == self._extra.nonce:
+            delete_record(self._context, bucket, key)
+
+    def _write_pendingset(self) -> CommittedTask:
+        pending = self._files.pending()
+        commits = [upload.in_format(self._options.pendingset_format) for upload in pending]
+        record = PendingSet(jobId=self._context.job_id, commits=commits, s3commit=self._extra)
+        self._written = True
+        stored = records.create(
+            self._context.store,
+            self._context.staging_bucket,
+            self._pendingset_key,
+            record,
+            conditional=self._context.conditional,
+        )
+        if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
+            raise DuplicateOutput(f"{self.name} of {self._context.name} was committed by another process")
+        return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored, pending)
+
+
+def _committed(
+    extra: TaskExtra, location: str, stored: Stored[PendingSet], pending: list[PendingUpload]
+) -> CommittedTask:
+    rows = [upload.s3commit.rows if upload.s3commit else None for upload in pending]
+    known = [count for count in rows if count is not None]
+    return CommittedTask(
+        stage=extra.stage,
+        stage_attempt=extra.stage_attempt,
+        task=extra.task,
+        attempt=extra.attempt,
+        location=location,
+        etag=stored.etag,
+        files=len(pending),
+        bytes=sum(upload.length for upload in pending),
+        rows=sum(known) if len(known) == len(rows) else None,
+        sha256=stored.sha256,
+    )

@@ -1,0 +1,171 @@
+"""File systems: one that opens only the unchanged files of a manifest, and pyarrow's S3 for an `S3Config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+from pyarrow.fs import S3FileSystem
+
+from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
+from airflow_s3commit.store.s3.config import AWS_DOMAINS, new_client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from airflow_s3commit.store.s3.config import S3Config
+
+
+class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
+    """Opens files for reading after a look at their size; everything else is refused.
+
+    Only the opening of a file passes through Python, its bytes do not.
+
+    Args:
+        inner: Where the files are, with paths ``bucket/key``.
+        sizes: Their sizes in bytes, by path, as they were committed.
+        job_id: The job that committed them.
+        destination: URI of its destination.
+        stays: Why a dataset of these files cannot be pickled; None if it can.
+
+    """
+
+    def __init__(
+        self,
+        inner: fs.FileSystem,
+        sizes: Mapping[str, int],
+        job_id: str,
+        destination: str,
+        *,
+        stays: str | None = None,
+    ) -> None:
+        self._inner = inner
+        self._sizes = sizes
+        self._job_id = job_id
+        self._destination = destination
+        self._stays = stays
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle it, if what is read afterwards is the same.
+
+        Raises:
+            TypeError: It is not.
+
+        """
+        if self._stays is not None:
+            raise TypeError(self._stays)
+        return object.__reduce_ex__(self, protocol)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CommittedFiles) and (
+            (self._job_id, self._destination) == (other._job_id, other._destination)
+            and self._inner.equals(other._inner)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._job_id, self._destination))
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file of the manifest.
+
+        Raises:
+            NoSuchKey: It is gone.
+            DestinationChanged: Its size is not the committed one.
+
+        """
+        try:
+            file = self._inner.open_input_file(path)
+            size = file.size()
+        except FileNotFoundError as error:
+            raise NoSuchKey(
+                f"s3://{path}, committed by job {self._job_id}, is gone; {self._advice}"
+            ) from error
+        expected = self._sizes.get(path, size)
+        if size != expected:
+            file.close()
+            raise DestinationChanged(
+                f"s3://{path} has {size} bytes; job {self._job_id} committed {expected}; {self._advice}"
+            )
+        return file
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open a file of the manifest; see `open_input_file`."""
+        return self.open_input_file(path)
+
+    @property
+    def _advice(self) -> str:
+        return (
+            "if a later job has replaced it, open the dataset again; else see what is left with:"
+            f" s3commit verify {self._destination} {self._job_id}"
+        )
+
+    def get_type_name(self) -> str:
+        """Return the name of the file system below."""
+        return str(self._inner.type_name)
+
+    def normalize_path(self, path: str) -> str:
+        """Return a path as the file system below spells it."""
+        return str(self._inner.normalize_path(path))
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        """Describe files."""
+        return list(self._inner.get_file_info(paths))
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        """Refuse to list: a manifest says which files there are."""
+        self._refuse(selector)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("a dataset that is read by its manifest can only be read")
+
+    create_dir = _refuse
+    delete_dir = _refuse
+    delete_dir_contents = _refuse
+    delete_root_dir_contents = _refuse
+    delete_file = _refuse
+    move = _refuse
+    copy_file = _refuse
+    open_output_stream = _refuse
+    open_append_stream = _refuse
+
+
+def s3_filesystem(config: S3Config) -> S3FileSystem:
+    """Return a file system for reading from the store that a config names.
+
+    The address and region are those that the protocol's own client uses, from the environment and the
+    profile too. Keys that the config does not hold are looked for by pyarrow, in the environment, in the
+    profile that ``AWS_PROFILE`` names, and in the role of the machine.
+
+    Raises:
+        ValueError: The config asks for what pyarrow cannot do: a profile by name, or a certificate unchecked.
+        AccessDenied: The credentials are incomplete.
+        StoreRejected: Another part of the config is not usable.
+
+    """
+    if config.profile and not config.access_key:
+        raise ValueError(
+            f"pyarrow takes no profile by name ({config.profile}): set AWS_PROFILE, or give a filesystem"
+        )
+    if config.verify is False:
+        raise ValueError("pyarrow checks the store's certificate always: name its authority in verify")
+    client = new_client(config)
+    endpoint, region = urlsplit(client.meta.endpoint_url), client.meta.region_name
+    client.close()
+    is_aws = (endpoint.hostname or "").endswith(AWS_DOMAINS)
+    arguments: dict[str, Any] = {"scheme": endpoint.scheme, "region": config.region or region}
+    if not is_aws or config.path_style or config.endpoint_url:
+        arguments["endpoint_override"] = endpoint.netloc
+        virtual = is_aws if config.path_style is None else not config.path_style
+        arguments["force_virtual_addressing"] = virtual
+    if config.access_key:
+        arguments |= {
+            "access_key": config.access_key,
+            "secret_key": config.secret_key,
+            "session_token": config.session_token,
+        }
+    if isinstance(config.verify, str):
+        arguments["tls_ca_file_path"] = config.verify
+    return S3FileSystem(**arguments)

@@ -1,0 +1,148 @@
+"""Partition columns, from the directories that Hive, Spark and this package write."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from airflow_s3commit.tables.partitions import NULL_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_INTEGER_DIGITS = 38
+
+
+class UnreadablePartitions(ValueError):
+    """The directories do not make one set of columns, or a value is not of its column's type."""
+
+
+def unescape(text: str) -> str:
+    """Return a column name or value as it was before Spark escaped it for a path (``%3A`` becomes ``:``)."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def infer_type(values: Iterable[str]) -> pa.DataType:
+    """Return the type that Spark would infer for a column of these texts.
+
+    The narrowest of 32-bit and 64-bit integer, decimal of 38 digits, double and date that holds them all, or
+    else string. Times stay strings, because what they mean depends on a session's time zone; so do infinities
+    and NaN.
+    """
+    texts = set(values)
+    if texts and all(_INTEGER.fullmatch(text) for text in texts):
+        return _integer_type([int(text) for text in texts])
+    if texts and all(_NUMBER.fullmatch(text) for text in texts):
+        return pa.float64()
+    if texts and all(map(_is_date, texts)):
+        return pa.date32()
+    return pa.string()
+
+
+def _integer_type(numbers: list[int]) -> pa.DataType:
+    for bits, kind in ((31, pa.int32()), (63, pa.int64())):
+        if all(-(2**bits) <= number < 2**bits for number in numbers):
+            return kind
+    if all(abs(number) < 10**_INTEGER_DIGITS for number in numbers):
+        return pa.decimal128(_INTEGER_DIGITS, 0)
+    return pa.float64()
+
+
+def _is_date(text: str) -> bool:
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        dt.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(directory: str) -> dict[str, str | None]:
+    """Return the partition values of a directory, in its order; what has no ``=`` is no partition."""
+    values = {}
+    for element in directory.split("/") if directory else ():
+        name, equals, value = element.partition("=")
+        if equals:
+            values[unescape(name)] = None if value == NULL_DIRECTORY else unescape(value)
+    return values
+
+
+class PartitionColumns:
+    """The partition columns of a set of files, and their values by directory.
+
+    Args:
+        directories: The files' directories below the destination.
+        given: Types of columns that are not to be inferred.
+
+    Attributes:
+        schema: The columns, outermost first.
+
+    Raises:
+        UnreadablePartitions: The directories have different columns, ``given`` has a column that they do not
+            have, or a value is not of the type given for it.
+
+    """
+
+    def __init__(self, directories: Iterable[str], given: pa.Schema | None = None) -> None:
+        self._values = {directory: _parse(directory) for directory in sorted(set(directories))}
+        names = self._common_names(given)
+        types = dict(zip(given.names, given.types, strict=True)) if given is not None else {}
+        if unknown := types.keys() - set(names):
+            raise UnreadablePartitions(
+                f"partition_schema has {', '.join(sorted(unknown))}; the files' partition columns are"
+                f" {', '.join(names) or 'none'}"
+            )
+        self.schema = pa.schema([(name, types.get(name) or infer_type(self._texts(name))) for name in names])
+        self._known: dict[tuple[str, str], ds.Expression] = {}
+        self._expressions = {directory: self._make_expression(directory) for directory in self._values}
+
+    def expression(self, directory: str) -> ds.Expression | None:
+        """Return an expression that holds for every row of a directory; None without partition columns."""
+        return self._expressions[directory]
+
+    def _common_names(self, given: pa.Schema | None) -> list[str]:
+        names: list[str] | None = None
+        first = ""
+        for directory, values in self._values.items():
+            if names is None:
+                names, first = list(values), directory
+            elif names != list(values):
+                raise UnreadablePartitions(
+                    f"files are in {first!r} and in {directory!r}, which have different partition columns"
+                )
+        if names is None:
+            return [] if given is None else list(given.names)
+        return names
+
+    def _texts(self, name: str) -> Iterable[str]:
+        return (text for values in self._values.values() if (text := values[name]) is not None)
+
+    def _make_expression(self, directory: str) -> ds.Expression | None:
+        whole = None
+        for name, text in self._values[directory].items():
+            part = ds.field(name).is_null() if text is None else self._equals(name, text)
+            whole = part if whole is None else whole & part
+        return whole
+
+    def _equals(self, name: str, text: str) -> ds.Expression:
+        known = self._known.get((name, text))
+        if known is None:
+            kind = self.schema.field(name).type
+            try:
+                value = pa.scalar(text, pa.string()).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise UnreadablePartitions(
+                    f"partition column {name!r} has the value {text!r}, which is no {kind}: {error}; give"
+                    " its type in partition_schema"
+                ) from error
+            known = self._known[name, text] = ds.field(name) == value
+        return known

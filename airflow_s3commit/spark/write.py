@@ -1,0 +1,299 @@
+"""``write_pending``: writes a DataFrame, can cluster its rows first, and returns what it wrote.
+
+It needs no registration, because the tasks run a plain function. Each task returns what it wrote, and Spark
+keeps the result of one successful attempt of each task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
+
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption
+from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_hidden
+from airflow_s3commit.protocol.model.job import ConflictMode
+from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
+from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
+from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.plan import months_columns, plan_table
+from airflow_s3commit.spark.s3a_conf import conf_of
+from airflow_s3commit.spark.session import (
+    DEFAULT_STAGE,
+    DEFAULT_STAGE_ATTEMPT,
+    JobInConf,
+    rows_counted,
+    store_of_process,
+)
+from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.tables.partitions import resolve_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from airflow_s3commit.protocol.model.job import JobReference
+    from airflow_s3commit.protocol.model.manifest import ManifestRecord
+    from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.tables.write import TablePlan
+
+logger = logging.getLogger(__name__)
+
+#: Spark's save modes, by Spark's names.
+SaveMode: TypeAlias = Literal["append", "overwrite", "errorifexists", "error", "ignore"]
+
+_CONFLICT_MODES: dict[str, ConflictMode] = {
+    "append": "append",
+    "overwrite": "replace",
+    "errorifexists": "fail",
+    "error": "fail",
+    "ignore": "fail",
+}
+
+#: Spark's own default mode.
+_DEFAULT_MODE: SaveMode = "errorifexists"
+
+#: Options that are arguments of `write_pending`.
+_ARGUMENTS = {
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "stage",
+    "format": "format",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """What a write did.
+
+    Attributes:
+        destination: URI of the destination.
+        job: The job it wrote for; None if the write was ignored.
+        stage: Name of the write in the job.
+        stage_attempt: Which attempt at it.
+        tasks: The task attempts that count: where each one's pendingset is, its files, bytes and rows.
+        seal: The stage's seal, with counts of each partition; None if the write was ignored.
+        manifest: The manifest, if the write committed a job of its own; None where the job's owner does.
+        arrangement: How the rows were arranged before they were written.
+        ignored: Whether there was data already and the mode was ``ignore``.
+
+    """
+
+    destination: str
+    job: JobReference | None = None
+    stage: str = DEFAULT_STAGE
+    stage_attempt: str = DEFAULT_STAGE_ATTEMPT
+    tasks: tuple[CommittedTask, ...] = ()
+    seal: SealReference | None = None
+    manifest: ManifestRecord | None = None
+    arrangement: Arrangement = field(default_factory=Arrangement)
+    ignored: bool = False
+
+    @property
+    def clustered(self) -> bool:
+        """Whether rows were brought together by partition first."""
+        return self.arrangement.clustered
+
+    def __str__(self) -> str:
+        if self.ignored:
+            return f"nothing was written to {self.destination}: there was data already"
+        files = sum(task.files for task in self.tasks)
+        rows = sum(task.rows or 0 for task in self.tasks)
+        state = "pending" if self.manifest is None else "committed"
+        return (
+            f"{rows} rows in {files} files of {len(self.tasks)} tasks are {state} for {self.destination};"
+            f" {self.arrangement}"
+        )
+
+
+def write_pending(
+    frame: DataFrame,
+    *,
+    destination: str | Destination | None = None,
+    partition_by: Sequence[str] = (),
+    mode: SaveMode | None = None,
+    job: JobReference | None = None,
+    stage: str | None = None,
+    stage_attempt: str | None = None,
+    cluster: bool = True,
+    salt: bool | None = None,
+    format: str | None = None,  # noqa: A002 - as Spark calls it
+    options: Mapping[str, str] | None = None,
+) -> PendingWrite:
+    """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
+
+    The job is the one given, else the one in the Spark conf, which are only sealed; else the write sets one
+    up, commits it, and aborts it if anything fails.
+
+    Args:
+        frame: The rows.
+        destination: URI of the destination, or a `Destination`; the job's, if left out.
+        partition_by: Partition columns, outermost first. They become directories named as Spark's own
+            writer names them, whatever their types.
+        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows. Without a job the
+            default is ``errorifexists``, as Spark's is; with a job it is the job's conflict mode, which a
+            mode that is given must not contradict.
+        job: The job to write for.
+        stage: Name of the write in the job; the conf's, or ``spark``.
+        stage_attempt: Which attempt at it: letters and digits, new in each run.
+        cluster: Bring the rows of a partition together first (a shuffle and a sort), so that there is one
+            file a partition and not one for each task that has rows of it.
+        salt: Count a sample of the rows first, and spread a partition that has far more than the others over
+            several tasks. By default that is done where the frame is cached: one that isn't is computed once
+            more for it.
+        format: ``parquet``, ``orc``, ``csv`` or ``json``.
+        options: Further options of the data source ``s3commit``, by the same names.
+
+    Raises:
+        InvalidOption: An option is unknown, malformed, or an argument of this function.
+        UnsupportedPartition: A partition column is missing.
+        UnsupportedColumn: The format, or Arrow, has no equal of a column's type.
+        InvalidDestination: There is no destination, or another than the job's.
+        JobMismatch: The mode contradicts the job's conflict mode.
+        DestinationNotEmpty: The mode is ``errorifexists`` and there is data.
+        S3CommitError: As `Job.seal_stage` and `Job.commit` do.
+
+    """
+    session = frame.sparkSession
+    names = [resolve_name(frame.columns, name) for name in partition_by]
+    destination = as_uri(destination)
+    said = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
+    given = {name: text for name, text in said.items() if text is not None}
+    parsed = _write_options(given, mode, options or {})
+    write_id = str(uuid4())
+    asked = None
+    if job is not None:
+        asked = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    target = target_of(parsed, write_id, conf_of(session), asked)
+    if stage_attempt is not None:
+        target = replace(target, stage_attempt=stage_attempt)
+    if target.own:
+        parsed = _as_own(parsed, mode or _DEFAULT_MODE)
+    elif mode == "ignore":
+        raise InvalidOption(
+            "mode ignore is for writes without a job: its owner decides about data that is there"
+        )
+    if target.own and mode == "ignore" and _has_data(target):
+        return PendingWrite(target.reference.destination, ignored=True)
+    try:
+        written = _write(frame, _Arguments(parsed, target, write_id, cluster, salt))
+    except DestinationNotEmpty:
+        if mode != "ignore":
+            raise
+        return PendingWrite(target.reference.destination, ignored=True)
+    logger.info("%s", written)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    options: WriteOptions
+    target: Target
+    write_id: str
+    cluster: bool
+    salt: bool | None
+
+
+def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
+    options, target, write_id = said.options, said.target, said.write_id
+    plan, frame, arrangement = _planned(frame, said)
+    job = ready_job(target, options)
+    tasks_ended = False
+    try:
+        run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
+        # PySpark takes a name with a dot for a field of a struct: rows travel under plain names.
+        plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+        with rows_counted(frame.sparkSession, frame.schema):
+            found = plain.mapInArrow(run, "task string").collect()
+        tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
+        if not tasks:
+            # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.
+            ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
+            tasks = [write_task(job, [], plan, ids, options)]
+        tasks_ended = True
+        seal, manifest = commit_write(target, tasks)
+    except BaseException as error:
+        abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
+        raise
+    return PendingWrite(
+        destination=target.reference.destination,
+        job=target.reference,
+        stage=target.stage,
+        stage_attempt=target.stage_attempt,
+        tasks=tuple(tasks),
+        seal=seal,
+        manifest=manifest,
+        arrangement=arrangement,
+    )
+
+
+def _planned(frame: DataFrame, said: _Arguments) -> tuple[TablePlan, DataFrame, Arrangement]:
+    """Return the plan of the tasks, and the frame as they get it."""
+    names = said.options.table.partition_by
+    frame, arrangement = arrange(frame, names, cluster=said.cluster, salt=said.salt)
+    # With partition columns as text, and the others as their writer knows them.
+    months = months_columns(frame.schema, said.options)
+    plan = plan_table(frame.schema, said.options, months)
+    for name in months:
+        column = F.col(quoted(name))
+        years, rest = F.extract(F.lit("YEAR"), column), F.extract(F.lit("MONTH"), column)
+        frame = frame.withColumn(name, (years * 12 + rest).cast("int"))
+    return plan, frame, arrangement
+
+
+def _run_task(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    plan: TablePlan,
+    options: WriteOptions,
+    target: Target,
+    write_id: str,
+) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this runs in Spark tasks only")
+    ids = TaskIds.of_spark(
+        target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
+    )
+    task = write_task(target.job(), _named(batches, plan.schema.names), plan, ids, options)
+    yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
+
+
+def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        fields = [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+def _write_options(
+    said: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
+) -> WriteOptions:
+    if mode is not None and mode not in _CONFLICT_MODES:
+        raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
+    for name in options:
+        if name.lower() in _ARGUMENTS:
+            raise InvalidOption(f"say {name} by the argument {_ARGUMENTS[name.lower()]} of write_pending")
+    parsed = parse_options({**options, **said}, overwrite=False)
+    return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
+
+
+def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
+    conflict_mode = _CONFLICT_MODES[mode]
+    # "If exists" is about the whole table, which only this committer judges. It writes as the default does.
+    judged_whole = conflict_mode == "fail" and options.committer == WriteOptions().committer
+    committer = "directory" if judged_whole else options.committer
+    return replace(options, conflict_mode=conflict_mode, committer=committer)
+
+
+def _has_data(target: Target) -> bool:
+    destination = Destination.parse(target.reference.destination)
+    found = store_of_process(target.store).list_objects(destination.bucket, destination.prefix)
+    return any(not is_hidden(info.key.removeprefix(destination.prefix)) for info in found)

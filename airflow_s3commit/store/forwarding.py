@@ -1,0 +1,174 @@
+"""A store that forwards every call to another one: the base of stores that count, bound or break calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from airflow_s3commit.store.base import (
+    Call,
+    DeleteFailure,
+    Fetched,
+    Load,
+    ObjectInfo,
+    ObjectStore,
+    ObjectToDelete,
+    Outcome,
+    Part,
+    PartEtag,
+    Upload,
+    Written,
+)
+
+T = TypeVar("T")
+
+
+class ForwardingStore:
+    """An `ObjectStore` that forwards every method to another store through `forward`.
+
+    Override `forward` to act on every call, or single methods. `perform` bypasses `forward` and goes to the
+    inner store's `perform`: a subclass that must see those calls overrides it too.
+
+    Args:
+        inner: The store to forward to.
+
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:  # noqa: ARG002
+        """Make one call.
+
+        Args:
+            verb: The method's name.
+            bucket: The bucket.
+            key: The key; the prefix of a listing; empty for calls on the bucket and for bulk deletes.
+            make: Makes the call on the inner store and returns its result.
+
+        """
+        return make()
+
+    @property
+    def load(self) -> Load:
+        """The inner store's load; sends no request."""
+        return self.inner.load
+
+    def check_bucket(self, bucket: str) -> None:
+        """Forward `ObjectStore.check_bucket`."""
+        self.forward("check_bucket", bucket, "", lambda: self.inner.check_bucket(bucket))
+
+    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
+        """Forward `ObjectStore.stale_upload_days`."""
+        return self.forward(
+            "stale_upload_days", bucket, prefix, lambda: self.inner.stale_upload_days(bucket, prefix)
+        )
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """Forward `ObjectStore.head`."""
+        return self.forward("head", bucket, key, lambda: self.inner.head(bucket, key))
+
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+        """Forward `ObjectStore.get`."""
+        return self.forward("get", bucket, key, lambda: self.inner.get(bucket, key, limit=limit))
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """Forward `ObjectStore.get_range`."""
+        return self.forward(
+            "get_range", bucket, key, lambda: self.inner.get_range(bucket, key, first, size, etag=etag)
+        )
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Written:
+        """Forward `ObjectStore.put`."""
+        return self.forward(
+            "put",
+            bucket,
+            key,
+            lambda: self.inner.put(
+                bucket,
+                key,
+                body,
+                if_none_match=if_none_match,
+                if_match=if_match,
+                content_type=content_type,
+                headers=headers,
+            ),
+        )
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """Forward `ObjectStore.delete`."""
+        self.forward("delete", bucket, key, lambda: self.inner.delete(bucket, key, if_match=if_match))
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Forward `ObjectStore.delete_many`."""
+        return self.forward("delete_many", bucket, "", lambda: self.inner.delete_many(bucket, objects))
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Forward `ObjectStore.list_objects`."""
+        return self.forward(
+            "list_objects",
+            bucket,
+            prefix,
+            lambda: self.inner.list_objects(bucket, prefix, recursive=recursive, start_after=start_after),
+        )
+
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Forward `ObjectStore.create_upload`."""
+        return self.forward(
+            "create_upload",
+            bucket,
+            key,
+            lambda: self.inner.create_upload(
+                bucket, key, metadata=metadata, content_type=content_type, headers=headers
+            ),
+        )
+
+    def upload_part(
+        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
+    ) -> str:
+        """Forward `ObjectStore.upload_part`."""
+        return self.forward(
+            "upload_part", bucket, key, lambda: self.inner.upload_part(bucket, key, upload_id, number, body)
+        )
+
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
+        """Forward `ObjectStore.complete_upload`."""
+        return self.forward(
+            "complete_upload", bucket, key, lambda: self.inner.complete_upload(bucket, key, upload_id, etags)
+        )
+
+    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """Forward `ObjectStore.abort_upload`."""
+        self.forward("abort_upload", bucket, key, lambda: self.inner.abort_upload(bucket, key, upload_id))
+
+    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+        """Forward `ObjectStore.list_uploads`."""
+        return self.forward("list_uploads", bucket, prefix, lambda: self.inner.list_uploads(bucket, prefix))
+
+    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
+        """Forward `ObjectStore.list_parts`."""
+        return self.forward("list_parts", bucket, key, lambda: self.inner.list_parts(bucket, key, upload_id))
+
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+        """Pass the calls to the inner store's `ObjectStore.perform`."""
+        return self.inner.perform(calls)

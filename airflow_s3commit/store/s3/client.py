@@ -1,0 +1,116 @@
+"""Sending requests through a boto3 client: retries, translated errors, and listings page by page.
+
+A listing continues with the markers that its last page named, unchanged: stores differ in which markers they
+name and in what order they list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.responses import response_time
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+    from airflow_s3commit.store.retry import RetryPolicy
+
+T = TypeVar("T")
+
+
+#: The code of the error for a listing that cannot be finished.
+ENDLESS = "EndlessListing"
+
+#: One page of a listing, as botocore parsed it.
+Page: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How to continue a kind of listing: request parameters by the response field that each comes from."""
+
+    markers: Mapping[str, str]
+
+
+OBJECTS = Listing({"ContinuationToken": "NextContinuationToken"})
+UPLOADS = Listing({"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"})
+PARTS = Listing({"PartNumberMarker": "NextPartNumberMarker"})
+
+
+def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Page]) -> Iterator[Page]:
+    """Yield the pages of a listing, each fetched on demand.
+
+    Args:
+        request: The request, for errors.
+        listing: The kind of listing.
+        fetch: Fetches the page at the given markers; empty for the first.
+
+    Raises:
+        StoreRejected: The store says that there is more but not where, or repeats earlier markers. The pages
+            before were yielded.
+
+    """
+    markers: dict[str, Any] = {}
+    seen = set()
+    while True:
+        page = fetch(markers)
+        yield page
+        if not page["IsTruncated"]:
+            return
+        markers = {ours: page[theirs] for ours, theirs in listing.markers.items() if page.get(theirs)}
+        position = tuple(sorted(markers.items()))
+        if not markers or position in seen:
+            raise StoreRejected(f"{request}: the listing does not go on after {markers}", code=ENDLESS)
+        seen.add(position)
+
+
+class RetryingClient:
+    """Base of a store on a boto3 client: sends requests, retries them, and counts the retries.
+
+    Args:
+        client: The client.
+        retry: How often and how long a request is retried.
+
+    """
+
+    def __init__(self, client: S3Client, retry: RetryPolicy) -> None:
+        self._client = client
+        self._retry = retry
+        self._retries = 0
+
+    def _send(self, request: Request, attempt: Callable[[], T]) -> T:
+        is_first = True
+
+        def translated() -> T:
+            nonlocal is_first
+            self._retries += not is_first
+            is_first = False
+            try:
+                return attempt()
+            except CLIENT_ERRORS as error:
+                failure = translate(error, request)
+            # Outside the except block, so not chained: botocore's error may show a session token.
+            raise failure
+
+        return self._retry.run(translated)
+
+    def _pages(
+        self, request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], Any]
+    ) -> Iterator[Page]:
+        def page(markers: dict[str, Any]) -> Page:
+            response: Page = fetch(markers)
+            if "IsTruncated" not in response:
+                raise request.unconfirmed("the response is no listing")
+            return response
+
+        return pages(request, listing, lambda markers: self._send(request, lambda: page(markers)))
+
+    def _date(self, response: Mapping[str, Any]) -> float:
+        # A response without a Date was made when it arrived (RFC 9110, section 6.6.1).
+        date = response_time(response)
+        return self._retry.clock.time() if date is None else date

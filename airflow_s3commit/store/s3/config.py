@@ -1,0 +1,217 @@
+"""Configuration of a store: address, credentials, and the boto3 client made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    UnknownSignatureVersionError,
+)
+
+from airflow_s3commit import __version__
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreRejected
+from airflow_s3commit.store.credentials import StoreAddress, check_keys, plain_endpoint
+
+if TYPE_CHECKING:
+    from botocore.signers import RequestSigner
+    from mypy_boto3_s3.client import S3Client
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 10
+READ_SECONDS = 60
+
+#: Endpoints below these domains are Amazon's own; they want the bucket in the host name.
+AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Config(StoreAddress):
+    """Address and credentials of a store. Every field that is None comes from boto3's default chain.
+
+    Its ``repr`` shows no key or token.
+
+    Attributes:
+        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or the endpoint that
+            ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile name.
+        region: The bucket's region.
+        path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
+            everywhere but on AWS.
+        access_key: The access key. Give both keys or neither.
+        secret_key: The secret key.
+        session_token: The token of temporary credentials.
+        profile: A profile of the AWS configuration files.
+        verify: False skips checking the store's certificate; a path names the authorities to trust.
+        max_connections: Connections to keep open, and the most threads that a store uses.
+
+    Raises:
+        StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
+        AccessDenied: A key or the token cannot sign a request, for example because of a line end in it.
+
+    """
+
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    verify: bool | str | None = None
+    max_connections: int = 64
+
+    def __post_init__(self) -> None:
+        StoreAddress.__post_init__(self)
+        check_keys(self.access_key, self.secret_key, self.session_token, "that was given")
+
+
+def client_config(
+    endpoint_url: str | None,
+    max_connections: int = 64,
+    path_style: bool | None = None,
+    timeout: float | None = None,
+) -> Config:
+    """Return the boto3 client configuration that suits the protocol.
+
+    One attempt per call, because `RetryPolicy` retries. A fixed user agent and no parameter validation save a
+    quarter of the client's time. Checksums only where S3 requires them, and over https unsigned bodies: the
+    connection protects them, and hashing doubles the cost of an upload.
+
+    Args:
+        endpoint_url: The client's endpoint; None for AWS. The environment or the profile may give a client
+            another one: ask `configured_endpoint`.
+        max_connections: Connections to keep open.
+        path_style: Path-style URLs; None for all stores but AWS.
+        timeout: Seconds to wait at most for a connection, and for a response; None for the defaults, which
+            suit large uploads.
+
+    """
+    if path_style is None:
+        path_style = not _is_aws(endpoint_url)
+    return Config(
+        user_agent=f"airflow-s3commit/{__version__}",
+        signature_version="s3v4",
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        parameter_validation=False,
+        max_pool_connections=max_connections,
+        connect_timeout=CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS),
+        read_timeout=READ_SECONDS if timeout is None else min(timeout, READ_SECONDS),
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={
+            "addressing_style": "path" if path_style else "virtual",
+            "payload_signing_enabled": endpoint_url is not None and urlsplit(endpoint_url).scheme != "https",
+        },
+    )
+
+
+def configured_endpoint(client: S3Client) -> str | None:
+    """Return the endpoint from the environment or the profile, of a client created without one.
+
+    Only an existing client knows it. If there is one, create the client again with its `client_config`.
+
+    Returns:
+        The endpoint; None if it is AWS's own over https, which ``client_config(None)`` suits.
+
+    Raises:
+        StoreUnsuitable: It holds a user name or password, or is not an HTTP URL.
+
+    """
+    actual = plain_endpoint(client.meta.endpoint_url, "in the environment (AWS_ENDPOINT_URL…) or profile")
+    return None if _is_aws(actual) and actual.startswith("https:") else actual
+
+
+def new_client(config: S3Config) -> S3Client:
+    """Return a client for ``config``; sends no request.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is invalid.
+        StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
+
+    """
+
+    def make() -> S3Client:
+        session = boto3.Session(profile_name=config.profile, region_name=config.region)
+        client = _client(session, config, config.endpoint_url)
+        named = configured_endpoint(client) if config.endpoint_url is None else None
+        if named is not None:
+            client.close()
+            client = _client(session, config, named)
+        return client
+
+    return made_by_boto3(make, str(config))
+
+
+def made_by_boto3(make: Callable[[], T], what: str) -> T:
+    """Create something with boto3, translating its errors about the configuration.
+
+    Args:
+        make: Creates it.
+        what: The configuration, for messages.
+
+    Raises:
+        AccessDenied: The profile does not exist, or the credentials are incomplete.
+        StoreRejected: Another part of the configuration is invalid.
+
+    """
+    failure: S3CommitError
+    try:
+        return make()
+    except (PartialCredentialsError, ProfileNotFound) as error:
+        failure = AccessDenied(
+            f"no usable credentials in {what} ({type(error).__name__}): give both keys or neither, and a"
+            " profile of the AWS configuration files or none"
+        )
+    except (BotoCoreError, ValueError) as error:
+        name = type(error).__name__
+        failure = StoreRejected(
+            f"no S3 client can be made from {what} ({name}): look at its endpoint, region and verify, and at"
+            " those of the environment and the profile",
+            code=name,
+        )
+    # Outside the except block, so not chained: boto3's error may show a URL with a password.
+    raise failure
+
+
+def check_keys_before_signing(client: S3Client) -> None:
+    """Have a client check its credentials before it signs a request.
+
+    Only there are they known, when they come from the environment, a profile, a role or a process.
+    """
+    events: Any = client.meta.events
+    events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")
+
+
+def _check_signer(
+    request_signer: RequestSigner, signing_name: str, region_name: str, signature_version: str, **_: object
+) -> None:
+    signer: Any = request_signer
+    try:
+        keys = signer.get_auth_instance(signing_name, region_name, signature_version).credentials
+    except UnknownSignatureVersionError:
+        return  # an unsigned request
+    if keys is not None:
+        check_keys(keys.access_key, keys.secret_key, keys.token, "that the client found")
+
+
+def _client(session: boto3.Session, config: S3Config, endpoint_url: str | None) -> S3Client:
+    return session.client(
+        "s3",
+        endpoint_url=endpoint_url,
+        verify=config.verify,
+        aws_access_key_id=config.access_key,
+        aws_secret_access_key=config.secret_key,
+        aws_session_token=config.session_token,
+        config=client_config(endpoint_url, config.max_connections, config.path_style),
+    )
+
+
+def _is_aws(endpoint_url: str | None) -> bool:
+    return endpoint_url is None or (urlsplit(endpoint_url).hostname or "").endswith(AWS_DOMAINS)

@@ -1,0 +1,1 @@
+"""The fast path: thousands of small S3 requests from one thread, through libcurl."""

@@ -1,0 +1,277 @@
+"""Multipart uploads through boto3, with checksums where the store supports them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError, StoreRejected
+from airflow_s3commit.store.base import Part, Upload
+from airflow_s3commit.store.headers import boto3_parameters
+from airflow_s3commit.store.s3.client import ENDLESS, PARTS, UPLOADS, RetryingClient
+from airflow_s3commit.store.s3.errors import NOT_KNOWN
+from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.responses import etag_of, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from mypy_boto3_s3.client import S3Client
+
+    from airflow_s3commit.store.base import PartEtag
+    from airflow_s3commit.store.retry import RetryPolicy
+
+
+class BufferBody:
+    """A buffer as the body of a request: a seekable file of known length.
+
+    `read` returns views of the buffer, not copies, so the buffer must not change during the request.
+
+    Args:
+        content: The buffer, of items of any size; lengths are in bytes.
+
+    """
+
+    def __init__(self, content: bytes | bytearray | memoryview) -> None:
+        view = memoryview(content)
+        # An empty view cannot be cast.
+        self._view = view.cast("B") if view.nbytes else memoryview(b"")
+        self._position = 0
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def read(self, size: int | None = -1) -> memoryview:
+        """Return the next ``size`` bytes, or all that remain."""
+        end = None if size is None or size < 0 else self._position + size
+        block = self._view[self._position : end]
+        self._position += len(block)
+        return block
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to another position and return it."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: len(self._view)}[whence]
+        self._position = start + offset
+        return self._position
+
+
+@dataclass(frozen=True, slots=True)
+class PartChecksum:
+    """A checksum algorithm.
+
+    Attributes:
+        algorithm: S3's name of it.
+        size: Length of a checksum in bytes.
+        compute: Computes it.
+
+    """
+
+    algorithm: str
+    size: int
+    compute: Callable[[Any], int]
+
+    @property
+    def parameter(self) -> str:
+        """The request parameter of the checksum."""
+        return f"Checksum{self.algorithm}"
+
+    def text(self, body: bytes | bytearray | memoryview) -> str:
+        """Return the checksum of a part in Base64, as S3 expects it."""
+        return base64.b64encode(self.compute(body).to_bytes(self.size, "big")).decode()
+
+
+def best_checksum() -> PartChecksum:
+    """Return CRC-64/NVME if the AWS common runtime is installed, else CRC-32."""
+    try:
+        from awscrt.checksums import crc64nvme  # noqa: PLC0415 - optional
+    except ImportError:
+        return PartChecksum("CRC32", 4, zlib.crc32)
+    return PartChecksum("CRC64NVME", 8, crc64nvme)
+
+
+log = logging.getLogger(__name__)
+
+
+class MultipartUploads(RetryingClient):
+    """The multipart upload methods of an `ObjectStore`.
+
+    Args:
+        client: The client.
+        retry: How often and how long a request is retried.
+
+    """
+
+    def __init__(self, client: S3Client, retry: RetryPolicy) -> None:
+        super().__init__(client, retry)
+        has_tls = client.meta.endpoint_url.startswith("https:")
+        # Without TLS the body's hash is signed, which is stronger.
+        self._checksum: PartChecksum | None = best_checksum() if has_tls else None
+        # Whether each bucket supports it, and uploads of supporting buckets that were started without it.
+        self._checksum_buckets: dict[str, bool] = {}
+        self._without_checksum: set[str] = set()
+
+    def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        metadata: Mapping[str, str],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Implement `ObjectStore.create_upload`.
+
+        A lost response leaves an upload whose id is unknown; a listing finds it.
+        """
+        options = {**boto3_parameters(headers, metadata), "ContentType": content_type}
+        checksum = self._checksum
+        if checksum is None or self._checksum_buckets.get(bucket) is False:
+            return self._create(bucket, key, options)[0]
+        asked = {"ChecksumAlgorithm": checksum.algorithm, "ChecksumType": "FULL_OBJECT"}
+        try:
+            upload_id, kind = self._create(bucket, key, options | asked)
+        except StoreRejected as error:
+            if error.code not in NOT_KNOWN:
+                raise
+            upload_id, kind = self._create(bucket, key, options)[0], None
+        if kind == "FULL_OBJECT":
+            self._checksum_buckets[bucket] = True
+            return upload_id
+        if kind is not None:
+            # Completing this upload would need the checksums of its parts, which are not recorded.
+            self._discard(bucket, key, upload_id)
+            upload_id = self._create(bucket, key, options)[0]
+        self._skip_checksum(bucket, upload_id, checksum)
+        return upload_id
+
+    def _skip_checksum(self, bucket: str, upload_id: str, checksum: PartChecksum) -> None:
+        """Remember that an upload has no checksum; other uploads of its bucket may have one."""
+        if self._checksum_buckets.setdefault(bucket, False):
+            self._without_checksum.add(upload_id)
+            return
+        log.info(
+            "Parts are sent to %s of %s without a checksum: it does not support %s of whole objects",
+            bucket,
+            self._client.meta.endpoint_url,
+            checksum.algorithm,
+        )
+
+    def upload_part(
+        self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
+    ) -> str:
+        """Implement `ObjectStore.upload_part`."""
+        request = Request("UploadPart", bucket, key, upload_id)
+        checksum = self._checksum
+        options: Any = {}
+        if (
+            checksum is not None
+            and self._checksum_buckets.get(bucket)
+            and upload_id not in self._without_checksum
+        ):
+            options = {checksum.parameter: checksum.text(body)}
+
+        def attempt() -> str:
+            content: Any = BufferBody(body)
+            response = self._client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=content, **options
+            )
+            return etag_of(request, response)
+
+        return self._send(request, attempt)
+
+    def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
+        """Implement `ObjectStore.complete_upload`."""
+        request = Request("CompleteMultipartUpload", bucket, key, upload_id)
+        parts: list[Any] = [_completed(number, etag) for number, etag in enumerate(etags, start=1)]
+
+        def attempt() -> str:
+            response = self._client.complete_multipart_upload(
+                Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
+            return etag_of(request, response)
+
+        return self._send(request, attempt)
+
+    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+        """Implement `ObjectStore.abort_upload`."""
+        try:
+            self._send(
+                Request("AbortMultipartUpload", bucket, key, upload_id),
+                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
+            )
+        except NoSuchUpload:
+            return
+
+    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+        """Implement `ObjectStore.list_uploads`.
+
+        Some stores ignore ``prefix`` or repeat pages: other keys are skipped, and a listing that does not
+        advance ends with a warning.
+        """
+        request = Request("ListMultipartUploads", bucket)
+        try:
+            for page in self._pages(
+                request,
+                UPLOADS,
+                lambda at: self._client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at),
+            ):
+                for entry in page.get("Uploads", ()):
+                    if entry["Key"].startswith(prefix):
+                        yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
+        except StoreRejected as error:
+            if error.code != ENDLESS:
+                raise
+            log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
+
+    def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
+        """Implement `ObjectStore.list_parts`.
+
+        Raises:
+            StoreRejected: The listing does not advance.
+
+        """
+        request = Request("ListParts", bucket, key, upload_id)
+        for page in self._pages(
+            request,
+            PARTS,
+            lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
+        ):
+            for entry in page.get("Parts", ()):
+                yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
+
+    def _create(self, bucket: str, key: str, options: Mapping[str, Any]) -> tuple[str, str | None]:
+        """Start an upload; return its id and its checksum type, if the store returns one."""
+        request = Request("CreateMultipartUpload", bucket, key)
+
+        def attempt() -> tuple[str, str | None]:
+            response = self._client.create_multipart_upload(Bucket=bucket, Key=key, **options)
+            if not response.get("UploadId"):
+                raise request.unconfirmed("the response names no upload")
+            return response["UploadId"], response.get("ChecksumType")
+
+        return self._send(request, attempt)
+
+    def _discard(self, bucket: str, key: str, upload_id: str) -> None:
+        try:
+            self.abort_upload(bucket, key, upload_id)
+        except S3CommitError as error:
+            log.warning("An empty upload of %s stays pending: %s", key, error)
+
+
+def _completed(number: int, etag: PartEtag) -> dict[str, Any]:
+    """Return one part of a completion, as boto3 expects it."""
+    if isinstance(etag, str):
+        return {"PartNumber": number, "ETag": quoted(etag)}
+    return {
+        "PartNumber": number,
+        "ETag": quoted(etag.etag),
+        f"Checksum{etag.algorithm}": etag.checksum,
+    }

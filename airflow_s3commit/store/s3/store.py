@@ -1,0 +1,369 @@
+"""`ObjectStore` on S3 and compatible stores, through boto3 and, for many small calls, libcurl."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+
+from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
+from airflow_s3commit.store.base import (
+    Call,
+    DeleteFailure,
+    Fetched,
+    Load,
+    ObjectInfo,
+    ObjectToDelete,
+    Outcome,
+    Written,
+)
+from airflow_s3commit.store.credentials import plain_endpoint
+from airflow_s3commit.store.execute import with_threads
+from airflow_s3commit.store.headers import boto3_parameters
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.client import OBJECTS
+from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
+from airflow_s3commit.store.s3.curl.event_loop import perform
+from airflow_s3commit.store.s3.delete import (
+    check_bulk,
+    delete_in_bulk,
+    delete_singly,
+    fits_in_bulk,
+    refuses_etags,
+)
+from airflow_s3commit.store.s3.multipart import MultipartUploads
+from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.responses import etag_of, object_info, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mypy_boto3_s3.client import S3Client
+
+    from airflow_s3commit.store.s3.curl.session import CurlSession
+
+TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
+
+
+#: Requests in flight through libcurl at most: 3,000 per second at 170 ms of latency.
+CONNECTIONS = 512
+
+
+#: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
+REQUESTS_PER_SECOND = 3000.0
+
+
+T = TypeVar("T")
+
+
+log = logging.getLogger(__name__)
+
+
+class S3Store(MultipartUploads):
+    """An `ObjectStore` behind a boto3 client; safe to use from several threads.
+
+    ``retry`` retries every request. The client's own retries, if any, happen within one attempt. Errors and
+    repeatability of each method are those of `ObjectStore`.
+
+    Args:
+        client: A boto3 S3 client, best created with `client_config`; ``S3Hook(...).conn`` works too.
+        retry: How often and how long a request is retried.
+        threads: Calls that `perform` makes at once through the client; at most the client's connections.
+        transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client;
+            ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
+            a proxy, to a directory bucket) go through the client.
+        connections: Calls that `perform` makes at once through libcurl, at most.
+        requests_per_second: Requests per second that `perform` sends through libcurl, at most; None for no
+            bound.
+
+    Raises:
+        ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
+        StoreUnsuitable: The client's endpoint holds a user name or password.
+
+    """
+
+    def __init__(
+        self,
+        client: S3Client,
+        *,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
+        threads: int = 32,
+        transport: TransportName = "auto",
+        connections: int = CONNECTIONS,
+        requests_per_second: float | None = REQUESTS_PER_SECOND,
+    ) -> None:
+        plain_endpoint(client.meta.endpoint_url, "of the client")
+        check_keys_before_signing(client)
+        super().__init__(client, retry)
+        self._without_etags: set[str] = set()
+        config: Any = client.meta.config  # its types don't name what a caller may have set
+        self._threads = min(threads, config.max_pool_connections)
+        self._curl = (
+            None if transport == "boto3" else self._fast_path(transport, connections, requests_per_second)
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        config: S3Config = S3Config(),  # noqa: B008 - immutable
+        *,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
+        threads: int = 32,
+        transport: TransportName = "auto",
+        connections: int = CONNECTIONS,
+        requests_per_second: float | None = REQUESTS_PER_SECOND,
+    ) -> Self:
+        """Return a store on a client of its own; sends no request.
+
+        Args:
+            config: Address and credentials; by default all from boto3's default chain.
+            retry: As of the class, like all further arguments.
+            threads: As of the class.
+            transport: As of the class.
+            connections: As of the class.
+            requests_per_second: As of the class.
+
+        Raises:
+            ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
+            AccessDenied: The profile does not exist, or the credentials are incomplete.
+            StoreRejected: Another part of the configuration is invalid.
+            StoreUnsuitable: The endpoint of the environment or profile holds a user name or password.
+
+        """
+        return cls(
+            new_client(config),
+            retry=retry,
+            threads=threads,
+            transport=transport,
+            connections=connections,
+            requests_per_second=requests_per_second,
+        )
+
+    @property
+    def transport(self) -> str:
+        """The transport that `perform` uses: ``curl`` or ``boto3``."""
+        return "boto3" if self._curl is None else "curl"
+
+    @property
+    def load(self) -> Load:
+        """Implement `ObjectStore.load`."""
+        if self._curl is None:
+            return Load(self._threads, self._retries)
+        return Load(self._curl.throttle.window, self._retries + self._curl.retries)
+
+    def check_bucket(self, bucket: str) -> None:
+        """Implement `ObjectStore.check_bucket`."""
+        self._send(Request("HeadBucket", bucket), lambda: self._client.head_bucket(Bucket=bucket))
+
+    def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
+        """Implement `ObjectStore.stale_upload_days`."""
+        request = Request("GetBucketLifecycleConfiguration", bucket)
+        try:
+            response = self._send(
+                request, lambda: self._client.get_bucket_lifecycle_configuration(Bucket=bucket)
+            )
+        except (AccessDenied, StoreRejected):
+            return None
+        return abort_days(response.get("Rules", ()), prefix)
+
+    def head(self, bucket: str, key: str) -> ObjectInfo:
+        """Implement `ObjectStore.head`."""
+        request = Request("HeadObject", bucket, key)
+        return self._send(
+            request, lambda: object_info(request, self._client.head_object(Bucket=bucket, Key=key))
+        )
+
+    def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
+        """Implement `ObjectStore.get`."""
+        request = Request("GetObject", bucket, key)
+
+        def attempt() -> Fetched:
+            response = self._client.get_object(Bucket=bucket, Key=key)
+            # Its own context manager returns the raw stream, which does not notice a truncated body.
+            with closing(response["Body"]) as body:
+                info = object_info(request, response)
+                # The client reads no more than Content-Length.
+                request.check_size(info.size, limit)
+                return Fetched(info, body.read(), self._date(response))
+
+        return self._send(request, attempt)
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """Implement `ObjectStore.get_range`."""
+        request = Request("GetObject", bucket, key)
+
+        def attempt() -> bytes:
+            response = self._client.get_object(
+                Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=quoted(etag)
+            )
+            with closing(response["Body"]) as body:
+                if "ContentRange" not in response:
+                    raise request.unconfirmed("the response is no range of the object")
+                return body.read()
+
+        return self._send(request, attempt)
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Written:
+        """Implement `ObjectStore.put`."""
+        request = Request("PutObject", bucket, key)
+        options = boto3_parameters(headers)
+        if if_none_match:
+            options["IfNoneMatch"] = "*"
+        if if_match is not None:
+            options["IfMatch"] = quoted(if_match)
+
+        def attempt() -> Written:
+            response = self._client.put_object(
+                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **options
+            )
+            return Written(etag_of(request, response), self._date(response))
+
+        try:
+            return self._send(request, attempt)
+        except NoSuchKey as error:
+            if if_match is None:
+                raise
+            # AWS returns "not found" for If-Match on a missing object.
+            raise PreconditionFailed(str(error)) from error
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """Implement `ObjectStore.delete`."""
+        conditions: dict[str, Any] = {} if if_match is None else {"IfMatch": quoted(if_match)}
+        try:
+            self._send(
+                Request("DeleteObject", bucket, key),
+                lambda: self._client.delete_object(Bucket=bucket, Key=key, **conditions),
+            )
+        except NoSuchKey:
+            return
+        except PreconditionFailed:
+            # Some stores return this for a missing object, as after the lost response to our own delete.
+            if not self._is_absent(bucket, key):
+                raise
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Implement `ObjectStore.delete_many`.
+
+        Objects with ETags where the store refuses those in bulk deletes, and keys that XML cannot hold, are
+        deleted one by one.
+
+        Raises:
+            ValueError: More than `MAX_DELETES` objects.
+
+        """
+        check_bulk(bucket, objects)
+        if not objects:
+            return []
+        single = [target for target in objects if not fits_in_bulk(target)]
+        if single:
+            left = delete_singly(self, bucket, single, self._threads)
+            return left + self.delete_many(bucket, [target for target in objects if fits_in_bulk(target)])
+        with_etags = any(target.etag is not None for target in objects)
+        if with_etags and bucket in self._without_etags:
+            return delete_singly(self, bucket, objects, self._threads)
+        try:
+            return delete_in_bulk(self._client, self._send, bucket, objects)
+        except StoreRejected as error:
+            if not refuses_etags(error, objects):
+                raise
+            left = delete_singly(self, bucket, objects, self._threads)
+            # Only now is it known that the ETags were the cause.
+            self._without_etags.add(bucket)
+            log.info("s3://%s refuses ETags in bulk deletes: objects are deleted one by one", bucket)
+            return left
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Implement `ObjectStore.list_objects`.
+
+        Raises:
+            StoreRejected: The listing does not advance.
+
+        """
+        options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
+        if start_after is not None:
+            options["StartAfter"] = start_after
+        request = Request("ListObjectsV2", bucket)
+        for page in self._pages(
+            request,
+            OBJECTS,
+            lambda at: self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **options, **at),
+        ):
+            for entry in page.get("Contents", ()):
+                yield ObjectInfo(
+                    entry["Key"], entry["Size"], entry["ETag"].strip('"'), entry["LastModified"].timestamp()
+                )
+
+    def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+        """Implement `ObjectStore.perform`."""
+        if self._curl is not None:
+            return perform(self._curl, calls)
+        return with_threads(self, calls, self._threads)
+
+    def _fast_path(
+        self, transport: TransportName, connections: int, per_second: float | None
+    ) -> CurlSession | None:
+        try:
+            from airflow_s3commit.store.s3.curl.connections import UnsupportedClient  # noqa: PLC0415 - optional
+            from airflow_s3commit.store.s3.curl.session import CurlSession  # noqa: PLC0415 - optional
+        except ModuleNotFoundError as error:
+            if transport == "auto" and error.name == "pycurl":
+                return None
+            raise
+        try:
+            return CurlSession(
+                self._client,
+                self,
+                retry=self._retry,
+                threads=self._threads,
+                connections=connections,
+                per_second=per_second,
+            )
+        except UnsupportedClient as why:
+            level = logging.DEBUG if transport == "auto" else logging.WARNING
+            log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
+            return None
+
+    def _is_absent(self, bucket: str, key: str) -> bool:
+        try:
+            self.head(bucket, key)
+        except NoSuchKey:
+            return True
+        return False
+
+
+def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:
+    """Return after how many days lifecycle rules abort pending uploads below ``prefix``; None for never.
+
+    The shortest of the rules for all of ``prefix`` counts. Rules on tags or sizes do not apply to pending
+    uploads, which have neither.
+
+    Args:
+        rules: The rules as botocore parsed them.
+        prefix: The prefix.
+
+    """
+    return min((days for rule in rules if (days := _days(rule, prefix)) is not None), default=None)
+
+
+def _days(rule: Mapping[str, Any], prefix: str) -> int | None:
+    days = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
+    if days is None or rule.get("Status") != "Enabled":
+        return None
+    selection = rule.get("Filter", {})
+    selection = selection.get("And", selection)
+    if set(selection) - {"Prefix"}:
+        return None
+    below = selection.get("Prefix", rule.get("Prefix", ""))
+    return int(days) if prefix.startswith(below) else None

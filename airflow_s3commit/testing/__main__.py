@@ -1,0 +1,61 @@
+"""An S3 server on this machine for as long as you want it: ``python -m airflow_s3commit.testing``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
+from airflow_s3commit.testing.s3_server import S3Server
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until a signal comes. The address and the keys are in a file that a shell can source."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_s3commit.testing", description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("s3-data"), help="where objects lie: ./s3-data")
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        default=Path("s3.env"),
+        help="the file that gets the address and the keys, and is removed at the end: ./s3.env",
+    )
+    parser.add_argument("--bucket", default="lake", help="the bucket that is there: lake")
+    arguments = parser.parse_args(argv)
+    end_in_order_on_signals()
+    try:
+        with S3Server(arguments.data, (arguments.bucket,)) as server:
+            _write(arguments.environment, server.environment)
+            print(
+                f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in a"
+                " shell to reach it. Ctrl-C ends it; the objects stay.",
+                flush=True,
+            )
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except ProgramFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        arguments.environment.unlink(missing_ok=True)
+
+
+def _write(path: Path, variables: Mapping[str, str]) -> None:
+    """Write what a shell exports, readable by its owner alone: the secret key is among it."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

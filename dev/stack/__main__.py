@@ -1,0 +1,197 @@
+"""``make stack`` and ``make stack-docker``: the Compose stack, tried out by runs of the nightly DAG.
+
+On loopback without Docker it is one run. In containers there is a second one, in which the worker's container
+is killed while it commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.testing.java import NoJava, java_home
+from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
+from dev.airflow_api import ApiError
+from dev.demo.flights import Flights
+from dev.demo.report import chapter_view, final_table, judge_days
+from dev.demo.servers import own_directory
+from dev.demo.story import REFRESH, Chapter, Story
+from dev.stack.containers import ContainerStack
+from dev.stack.kill import KillWhileCommitting
+from dev.stack.loopback import LoopbackStack
+
+__all__ = ["main"]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dev.stack.base import Stack
+
+CHECKOUT = Path(__file__).parents[2]
+
+DESTINATION = Destination.parse("s3://lake/flights/")
+
+#: Where the pipeline has no business.
+ELSEWHERE = "elsewhere/probe"
+
+DAY = date(2013, 1, 1)
+
+#: Nights in which the worker may be killed: a commit can be over before it is seen.
+NIGHTS = 3
+
+#: Seconds until the DAGs must be known.
+DAG_SECONDS = 120.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the stack; return 0 if everything that was checked held."""
+    parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
+    parser.add_argument("--docker", action="store_true", help="in containers; one is killed in mid-commit")
+    parser.add_argument("--check", action="store_true", help="stop when the nightly DAG has been judged")
+    parser.add_argument("--home", type=Path, default=CHECKOUT / ".stack", help="where all it makes lies")
+    arguments = parser.parse_args(argv)
+    # Without a terminal there is no width to ask for, and the tables must not break.
+    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+    end_in_order_on_signals()
+    try:
+        with own_directory(arguments.home) as home, ExitStack() as resources:
+            stack = _started(resources, console, home, in_containers=arguments.docker)
+            held = _try_out(console, stack)
+            if not arguments.check:
+                _stay(console, stack)
+    except KeyboardInterrupt:
+        console.print("\n[yellow]Interrupted.[/] Everything that was started is stopped.")
+        return 128 + signal.SIGINT
+    except (ProgramFailed, NoJava, ApiError, S3CommitError) as error:
+        console.print("[bold red]The stack could not go on:[/]")
+        console.print(str(error), markup=False, soft_wrap=True)
+        return 1
+    console.print("[bold green]Every check held.[/]" if held else "[bold red]Not every check held.[/]")
+    return 0 if held else 1
+
+
+def _started(resources: ExitStack, console: Console, home: Path, *, in_containers: bool) -> Stack:
+    how = "in containers" if in_containers else "without Docker"
+    console.rule(f"[bold]Starting what docker/compose.yaml describes, {how}[/]", align="left")
+    began = time.monotonic()
+
+    def tell(name: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {name}")
+
+    if in_containers:
+        return resources.enter_context(ContainerStack(CHECKOUT, home, tell=tell))
+    stack = LoopbackStack(CHECKOUT, home, java_home(home / "java"), tell=tell)
+    resources.enter_context(stack)
+    for sentence in stack.missing:
+        console.print(f"[yellow]{sentence}[/]")
+    return stack
+
+
+def _try_out(console: Console, stack: Stack) -> bool:
+    """Run the nightly DAG over Airflow's API, and judge by what it left."""
+    console.rule(f"[bold]The nightly DAG for {DAY}, over Airflow's REST API[/]", align="left")
+    _wait_for_dag(stack)
+    store, flights = S3Store.connect(stack.store("ADMIN")), Flights()
+
+    def tell(seconds: float, what: str) -> None:
+        console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
+
+    story = Story(stack, store, DESTINATION, flights, tell)
+    chapters = [story.night(DAY)]
+    for says, holds in _seen_elsewhere(stack):
+        chapters[0].check(says, holds)
+    console.print(chapter_view(chapters[0]))
+    if isinstance(stack, ContainerStack):
+        console.rule("[bold]A night in which the worker's container is killed in mid-commit[/]", align="left")
+        chapters += _nights_with_a_kill(stack, store, story)
+        console.print(chapter_view(chapters[-1]))
+    return _judge(console, stack, store, flights, chapters)
+
+
+def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> list[Chapter]:
+    """Run nights until the worker was killed while it committed; the last one says whether it was."""
+    nights = []
+    for day in (DAY + timedelta(days=night) for night in range(1, NIGHTS + 1)):
+        with KillWhileCommitting(stack, store, DESTINATION) as kill:
+            nights.append(story.night(day))
+        if kill.killed:
+            break
+    nights[-1].check("the worker was killed while it committed", kill.killed)
+    return nights
+
+
+def _judge(console: Console, stack: Stack, store: S3Store, flights: Flights, chapters: list[Chapter]) -> bool:
+    verdicts = judge_days(stack.store("ADMIN"), DESTINATION, flights, chapters)
+    console.print(final_table(DESTINATION, verdicts))
+    pending = sum(1 for _ in store.list_uploads(DESTINATION.bucket, ""))
+    console.print(f"{pending} uploads pending in all of s3://{DESTINATION.bucket}/")
+    held = all(chapter.holds for chapter in chapters)
+    return held and pending == 0 and all(verdict.right for verdict in verdicts)
+
+
+def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
+    """What the run must have left with Spark, and what the pipeline's keys must not open."""
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        f"{stack.spark_page}/json/", timeout=30
+    ) as answer:
+        cluster = json.load(answer)
+    states = [(app["name"], app["state"]) for app in cluster["completedapps"]]
+    yield "the application ran on the standalone cluster", (f"flights of {DAY}", "FINISHED") in states
+    yield "the cluster has two workers", [w["state"] for w in cluster["workers"]] == ["ALIVE"] * 2
+    yield "the pipeline's keys open nothing outside its prefix", _is_refused(stack)
+    yield "every service is healthy", not stack.ailing()
+
+
+def _is_refused(stack: Stack) -> bool:
+    store = S3Store.connect(stack.store("PIPELINE"), retry=RetryPolicy(deadline=0.0))
+    try:
+        store.put(DESTINATION.bucket, ELSEWHERE, b"")
+    except AccessDenied:
+        return True
+    return False
+
+
+def _wait_for_dag(stack: Stack) -> None:
+    deadline = time.monotonic() + DAG_SECONDS
+    while not stack.api.has_dag(REFRESH):
+        if errors := stack.api.import_errors():
+            raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
+        stack.check_running()
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"Airflow does not know {REFRESH} after {DAG_SECONDS:.0f} s")
+        time.sleep(0.5)
+
+
+def _stay(console: Console, stack: Stack) -> None:
+    """Show where everything is, and stay until a signal or the end of a service."""
+    console.rule("[bold]It is up[/]", align="left")
+    for name, where in (
+        ("Airflow", f"{stack.airflow_url}  (user admin)"),
+        ("Spark master", stack.spark_page),
+        ("S3", stack.store("PIPELINE").endpoint_url),
+        ("passwords and keys", str(stack.secrets)),
+        ("logs", stack.logs),
+    ):
+        console.print(f"{name:>20}  {where}", soft_wrap=True)
+    console.print("Ctrl-C stops all of it.")
+    while True:
+        stack.check_running()
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

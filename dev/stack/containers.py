@@ -1,0 +1,180 @@
+"""The stack of ``docker/compose.yaml`` in containers, run by Docker Compose."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_s3commit.testing.programs import ProgramFailed, free_ports
+from dev.stack.base import API, SPARK, STORE, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["ContainerStack", "compose_command"]
+
+#: What Compose is asked for a published port, by service and the port inside.
+_PUBLISHED = {(API, 8080): "AIRFLOW_PORT", (SPARK, 8080): "SPARK_PORT", (STORE, 8333): "S3_PORT"}
+
+#: Seconds between two questions for all containers: each starts a program.
+_LOOK_SECONDS = 5.0
+
+#: Microseconds over which a share of a processor is counted.
+_PERIOD = 100_000
+
+
+def compose_command() -> list[str]:
+    """Return the command of Docker Compose 2 or newer.
+
+    Raises:
+        ProgramFailed: There is none here.
+
+    """
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) is None:
+            continue
+        asked = subprocess.run([*command, "version", "--short"], capture_output=True, text=True, check=False)
+        version = asked.stdout.strip().removeprefix("v")
+        if asked.returncode == 0 and not version.startswith("1."):
+            return command
+    raise ProgramFailed("Docker Compose 2 is missing here: neither docker compose nor docker-compose is it")
+
+
+class ContainerStack(Stack):
+    """Every service of the Compose file as a container, in a project of its own.
+
+    On entry the images are built and everything is healthy; on exit the containers, networks and volumes are
+    removed. The images stay.
+
+    Args:
+        checkout: The root of the checkout.
+        home: Where its secrets lie, made anew.
+        project: The name of Compose's project; what has this name already is removed first.
+        tell: Called with a sentence for each step.
+
+    """
+
+    def __init__(
+        self,
+        checkout: Path,
+        home: Path,
+        *,
+        project: str = "s3commit-tried",
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._docker = checkout / "docker"
+        self._tell = tell
+        self._project = project
+        self._ports = dict(zip(_PUBLISHED, free_ports(len(_PUBLISHED)), strict=True))
+        self._killed: set[str] = set()
+        self._looked = 0.0
+        self._command = compose_command()
+        self.secrets = home.absolute() / "env"
+
+    def __enter__(self) -> Self:
+        self.secrets.parent.mkdir(parents=True, exist_ok=True)
+        self.secrets.unlink(missing_ok=True)
+        subprocess.run(
+            [str(self._docker / "make-env.sh"), str(self.secrets)], check=True, stdout=subprocess.DEVNULL
+        )
+        self._remove()
+        self.compose("build", "--quiet")
+        self._tell("the images are built")
+        try:
+            self.compose("up", "--wait", "--quiet-pull")
+        except BaseException as error:
+            if isinstance(error, ProgramFailed):
+                error.add_note(self.compose("logs", "--no-color", "--tail", "20"))
+            self._remove()
+            raise
+        self._tell("every service is healthy")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    @property
+    def logs(self) -> str:
+        """How the logs are read."""
+        return f"docker compose --project-name {self._project} logs"
+
+    def port(self, service: str, port: int) -> int:
+        """Return the port of 127.0.0.1 that a service's port is published at."""
+        return self._ports[service, port]
+
+    def check_running(self) -> None:
+        """Return if every service runs, apart from those that were killed here.
+
+        Raises:
+            ProgramFailed: One has ended.
+
+        """
+        if time.monotonic() < self._looked + _LOOK_SECONDS:
+            return
+        for container in self._containers():
+            name, code = container["Service"], container["ExitCode"]
+            ended = container["State"] != "running" and code != 0
+            if ended and name not in self._killed:
+                said = self.compose("logs", "--no-color", "--tail", "20", name)
+                raise ProgramFailed(f"{name} ended with {code}; the end of its log:\n{said}")
+        self._looked = time.monotonic()
+
+    def ailing(self) -> list[str]:
+        """Return the names of the services whose health check last said that they are not well."""
+        ailing = ("unhealthy", "starting")
+        return [found["Service"] for found in self._containers() if found["Health"] in ailing]
+
+    def limit(self, service: str, share: float | None) -> None:
+        """Give a service at most this share of one processor; None lifts the limit."""
+        quota = -1 if share is None else int(share * _PERIOD)
+        limits = ("--cpu-period", str(_PERIOD), "--cpu-quota", str(quota))
+        _run(["docker", "update", *limits, self._container(service)])
+
+    def kill(self, service: str) -> None:
+        """Kill every process of a service at once; it stays down until `start`."""
+        self._killed.add(service)
+        self.compose("kill", service)
+
+    def start(self, service: str) -> None:
+        """Start a killed service again, and it alone: Compose would run again what it once waited for."""
+        _run(["docker", "start", self._container(service)])
+        self._killed.discard(service)
+
+    def compose(self, *arguments: str) -> str:
+        """Run Docker Compose on this stack and return what it says.
+
+        Raises:
+            ProgramFailed: It failed.
+
+        """
+        published = {_PUBLISHED[key]: str(port) for key, port in self._ports.items()}
+        files = ("--env-file", str(self.secrets), "--file", str(self._docker / "compose.yaml"))
+        return _run([*self._command, "--project-name", self._project, *files, *arguments], published)
+
+    def _container(self, service: str) -> str:
+        return self.compose("ps", "--all", "--quiet", service).strip()
+
+    def _containers(self) -> list[dict[str, Any]]:
+        told = self.compose("ps", "--all", "--format", "json")
+        return [json.loads(line) for line in told.splitlines()]
+
+    def _remove(self) -> None:
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, env=os.environ | dict(environment or {}), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise ProgramFailed(f"{' '.join(command)} ended with {done.returncode}:\n{said}")
+    return done.stdout

@@ -1,0 +1,76 @@
+"""Killing the worker's container while it commits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_s3commit.protocol.inspect.jobs import list_jobs
+from dev.background import Background
+from dev.demo.story import REFRESH
+from dev.stack.base import STORE, WORKER
+
+if TYPE_CHECKING:
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.store.base import ObjectStore
+    from dev.stack.containers import ContainerStack
+
+__all__ = ["KillWhileCommitting"]
+
+_COMMIT = "refresh.commit"
+
+#: Of one processor, for the store while it is waited for the moment: a request takes some tenths of a second.
+_SHARE = 0.03
+
+
+class KillWhileCommitting(Background):
+    """Kills the worker's container between the first and the last step of a commit, and starts it again.
+
+    A commit of a few files is over before anything could be killed: so the store gets little of the processor
+    from the commit task's start on, until the worker is dead.
+
+    Args:
+        stack: The stack.
+        store: Where the dataset is.
+        destination: The dataset.
+
+    Attributes:
+        killed: Whether the worker was killed while a job was committing, so that the job was left like that.
+
+    """
+
+    def __init__(self, stack: ContainerStack, store: ObjectStore, destination: Destination) -> None:
+        super().__init__()
+        self._stack = stack
+        self._store = store
+        self._destination = destination
+        self.killed = False
+
+    def run(self) -> None:
+        """Wait for a commit to begin, slow it down, and kill the worker in its middle."""
+        while not self._committing():
+            if self._over.wait(0.3):
+                return
+        self._stack.limit(STORE, _SHARE)
+        try:
+            while not self._in_the_middle():
+                if self._over.wait(0.05):
+                    return
+            self._stack.kill(WORKER)
+        finally:
+            self._stack.limit(STORE, None)
+        self.killed = self._in_the_middle()  # still, with nobody left to go on
+        self._stack.start(WORKER)
+
+    def _committing(self) -> bool:
+        """Whether the commit task of a run is running."""
+        api = self._stack.api
+        return any(
+            task["task_id"] == _COMMIT and task["state"] == "running"
+            for run in api.runs(REFRESH)
+            if run["state"] == "running"
+            for task in api.tasks(REFRESH, run["dag_run_id"])
+        )
+
+    def _in_the_middle(self) -> bool:
+        """Whether a job has begun to commit and is not yet committed."""
+        return any(job.state == "committing" for job in list_jobs(self._store, self._destination))

@@ -1,0 +1,216 @@
+"""Many who wait at few destinations, and what that costs the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import Destination
+from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.hooks import S3CommitHook
+from airflow_s3commit.protocol.watch.criteria import Criteria
+from airflow_s3commit.protocol.watch.shared_poller import SharedPoller, Waiter, shared_poller
+from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.triggers import S3SuccessManifestTrigger
+from tests.airflow.runs import DAY, FLIGHTS, commit
+from tests.airflow.runs import commit_at as commit_at_place
+
+WAITERS, PLACES = 1_000, 10
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def counted(store, monkeypatch) -> CountingStore:
+    """The test's store, with its requests counted."""
+    counting = CountingStore(store)
+    monkeypatch.setattr(S3CommitHook, "store", property(lambda self: counting))
+    return counting
+
+
+def lookout(counted: Any, clock: Clock) -> SharedPoller:
+    """Return a lookout over the flights."""
+    return SharedPoller(lambda: Snapshot(counted, Destination.parse(FLIGHTS), shared=True), clock=clock)
+
+
+def requests(counted: CountingStore) -> int:
+    """Return how many requests were made so far."""
+    return sum(counted.counters.values())
+
+
+def waiting_for(**asked: Any) -> Waiter:
+    """Return one who waits."""
+    return Waiter(Criteria.of(**asked))
+
+
+def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:
+    """Each interval costs a few requests a destination, not a waiter; and every waiter gets its manifest."""
+    places = [f"s3://lake/table-{number}/" for number in range(PLACES)]
+    wanted = Criteria.of(partitions=[DAY]).to_dict()
+    looks: list[int] = []
+
+    async def wait_for_all() -> list[Any]:
+        triggers = [
+            S3SuccessManifestTrigger(
+                destination=places[number % PLACES], wanted=wanted, poke_interval=1.0, search_depth=10
+            )
+            for number in range(WAITERS)
+        ]
+        running = [trigger.run() for trigger in triggers]
+        first = [asyncio.ensure_future(anext(events)) for events in running]
+        # All have looked once when ten listings were made and every waiter sleeps.
+        async with asyncio.timeout(60):
+            while counted.counters.get("object_list_request", 0) < PLACES:
+                await asyncio.sleep(0.01)
+            looks.append(requests(counted))
+            for place in places:
+                commit_at_place(store, place)
+            return [(await event).payload for event in first]
+
+    found = asyncio.run(wait_for_all())
+    assert {event["status"] for event in found} == {"success"}
+    assert len({event["manifest"]["job_id"] for event in found}) == PLACES
+    # A look is a HEAD and a listing; the one that finds reads the marker and the manifest too.
+    assert looks[0] == 2 * PLACES
+    assert requests(counted) < WAITERS / 2
+
+
+def test_one_look_serves_all_until_it_is_old(counted) -> None:
+    """What was seen is good for an interval; the first who comes later looks anew, for all."""
+    clock = Clock()
+
+    async def looks() -> list[int]:
+        shared, told = lookout(counted, clock), []
+        waits = [waiting_for(partitions=[DAY]), waiting_for(run_id="another"), waiting_for(job="a-job")]
+        for passing in (0, 59, 1, 60):
+            clock.now += passing
+            for wait in waits:
+                assert (await shared.look(wait, 60)).manifest is None
+            told.append(requests(counted))
+        return told
+
+    # HEAD of _SUCCESS, one listing; a single job's manifest is told from the listing.
+    assert asyncio.run(looks()) == [2, 2, 4, 6]
+
+
+def test_those_who_look_more_often_look_for_the_others(counted) -> None:
+    """Of two intervals at one destination, the shorter one's looks are all that is asked."""
+    clock = Clock()
+
+    async def looks() -> None:
+        shared = lookout(counted, clock)
+        often, seldom = waiting_for(partitions=[DAY]), waiting_for(partitions=[DAY])
+        assert shared.next_due(10) == 0
+        for _ in range(6):
+            await shared.look(often, 10)
+            await shared.look(seldom, 60)
+            clock.now += 4
+            assert (shared.next_due(10), shared.next_due(60)) == (6, 56)
+            clock.now += 6
+
+    asyncio.run(looks())
+    assert requests(counted) == 2 * 6
+
+
+def test_a_manifest_is_read_once_for_all(counted, store) -> None:
+    """Waiters with different wishes judge the same manifests, and each of these is read once."""
+    for day in range(1, 4):
+        commit(store, partition=f"dt=2013-01-0{day}")
+
+    async def looks() -> list[str | None]:
+        shared = lookout(counted, Clock())
+        found = []
+        for day in range(1, 5):
+            look = await shared.look(waiting_for(partitions=[f"dt=2013-01-0{day}"]), 60)
+            found.append(look.manifest and look.outcome)
+        return found
+
+    assert asyncio.run(looks()) == ["found", "found", "found", None]
+    # HEAD and GET of _SUCCESS, one listing, three manifests.
+    assert requests(counted) == 6
+
+
+def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatch) -> None:
+    """An error is everybody's until the next look is due; then it is looked at again."""
+    commit(store)
+    asked, clock = store.head, Clock()
+
+    def unavailable(*_: object, **__: object) -> object:
+        raise Unavailable("503 Slow Down")
+
+    async def looks() -> None:
+        shared = lookout(counted, clock)
+        monkeypatch.setattr(store, "head", unavailable)
+        for _ in range(5):
+            with pytest.raises(Unavailable):
+                await shared.look(waiting_for(partitions=[DAY]), 60)
+        assert requests(counted) == 1
+        monkeypatch.setattr(store, "head", asked)
+        with pytest.raises(Unavailable):
+            await shared.look(waiting_for(partitions=[DAY]), 60)
+        clock.now += 60
+        assert (await shared.look(waiting_for(partitions=[DAY]), 60)).manifest is not None
+
+    asyncio.run(looks())
+
+
+def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted) -> None:
+    """Who is told to look again when the next look is due does not do so at once, and for ever."""
+
+    def closed() -> Snapshot:
+        raise Unavailable("no credentials yet")
+
+    async def looks() -> tuple[float, float]:
+        clock = Clock()
+        shared = SharedPoller(closed, clock=clock)
+        before = shared.next_due(60)
+        with pytest.raises(Unavailable):
+            await shared.look(waiting_for(partitions=[DAY]), 60)
+        return before, shared.next_due(60)
+
+    assert asyncio.run(looks()) == (0, 60)
+
+
+def test_an_unchanged_marker_is_not_read_again(counted, store) -> None:
+    """As long as the ETag of ``_SUCCESS`` is the same, a look is a HEAD and a listing."""
+    commit(store)
+    clock, wait = Clock(), waiting_for(run_id="another")
+
+    async def looks() -> list[int]:
+        shared, told = lookout(counted, clock), []
+        for _ in range(3):
+            await shared.look(wait, 60)
+            told.append(requests(counted))
+            clock.now += 60
+        return told
+
+    first, second, third = asyncio.run(looks())
+    assert (second - first, third - second) == (2, 2)
+
+
+def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:
+    """The same key is the same lookout while somebody holds it, in one loop only."""
+
+    def view() -> Snapshot:
+        return Snapshot(counted, Destination.parse(FLIGHTS), shared=True)
+
+    async def joined() -> tuple[bool, bool, int]:
+        one, other = shared_poller("flights", view), shared_poller("flights", view)
+        third, number = shared_poller("weather", view), id(one)
+        shared, apart = one is other, one is third
+        del one, other
+        return shared, apart, number
+
+    shared, apart, _ = asyncio.run(joined())
+    assert (shared, apart) == (True, False)

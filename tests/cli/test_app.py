@@ -1,0 +1,255 @@
+"""The program as a whole: help that teaches, errors that say what to do, exit codes, the way to a store."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import S3Config, S3Store, __version__
+from airflow_s3commit.cli import store_options
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.cli.exit_codes import ExitCode, exit_code
+from airflow_s3commit.cli.store_options import Connection, open_store
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    LockHeld,
+    NoSuchBucket,
+    OutcomeUnknown,
+    S3CommitError,
+    Unavailable,
+)
+from tests.cli.conftest import FILES, RunProgram, plain_json
+from tests.protocol.building import OURS, Lake
+from tests.secret_shapes import SHAPES, URLS, leaks, shown
+
+COMMANDS = sorted(program.commands)
+
+
+def test_all_commands_are_there(run: RunProgram) -> None:
+    """The eleven commands, each explained in a line that is not cut off, and every exit code."""
+    assert (
+        sorted(
+            [
+                "jobs",
+                "show",
+                "pending",
+                "commit",
+                "abort",
+                "recover",
+                "sweep",
+                "verify",
+                "adopt",
+                "manifest",
+                "doctor",
+            ]
+        )
+        == COMMANDS
+    )
+    text = run("--help").stdout
+    assert "..." not in text.replace("[ARGS]...", "")
+    for command in COMMANDS:
+        assert f"\n  {command} " in text
+    for code in ("0", "1", "2", "3", "4", "5", "70", "130"):
+        assert f"\n  {code} " in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_by_examples(run: RunProgram, command: str) -> None:
+    """Arguments, options in groups, and command lines that begin with the command itself; 80 columns do."""
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    for heading in ("Arguments:", "Options:", "Store:", "Output:", "Examples:"):
+        assert heading in result.stdout
+    examples = result.stdout.partition("Examples:")[2]
+    assert f"  s3commit {command} s3://" in examples
+    assert "--endpoint-url" in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_takes_a_credential(command: str) -> None:
+    """What stands on a command line is seen by everybody on the machine."""
+    names = {name for param in program.commands[command].params for name in param.opts}
+    assert not [
+        name for name in names if any(word in name for word in ("secret", "access", "token", "password"))
+    ]
+
+
+def test_the_version_is_told(run: RunProgram) -> None:
+    """Name and version, and nothing else."""
+    assert run("--version").stdout == f"s3commit {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("nothing",),
+        ("jobs",),
+        ("jobs", "/local/path"),
+        ("jobs", "s3://lake/../x"),
+        ("show", "s3://lake/x", "a/b"),
+        ("jobs", "s3://lake/x", "--endpoint-url", "localhost:9000"),
+        ("jobs", "s3://lake/x", "--endpoint-url", "http://me:pw@localhost"),
+        ("jobs", "s3://lake/x", "--no-verify-ssl", "--ca-bundle", __file__),
+        ("commit", "s3://lake/x", "j", "--stage", "spark"),
+    ],
+)
+def test_a_wrong_command_line_is_code_2(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
+    """Said in words, or as JSON to scripts; nothing is asked of the store."""
+    result = run(*args)
+    assert result.exit_code == 2
+    assert "pw" not in result.output
+    assert lake.store.calls == []
+    if args:
+        told = plain_json(run(*args, "--json"))["error"]
+        assert (told["type"], told["exit_code"]) == ("UsageError", 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "advice"),
+    [
+        (AccessDenied("HeadBucket of s3://lake/: AccessDenied"), 4, "s3commit doctor s3://lake/flights/"),
+        (NoSuchBucket("bucket lake does not exist"), 4, "s3commit doctor"),
+        (Unavailable("the store could not be reached"), 4, "--endpoint-url"),
+        (OutcomeUnknown("the answer was lost"), 5, f"s3commit recover s3://lake/flights/ {OURS}"),
+        (LockHeld("another job holds it"), 3, "s3commit jobs s3://lake/flights/"),
+    ],
+)
+def test_errors_say_what_happened_and_what_to_do(
+    lake: Lake, run: RunProgram, error: S3CommitError, code: int, advice: str
+) -> None:
+    """One message, the next command, and a code by the outcome; to scripts the same as one object."""
+
+    def fail(_verb: str, _key: str) -> None:
+        raise error
+
+    lake.store.before = fail
+    result = run("show", lake.destination, OURS)
+    assert result.exit_code == code == exit_code(error)
+    assert f"error: {error}" in result.stderr
+    assert advice in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    told = plain_json(run("show", lake.destination, OURS, "--json"))["error"]
+    assert (told["type"], told["exit_code"]) == (type(error).__name__, code)
+    assert (told["job_id"], told["bucket"], told["destination"]) == (OURS, "lake", lake.destination)
+    assert advice in str(told["next"])
+
+
+def test_debug_shows_where_an_error_comes_from(lake: Lake, run: RunProgram) -> None:
+    """Only then is there a traceback."""
+    assert "Traceback" in run("show", lake.destination, OURS, "--debug").stderr
+
+
+def test_a_bug_is_told_from_an_error(lake: Lake, run: RunProgram) -> None:
+    """Its own exit code, where it was, and how to report it."""
+
+    def break_down(_verb: str, _key: str) -> None:
+        raise ZeroDivisionError("oops")
+
+    lake.store.before = break_down
+    result = run("jobs", lake.destination)
+    assert result.exit_code == int(ExitCode.INTERNAL)
+    assert "a bug: ZeroDivisionError: oops" in result.stderr
+    assert "--debug" in result.stderr
+    assert plain_json(run("jobs", lake.destination, "--json"))["error"]["exit_code"] == 70
+
+
+@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
+def test_an_end_from_outside_has_its_code(
+    lake: Lake, run: RunProgram, raised: type[BaseException], code: int
+) -> None:
+    """Ctrl-C, and a reader that has seen enough, end it without a traceback."""
+
+    def end(_verb: str, _key: str) -> None:
+        raise raised
+
+    lake.store.before = end
+    result = run("jobs", lake.destination)
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+
+
+def test_warnings_of_the_engine_are_shown_beside_the_result(lake: Lake, run: RunProgram) -> None:
+    """On the standard error, without a traceback; and logging is left as it was."""
+    lake.run_task(lake.set_up(), FILES)
+    lake.tamper(lake.pendingset_key(), cut=9)
+    logger = logging.getLogger("airflow_s3commit")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    result = run("abort", lake.destination, OURS, "--json")
+    assert plain_json(result)["result"] == "aborted"
+    assert "warning: " in result.stderr
+    assert "Traceback" not in result.stderr
+    assert (logger.handlers, logger.level, logger.propagate) == before
+
+
+def test_the_options_lead_to_the_store(lake: Any, run: RunProgram, tmp_path: Path) -> None:
+    """Address, region, profile and style arrive as given; what is not given is left to boto3."""
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("")
+    run("jobs", lake.destination)
+    run(
+        "jobs", lake.destination, "--endpoint-url", "https://s3.example.test", "--region", "eu-west-1",
+        "--profile", "ops", "--virtual-hosted", "--ca-bundle", str(bundle), "--patience", "5",
+    )  # fmt: skip
+    run("jobs", lake.destination, "--path-style", "--no-verify-ssl")
+    assert lake.opened == [
+        Connection(S3Config()),
+        Connection(
+            S3Config(
+                endpoint_url="https://s3.example.test", region="eu-west-1", profile="ops", path_style=False,
+                verify=str(bundle),
+            ),
+            5.0,
+        ),
+        Connection(S3Config(path_style=True, verify=False)),
+    ]  # fmt: skip
+
+
+def test_advice_leads_to_the_same_store(lake: Lake, run: RunProgram) -> None:
+    """What is pasted reaches what was looked at."""
+    more = ("--profile", "ops team", "--path-style", "--no-verify-ssl")
+    result = run("show", lake.destination, OURS, *more)
+    assert "--profile 'ops team' --no-verify-ssl --path-style" in result.stderr
+
+
+def test_a_store_is_opened_without_asking_it() -> None:
+    """Opening one sends nothing, so that --policy works anywhere."""
+    config = S3Config(endpoint_url="http://127.0.0.1:9", region="us-east-1", access_key="k", secret_key="s")
+    assert isinstance(open_store(Connection(config)), S3Store)
+
+
+def test_a_profile_that_is_not_there_is_an_error_like_others(
+    run: RunProgram, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No traceback of boto3's."""
+    monkeypatch.setattr(store_options, "open_store", open_store)
+    result = run("jobs", "s3://lake/x", "--profile", "nobody", AWS_CONFIG_FILE=str(tmp_path / "none"))
+    assert result.exit_code == 4
+    assert "nobody" in result.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--debug",), ("--json",)])
+@pytest.mark.parametrize("url", URLS)
+def test_no_password_of_an_endpoint_is_told(run: RunProgram, url: str, flags: tuple[str, ...]) -> None:
+    """An endpoint with a password, an option's or the environment's, is refused and not repeated."""
+    given = run("jobs", "s3://lake/flights/", "--endpoint-url", url, *flags)
+    assert given.exit_code == ExitCode.USAGE
+    named = run("jobs", "s3://lake/flights/", *flags, AWS_ENDPOINT_URL_S3=url, AWS_DEFAULT_REGION="eu-west-1")
+    assert named.exit_code in (ExitCode.REFUSED, ExitCode.DID_NOT_HAPPEN)
+    for result in (given, named):
+        assert leaks(shown(result.output, result.stderr, result.exception or "")) == []
+
+
+@pytest.mark.parametrize("shape", ["line end", "line end within", "tab", "non-ASCII"])
+def test_an_unusable_token_is_named(run: RunProgram, shape: str) -> None:
+    """A token that cannot be sent is named and not shown, with or without --debug."""
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": SHAPES[shape]}
+    store = ("--endpoint-url", "http://127.0.0.1:1", "--patience", "0")
+    result = run("jobs", "s3://lake/flights/", "--debug", *store, **keys)
+    assert result.exit_code == ExitCode.DID_NOT_HAPPEN
+    assert "session token" in result.stderr
+    assert leaks(shown(result.output, result.stderr), SHAPES[shape]) == []

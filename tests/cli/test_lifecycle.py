@@ -1,0 +1,300 @@
+"""Commit, abort and recover end jobs; dry runs change nothing; nobody's data goes without being asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import HmacSigner, Job, JobOptions
+from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
+from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
+from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named, once
+
+
+def _left_in_commit(lake: Lake, **options: Any) -> None:
+    lake.sealed(FILES, **options)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+
+
+def test_commit_makes_everything_visible(lake: Lake, run: RunProgram) -> None:
+    """The files are there, what they replace is gone, and the totals are told."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    result = run("commit", lake.destination, OURS)
+    assert result.exit_code == 0
+    assert "2 files, 10 B, 10 rows in 2 partitions" in result.stdout
+    assert "1 file, 5 B" in result.stdout
+    assert set(lake.data()) == {
+        named("dt=1/part-0.parquet"),
+        named("dt=2/part-0.parquet"),
+        "dt=3/old.parquet",
+    }
+    assert run("commit", lake.destination, OURS).exit_code == 0
+
+
+def test_a_roll_back_that_fails_is_told_with_its_cause(lake: Lake, run: RunProgram) -> None:
+    """Exit code 5, the first error as the message, the second one below it, and the command that ends it."""
+    lake.sealed(FILES)
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "complete_upload" and "dt=2" in key:
+            raise StoreRejected("the parts are bad", code="InvalidPart")
+        if verb == "abort_upload":
+            raise Unavailable("the store is gone")
+
+    lake.store.before = fail
+    result = run("commit", lake.destination, OURS)
+    lake.store.rest()
+    assert result.exit_code == 5
+    assert "the parts are bad" in result.stderr
+    assert "rolling back failed too (Unavailable: the store is gone)" in result.stderr
+    assert len(lake.data()) == 1
+    again = run("commit", lake.destination, OURS)
+    assert again.exit_code == 3
+    assert "the parts are bad" in again.stderr
+    assert "may be visible" in again.stderr
+    assert run("recover", lake.destination, OURS).exit_code == 0
+    assert lake.data() == {}
+
+
+def test_commit_as_json_is_the_manifest_in_short(lake: Lake, run: RunProgram) -> None:
+    """One object, with the manifest's address."""
+    lake.sealed(FILES)
+    told = plain_json(run("commit", lake.destination, OURS, "--json"))
+    assert (told["result"], told["files"], told["bytes"], told["partitions"]) == ("committed", 2, 10, 2)
+    assert told["manifest"] == f"{lake.destination}_s3commit/manifests/{OURS}.json"
+
+
+def test_a_dry_run_of_a_commit_changes_nothing(lake: Lake, run: RunProgram) -> None:
+    """It says what would be visible and what would go."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    before = lake.everything()
+    result = run("commit", lake.destination, OURS, "--dry-run")
+    told = plain_json(run("commit", lake.destination, OURS, "--dry-run", "--json"))
+    assert lake.everything() == before
+    assert result.exit_code == 0
+    assert "1 object, 5 B" in result.stdout
+    assert (told["dry_run"], told["would"], told["replaced"]) == (True, "commit", 1)
+
+
+def test_a_dry_run_finds_that_mode_fail_would_refuse(lake: Lake, run: RunProgram) -> None:
+    """Exit code 1, and the object that is in the way by name."""
+    lake.sealed(FILES, conflict_mode="fail")
+    lake.put(OLD)
+    result = run("commit", lake.destination, OURS, "--dry-run")
+    assert result.exit_code == 1
+    assert "dt=1/old.parquet" in result.stdout
+    assert run("commit", lake.destination, OURS).exit_code == 3
+
+
+def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) -> None:
+    """A job whose driver died after its stages sealed needs nobody else."""
+    lake.run_stage(lake.set_up(), FILES)
+    refused = run("commit", lake.destination, OURS)
+    assert refused.exit_code == 3
+    assert "open" in refused.stderr
+    assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
+    assert len(lake.data()) == 2
+
+
+def test_of_two_attempts_of_a_stage_one_is_chosen(lake: Lake, run: RunProgram) -> None:
+    """--seal alone is refused and says how; --stage decides, and the other attempt never appears."""
+    job = lake.set_up()
+    lake.run_stage(job, {"dt=1/first.parquet": b"1"})
+    lake.run_stage(job, {"dt=1/second.parquet": b"2"}, stage_attempt="2")
+    refused = run("commit", lake.destination, OURS, "--seal")
+    assert refused.exit_code == 3
+    assert "--stage" in refused.stderr
+    assert run("commit", lake.destination, OURS, "--stage", "spark:2").exit_code == 0
+    assert list(lake.data()) == [named("dt=1/second.parquet")]
+    assert lake.pending() == []
+
+
+def test_a_changed_destination_needs_to_be_planned_anew(lake: Lake, run: RunProgram) -> None:
+    """The refusal names --replan, and --replan does it."""
+    lake.put(OLD)
+    lake.sealed(FILES).plan()
+    lake.put({"dt=1/late.parquet": b"late"})
+    refused = run("commit", lake.destination, OURS)
+    assert refused.exit_code == 3
+    assert "--replan" in refused.stderr
+    assert "dt=1/late.parquet" in lake.data()
+    assert run("commit", lake.destination, OURS, "--replan").exit_code == 0
+    assert "dt=1/late.parquet" not in lake.data()
+
+
+@pytest.mark.parametrize(("answer", "code", "gone"), [("n\n", 1, False), ("y\n", 0, True)])
+def test_a_person_is_asked_before_data_is_replaced(
+    lake: Lake, run: RunProgram, answer: str, code: int, *, gone: bool
+) -> None:
+    """The question names how much; a no leaves the job as it is."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    result = run("commit", lake.destination, OURS, typed=answer)
+    assert "1 object, 5 B" in result.stderr
+    assert result.exit_code == code
+    assert ("dt=1/old.parquet" not in lake.data()) == gone
+
+
+def test_who_said_yes_is_not_asked(lake: Lake, run: RunProgram) -> None:
+    """--yes is for those who know; and where nothing is replaced there is nothing to ask."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    assert run("commit", lake.destination, OURS, "--yes", typed="").exit_code == 0
+    lake.sealed({"dt=9/x.parquet": b"9"}, job_id=an_id("another"))
+    assert run("commit", lake.destination, an_id("another"), typed="").exit_code == 0
+
+
+def test_abort_leaves_nothing_pending(lake: Lake, run: RunProgram) -> None:
+    """No upload, no record; a second time there is nothing to do, which is no error."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    result = run("abort", lake.destination, OURS)
+    assert result.exit_code == 0
+    assert "2 uploads discarded" in result.stdout
+    assert lake.pending() == []
+    assert set(lake.data()) == set(OLD)
+    again = run("abort", lake.destination, OURS, "--json")
+    assert again.exit_code == 0
+    assert plain_json(again)["result"] == "absent"
+
+
+def test_a_dry_run_of_an_abort_changes_nothing(lake: Lake, run: RunProgram) -> None:
+    """It counts the uploads that would go, and the objects that would be taken back."""
+    _left_in_commit(lake)
+    before = lake.everything()
+    told = plain_json(run("abort", lake.destination, OURS, "--dry-run", "--json"))
+    assert lake.everything() == before
+    assert (told["would"], told["pending_uploads"], told["published_objects"]) == ("roll back", 1, 1)
+
+
+def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
+    """A no changes nothing."""
+    lake.sealed(FILES)
+    before = lake.everything()
+    result = run("abort", lake.destination, OURS, typed="n\n")
+    assert result.exit_code == 1
+    assert "you said no" in result.stderr
+    assert lake.everything() == before
+
+
+def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
+    """Refused, for good: exit code 3, and the way to what it committed; the dry run says the same."""
+    lake.sealed(FILES).commit()
+    for more in ((), ("--dry-run",)):
+        result = run("abort", lake.destination, OURS, *more)
+        assert result.exit_code == 3
+        assert f"s3commit manifest {lake.destination} {OURS}" in result.stderr
+
+
+def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
+    """Refused with both ways out; with --force it goes on."""
+    lake.put(OLD)
+    _left_in_commit(lake, replace_order="delete-then-publish")
+    refused = run("abort", lake.destination, OURS)
+    assert refused.exit_code == 3
+    assert "--force" in refused.stderr
+    assert run("abort", lake.destination, OURS, "--force").exit_code == 0
+    assert lake.pending() == []
+
+
+def test_recover_goes_on_with_a_commit(lake: Lake, run: RunProgram) -> None:
+    """After it everything is visible, and a second time says the same."""
+    _left_in_commit(lake)
+    before = lake.everything()
+    assert "go on with the commit" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    assert lake.everything() == before
+    for _ in range(2):
+        told = plain_json(run("recover", lake.destination, OURS, "--json"))
+        assert (told["result"], told["files"]) == ("committed", 2)
+    assert len(lake.data()) == 2
+
+
+def test_recover_can_roll_back(lake: Lake, run: RunProgram) -> None:
+    """A person is asked; what was visible is taken back."""
+    lake.put(OLD)
+    _left_in_commit(lake)
+    assert run("recover", lake.destination, OURS, "--rollback", typed="n\n").exit_code == 1
+    result = run("recover", lake.destination, OURS, "--rollback", typed="y\n")
+    assert result.exit_code == 0
+    assert "1 object taken back" in result.stdout
+    assert set(lake.data()) == set(OLD)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_there_is_nothing_to_recover_before_a_commit(
+    lake: Lake, run: RunProgram, more: tuple[str, ...]
+) -> None:
+    """An open job is refused, with or without doing it, and so is one that is not there."""
+    lake.set_up()
+    assert run("recover", lake.destination, OURS, *more).exit_code == 3
+    assert run("recover", lake.destination, "unknown", *more).exit_code == 3
+
+
+def test_force_without_rollback_is_a_mistake(lake: Lake, run: RunProgram) -> None:
+    """The command line is wrong, and nothing is asked of the store."""
+    lake.store.calls.clear()
+    assert run("recover", lake.destination, OURS, "--force").exit_code == 2
+    assert lake.store.calls == []
+
+
+def test_a_lost_answer_is_an_outcome_of_its_own(lake: Lake, run: RunProgram) -> None:
+    """Exit code 5, nothing undone, and recover is named."""
+    lake.sealed(FILES)
+    lake.store.after = once("complete_upload", "", OutcomeUnknown("the answer was lost"))
+    result = run("commit", lake.destination, OURS)
+    assert result.exit_code == 5
+    assert f"s3commit recover {lake.destination} {OURS}" in result.stderr
+    lake.store.rest()
+    assert run("recover", lake.destination, OURS).exit_code == 0
+    assert len(lake.data()) == 2
+
+
+def test_a_failed_commit_is_rolled_back_and_says_so(lake: Lake, run: RunProgram) -> None:
+    """An upload that is gone fails the job: exit code 4, the destination as it was."""
+    lake.put(OLD)
+    lake.sealed(FILES)
+    upload = next(iter(lake.store.list_uploads(BUCKET, lake.prefix)))
+    lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+    result = run("commit", lake.destination, OURS)
+    assert result.exit_code == 4
+    assert "is gone" in result.stderr
+    assert set(lake.data()) == set(OLD)
+
+
+def test_progress_is_shown_on_a_terminal_only(lake: Lake, run: RunProgram) -> None:
+    """On a terminal's standard error; not in a pipe, and not beside JSON."""
+    lake.sealed(FILES)
+    shown = run("commit", lake.destination, OURS, FORCE_COLOR="1")
+    assert "completing uploads" in shown.stderr
+    assert "completing" not in shown.stdout
+    lake.sealed(FILES, job_id=an_id("second"), conflict_mode="append")
+    assert run("commit", lake.destination, an_id("second")).stderr == ""
+    lake.sealed(FILES, job_id=an_id("third"), conflict_mode="append")
+    assert run("commit", lake.destination, an_id("third"), "--json", FORCE_COLOR="1").stderr == ""
+
+
+def test_a_signed_job_is_ended_with_the_key_of_the_environment(lake: Lake, run: RunProgram) -> None:
+    """Without it, with another, or with a short one commands refuse, change nothing and show no key."""
+    key = "never-to-be-seen-" * 3
+    Job.setup(
+        lake.store, lake.destination, job_id=OURS, signer=HmacSigner.of_text(key),
+        options=JobOptions(committer="magic"), clock=lake.clock, new_id=lake.new_id,
+    )  # fmt: skip
+    lake.run_stage(lake.job(), FILES)
+    before = lake.everything()
+    for wrong in ({}, {"S3COMMIT_SIGNING_KEY": "other" * 9}, {"S3COMMIT_SIGNING_KEY": "never-to-be-seen"}):
+        refused = run("abort", lake.destination, OURS, "--yes", "--debug", **wrong)
+        assert refused.exit_code == 3
+        assert "sign" in refused.stderr
+        assert "never-to-be-seen" not in refused.output + refused.stderr
+        assert lake.everything() == before
+    done = run("abort", lake.destination, OURS, "--yes", "--debug", S3COMMIT_SIGNING_KEY=key)
+    assert done.exit_code == 0
+    assert lake.pending() == []
+    assert "never-to-be-seen" not in done.output + done.stderr

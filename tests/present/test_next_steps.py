@@ -1,0 +1,36 @@
+"""Next steps name commands that a shell runs as they are, about the right place."""
+
+from __future__ import annotations
+
+import shlex
+
+from airflow_s3commit import Destination
+from airflow_s3commit.exceptions import NoSuchBucket, OutcomeUnknown
+from airflow_s3commit.present.next_steps import CommandLines, after_error
+
+FLIGHTS = Destination.parse("s3://lake/flights and more/")
+RECORDS = Destination.parse("s3://records/")
+
+
+def test_a_command_line_is_quoted_and_leads_to_the_same_store() -> None:
+    """A job is named to commands that take one; options, staging and the way to the store follow."""
+    store_options = ("--endpoint-url", "http://127.0.0.1:9")
+    commands = CommandLines(FLIGHTS, "j1", RECORDS, ("airflow", "s3commit"), store_options)
+    way = ["--staging", RECORDS.uri, *store_options]
+    assert shlex.split(commands.line("recover", "--rollback")) == [
+        *("airflow", "s3commit", "recover", FLIGHTS.uri, "j1", "--rollback"),
+        *way,
+    ]
+    assert shlex.split(commands.line("jobs")) == ["airflow", "s3commit", "jobs", FLIGHTS.uri, *way]
+
+
+def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
+    """An unknown outcome of a job is examined, then continued; without a job the command is repeated."""
+    error = OutcomeUnknown("the answer was lost")
+    about_job = [step.command for step in after_error(error, CommandLines(FLIGHTS, "j1"))]
+    assert [shlex.split(command or "")[1] for command in about_job] == ["show", "recover"]
+    assert [step.command for step in after_error(error, CommandLines(FLIGHTS))] == [None]
+    (step,) = after_error(NoSuchBucket("lake"), CommandLines(FLIGHTS, "j1"))
+    assert step.command is not None
+    assert "doctor" in step.command
+    assert "j1" not in step.command

@@ -1,0 +1,593 @@
+"""Finishing and aborting jobs that Hadoop's S3A committers left, from files as Hadoop writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    AuditFailed,
+    DestinationNotEmpty,
+    DuplicateOutput,
+    InvalidDestination,
+    InvalidRecord,
+    JobClosed,
+    JobFailed,
+    JobMismatch,
+    NoSuchJob,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import AbortReport, ConflictMode, JobOptions, JobReference
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.store.base import PartEtag
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.store.s3.store import S3Store
+from tests.protocol.building import an_id
+from tests.protocol.hadoop.dead_jobs import (
+    BUCKET,
+    MAGIC,
+    ROOT,
+    TASKS,
+    UPLOADS_DIR,
+    UUID,
+    DeadJob,
+    crc32,
+    task_id,
+)
+
+LAYOUTS = pytest.mark.parametrize("layout", ["magic", "staging"])
+
+
+def dead_job(layout: str, **settings: Any) -> DeadJob:
+    """Return a job that died with three committed tasks and a leftover."""
+    return DeadJob.magic(**settings) if layout == "magic" else DeadJob.staging(**settings)
+
+
+def place(dead: DeadJob, layout: str) -> dict[str, Any]:
+    """Say where the job's pendingsets are."""
+    return {"job_id": UUID} if layout == "magic" else {"pendingsets_uri": dead.pendingsets_uri}
+
+
+def finish(dead: DeadJob, layout: str = "magic", **arguments: Any) -> ManifestRecord:
+    """Adopt the job and commit it."""
+    manifest = adopt(dead.store, dead.destination, commit=True, **{**place(dead, layout), **arguments})
+    assert isinstance(manifest, ManifestRecord)
+    return manifest
+
+
+def give_up(dead: DeadJob, layout: str = "magic", **arguments: Any) -> AbortReport:
+    """Adopt the job and abort it."""
+    report = adopt(dead.store, dead.destination, commit=False, **{**place(dead, layout), **arguments})
+    assert isinstance(report, AbortReport)
+    return report
+
+
+@LAYOUTS
+@pytest.mark.parametrize("checksums", [False, True], ids=["3.4.1", "3.5.0"])
+@pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
+def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bool) -> None:
+    """Every file of every committed task is there byte for byte, nothing else, and nothing stays pending."""
+    dead = dead_job(layout, repeat_complete=repeat_complete, checksums=checksums)
+    manifest = finish(dead, layout)
+    assert dead.visible() == dead.contents
+    assert dead.pending_keys() == []
+    assert dead.keys(MAGIC) == []
+    assert (manifest.job_id, manifest.counts.files, manifest.counts.bytes) == (UUID, 3, 23)
+    assert manifest.counts.rows is None
+    assert {name: counts.files for name, counts in manifest.partitions.items()} == {"day=17": 2, "day=18": 1}
+
+
+@LAYOUTS
+def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -> None:
+    """A store that was told checksums when an upload began insists on them when it is completed."""
+    dead = dead_job(layout, checksums=True)
+    complete, named = dead.store.complete_upload, {}
+
+    def watch(bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
+        named[key] = etags
+        return complete(bucket, key, upload_id, etags)
+
+    dead.store.complete_upload = watch
+    finish(dead, layout)
+    parts = {ROOT + path: parts for files in TASKS.values() for path, parts in files.items()}
+    assert {key: [etag.checksum for etag in etags] for key, etags in named.items()} == {
+        key: [crc32(part) for part in its] for key, its in parts.items()
+    }
+    assert {etag.algorithm for etags in named.values() for etag in etags} == {"CRC32"}
+
+
+@LAYOUTS
+def test_the_manifest_of_an_adopted_job_names_its_files_and_source(layout: str) -> None:
+    """``_SUCCESS`` leads to a manifest with every file and its ETag, and says where the job came from."""
+    dead = dead_job(layout)
+    finish(dead, layout)
+    manifest = latest_manifest(dead.store, Destination.parse(dead.destination))
+    entries = {entry.key: entry for entry in manifest_files(dead.store, manifest)}
+    assert {key: entry.etag for key, entry in entries.items()} == {
+        key: dead.store.head(BUCKET, key).etag for key in dead.contents
+    }
+    assert manifest.context["adopted_from"].endswith(MAGIC if layout == "magic" else UPLOADS_DIR)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("checksums", [False, True], ids=["3.4.1", "3.5.0"])
+def test_a_dead_job_is_aborted(layout: str, checksums: bool) -> None:
+    """No upload of the job stays pending, leftovers of unfinished attempts included, and nothing appears."""
+    dead = dead_job(layout, checksums=checksums)
+    report = give_up(dead, layout)
+    assert (report.uploads, report.objects, report.state) == (4, 0, "aborted")
+    assert dead.visible() == {}
+    assert dead.pending_keys() == []
+    assert dead.keys(MAGIC) == []
+
+
+@LAYOUTS
+def test_uploads_of_others_are_left_alone(layout: str) -> None:
+    """An upload that no file of the job names stays pending, after a commit and after an abort."""
+    for end in (finish, give_up):
+        dead = dead_job(layout)
+        other = dead.store.create_upload(BUCKET, f"{ROOT}day=17/other", metadata={}, content_type="x")
+        end(dead, layout)
+        assert [upload.upload_id for upload in dead.store.list_uploads(BUCKET, "")] == [other]
+
+
+@LAYOUTS
+def test_adopting_again_changes_nothing(layout: str) -> None:
+    """A second commit returns the same manifest, and an abort after it is refused."""
+    dead = dead_job(layout)
+    manifest, after = finish(dead, layout), dead.everything()
+    assert finish(dead, layout) == manifest
+    with pytest.raises(AlreadyCommitted):
+        give_up(dead, layout)
+    assert dead.everything() == after
+
+
+@LAYOUTS
+def test_an_aborted_job_stays_aborted(layout: str) -> None:
+    """A second abort finds nothing pending, and nothing of the job can be finished."""
+    dead = dead_job(layout)
+    give_up(dead, layout)
+    after = dead.keys()
+    assert give_up(dead, layout).state == "absent"
+    with pytest.raises(JobClosed, match="was aborted"):
+        finish(dead, layout)
+    assert dead.visible() == {}
+    assert dead.keys() == after
+
+
+def test_what_is_left_after_an_abort_is_aborted_too() -> None:
+    """A task of Hadoop's that lived on writes another pendingset: a second abort takes care of it."""
+    dead = DeadJob.magic()
+    give_up(dead)
+    dead.commit_magic_task(5, {"late": (b"late",)})
+    with pytest.raises(JobClosed):
+        finish(dead)
+    assert give_up(dead).uploads == 1
+    assert dead.pending_keys() == []
+    assert dead.keys(MAGIC) == []
+
+
+def test_a_job_that_left_nothing_is_not_known() -> None:
+    """A wrong id, or a wrong destination, is an error that says where it looked."""
+    dead = DeadJob()
+    with pytest.raises(NoSuchJob, match="left nothing in s3://lake/sales/__magic_job-"):
+        finish(dead)
+    assert dead.keys() == []
+
+
+def test_a_staging_directory_is_left_to_its_owner() -> None:
+    """The pendingsets that were copied to S3 are read and not removed."""
+    dead = DeadJob.staging()
+    before = dead.keys(UPLOADS_DIR)
+    finish(dead, "staging")
+    assert dead.keys(UPLOADS_DIR) == before
+
+
+def test_jobs_are_found_with_what_they_would_publish() -> None:
+    """A listing tells tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
+    dead = DeadJob.magic()
+    Job.setup(dead.store, dead.destination, job_id=an_id("ours"))
+    before = dead.everything()
+    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    assert dead.everything() == before
+    assert (found.job_id, found.prefix) == (UUID, f"s3://{BUCKET}/{MAGIC}")
+    assert (found.pendingsets, found.uploads, found.bytes, found.others) == (3, 3, 23, 1)
+    assert (found.gaps, found.damaged, found.application_attempt) == (0, (), 0)
+
+
+def test_jobs_that_are_damaged_are_found_too() -> None:
+    """A listing shows a job whose files cannot be read, and says which ones."""
+    dead = DeadJob.magic()
+    key = dead.put(f"{MAGIC}job-{UUID}/00/{task_id(7)}.pendingset", b'{"version":3,"jobId"')
+    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    assert (found.pendingsets, found.uploads, found.gaps) == (4, 3, 4)
+    assert key in found.damaged[0]
+
+
+def _damage(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    def damage(body: bytes) -> bytes:
+        record = json.loads(body)
+        change(record)
+        return json.dumps(record).encode()
+
+    return damage
+
+
+def _commit(**changes: Any) -> Callable[[bytes], bytes]:
+    return _damage(lambda record: record["commits"][0].update(changes))
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "truncated": lambda body: body[:-40],
+    "no json": lambda _: b"PAR1",
+    "set version": _damage(lambda record: record.update(version=2)),
+    "commit version": _commit(version=1),
+    "other job": _damage(lambda record: record.update(jobId="another")),
+    "other bucket": _commit(bucket="other"),
+    "outside": _commit(destinationKey="sales2/part-0"),
+    "upwards": _commit(destinationKey=f"{ROOT}../part-0"),
+    "hidden": _commit(destinationKey=f"{ROOT}_s3commit/lock.json"),
+    "control": _commit(destinationKey=f"{ROOT}part\n"),
+    "no upload id": _commit(uploadId=""),
+    "negative length": _commit(length=-1),
+    "empty etag": _commit(etags=[""]),
+    "no etags": _damage(lambda record: record["commits"][0].pop("etags")),
+    "key twice": _damage(lambda record: record["commits"].append(record["commits"][0])),
+}
+
+
+@LAYOUTS
+@pytest.mark.parametrize("end", [finish, give_up], ids=["commit", "abort"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_file_is_named_and_nothing_is_changed(
+    layout: str, end: Callable[..., object], damage: Callable[[bytes], bytes]
+) -> None:
+    """One pendingset that cannot be trusted stops the adoption before its first write."""
+    dead = dead_job(layout)
+    directory = f"{MAGIC}job-{UUID}/00/" if layout == "magic" else UPLOADS_DIR
+    key = next(key for key in dead.keys(directory) if task_id(0) in key)
+    dead.put(key, damage(dead.store.get(BUCKET, key).body))
+    before = dead.everything()
+    with pytest.raises(InvalidRecord, match=task_id(0)):
+        end(dead, layout)
+    assert dead.everything() == before
+
+
+def test_an_unreadable_leftover_stops_a_commit_unless_it_is_passed_over() -> None:
+    """Its upload would be forgotten; with ``force`` that is taken into account."""
+    dead = DeadJob.magic()
+    leftover = next(key for key in dead.keys(MAGIC) if key.endswith(".pending"))
+    dead.put(leftover, b"{}")
+    with pytest.raises(InvalidRecord, match=r"part-00001\.parquet\.pending"):
+        finish(dead)
+    finish(dead, force=True)
+    assert dead.visible() == dead.contents
+    assert dead.pending_keys() == [f"{ROOT}day=17/part-00001.parquet"]
+
+
+@LAYOUTS
+def test_a_forced_abort_passes_over_what_cannot_be_read(layout: str) -> None:
+    """Everything that can be read is aborted; only the upload that nobody names any more is left."""
+    dead = dead_job(layout)
+    lost = dead.commit_magic_task(9, {"x": (b"x",)}) if layout == "magic" else None
+    lost = lost or dead.commit_staging_task(9, {"x": (b"x",)})
+    dead.put(lost, b"{")
+    give_up(dead, layout, force=True)
+    assert dead.pending_keys() == [f"{ROOT}x"]
+
+
+@pytest.mark.parametrize("end", [finish, give_up], ids=["commit", "abort"])
+def test_data_in_a_magic_directory_is_not_cleaned_away(end: Callable[..., object]) -> None:
+    """A file that was written there as an ordinary object (magic was off) is data, forced or not."""
+    dead = DeadJob.magic()
+    dead.put(f"{dead.magic_attempt(3)}__base/part-3.parquet", b"rows")
+    before = dead.everything()
+    with pytest.raises(InvalidRecord, match=r"part-3\.parquet is no file of Hadoop"):
+        end(dead, force=True)
+    assert dead.everything() == before
+
+
+def test_a_file_that_is_no_pendingset_in_a_staging_directory_is_refused() -> None:
+    """Every file there that is not hidden is taken for a pendingset, as Hadoop takes it."""
+    dead = DeadJob.staging()
+    dead.put(f"{UPLOADS_DIR}notes.txt", b"remember the milk")
+    with pytest.raises(InvalidRecord, match=r"notes\.txt is not a valid PendingSet"):
+        finish(dead, "staging")
+
+
+@LAYOUTS
+def test_a_key_written_by_two_tasks_is_refused(layout: str) -> None:
+    """Hadoop would complete both and keep the last; here it is an error before anything is written."""
+    dead = dead_job(layout)
+    again = {"day=18/part-00000.parquet": (b"b",)}
+    dead.commit_magic_task(3, again) if layout == "magic" else dead.commit_staging_task(3, again)
+    before = dead.everything()
+    with pytest.raises(DuplicateOutput, match=task_id(3)):
+        finish(dead, layout)
+    assert dead.everything() == before
+
+
+def test_a_task_with_two_pendingsets_is_refused() -> None:
+    """A name with and without its suffix is one task."""
+    dead = DeadJob.staging()
+    dead.put(f"{UPLOADS_DIR}{task_id(2)}.pendingset", dead.pendingset([], job=""))
+    with pytest.raises(DuplicateOutput, match="two pendingsets"):
+        finish(dead, "staging")
+
+
+def test_an_upload_without_parts_can_be_aborted_and_not_completed() -> None:
+    """Hadoop loads an empty list of ETags; no store completes such an upload, so it is said beforehand."""
+    dead = DeadJob.magic()
+    dead.commit_magic_task(3, {"none": ()}, etags=[])
+    assert find_hadoop_jobs(dead.store, dead.destination)[0].uploads == 4
+    before = dead.everything()
+    with pytest.raises(InvalidRecord, match="has no parts"):
+        finish(dead)
+    assert dead.everything() == before
+    give_up(dead)
+    assert dead.pending_keys() == []
+
+
+def test_fields_that_hadoop_may_add_or_leave_null_are_taken() -> None:
+    """Unknown fields are ignored and nulls accepted, as by Hadoop's own loader."""
+    dead = DeadJob()
+    dead.commit_magic_task(
+        0, {"a": (b"a",)}, date=None, text=None, extraData=None, jobId=None, taskId=None, novelty=[1]
+    )
+    finish(dead)
+    assert dead.visible() == {f"{ROOT}a": b"a"}
+
+
+OLD = {f"{ROOT}day=17/old.parquet": b"old", f"{ROOT}day=16/old.parquet": b"older"}
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        (None, []),
+        (JobOptions(committer="magic", conflict_mode="append"), []),
+        (JobOptions(committer="partitioned", conflict_mode="replace"), [f"{ROOT}day=17/old.parquet"]),
+        (JobOptions(committer="directory", conflict_mode="replace"), list(OLD)),
+    ],
+    ids=["default", "append", "partitions", "directory"],
+)
+def test_conflicts_are_resolved_as_the_caller_says(options: JobOptions | None, gone: list[str]) -> None:
+    """Hadoop's magic committer has no conflict modes; an adopted job has them all, and appends by default."""
+    dead = DeadJob.magic()
+    for key, body in OLD.items():
+        dead.put(key, body)
+    finish(dead, options=options)
+    kept = {key: body for key, body in OLD.items() if key not in gone}
+    assert dead.visible() == {**kept, **dead.contents}
+
+
+@pytest.mark.parametrize("committer", ["partitioned", "directory"])
+def test_mode_fail_refuses_before_anything_is_written(committer: Any) -> None:
+    """The job can still be adopted in another mode."""
+    dead = DeadJob.magic()
+    dead.put(f"{ROOT}day=17/old.parquet", b"old")
+    before = dead.everything()
+    with pytest.raises(DestinationNotEmpty):
+        finish(dead, options=JobOptions(committer=committer, conflict_mode="fail"))
+    assert dead.everything() == before
+    finish(dead)
+
+
+@pytest.mark.parametrize("mode", ["append", "replace"])
+def test_a_key_that_exists_is_overwritten_and_not_deleted(mode: ConflictMode) -> None:
+    """Hadoop's names may be the old ones: the new object must survive the removal of what it replaced."""
+    dead = DeadJob.magic()
+    dead.put(f"{ROOT}day=18/part-00000.parquet", b"old")
+    finish(dead, options=JobOptions(committer="magic", conflict_mode=mode))
+    assert dead.visible() == dead.contents
+
+
+def test_an_adopted_job_keeps_its_options() -> None:
+    """A commit that was begun one way is not gone on with in another."""
+    dead = DeadJob.magic()
+    Job.setup(dead.store, dead.destination, job_id=UUID, options=JobOptions(committer="magic"))
+    with pytest.raises(JobMismatch):
+        finish(dead)
+    assert len(dead.pending_keys()) == 4
+
+
+@LAYOUTS
+@pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
+@pytest.mark.parametrize("published", [1, 2, 3])
+def test_a_job_commit_that_hadoop_had_begun_is_finished(
+    layout: str, repeat_complete: str, published: int
+) -> None:
+    """Uploads that are complete already are recognised by the ETag that follows from their parts."""
+    dead = dead_job(layout, repeat_complete=repeat_complete)
+    for key in list(dead.contents)[:published]:
+        dead.complete(key)
+    finish(dead, layout)
+    assert dead.visible() == dead.contents
+    assert dead.pending_keys() == []
+
+
+@LAYOUTS
+def test_a_job_commit_that_hadoop_had_begun_is_taken_back(layout: str) -> None:
+    """An abort removes what the dead driver had published, and nothing of anybody else."""
+    dead = dead_job(layout)
+    dead.put(f"{ROOT}day=17/part-9.parquet", b"another's")
+    for key in list(dead.contents)[:2]:
+        dead.complete(key)
+    assert give_up(dead, layout).objects == 2
+    assert dead.visible() == {f"{ROOT}day=17/part-9.parquet": b"another's"}
+    assert dead.pending_keys() == []
+
+
+def test_the_same_object_of_another_run_is_not_taken_back() -> None:
+    """A job run again with fixed names leaves the very same objects; the dead run's abort keeps them."""
+    dead = DeadJob()
+    dead.commit_magic_task(0, TASKS[0])
+    key = f"{ROOT}day=18/part-00000.parquet"
+    dead.upload("day=18/part-00000.parquet", (b"a",))
+    upload_id = dead.uploads[key][1]
+    etags = [part.etag for part in dead.store.list_parts(BUCKET, key, upload_id)]
+    dead.store.complete_upload(BUCKET, key, upload_id, etags)
+    give_up(dead)
+    assert dead.visible() == {key: b"a"}
+    assert dead.pending_keys() == []
+
+
+def test_an_upload_that_is_gone_fails_the_commit() -> None:
+    """A lifecycle rule removed it: what was published is taken back and the destination is as it was."""
+    dead = DeadJob.magic()
+    dead.put(f"{ROOT}day=17/old.parquet", b"old")
+    key = f"{ROOT}day=18/part-00000.parquet"
+    dead.store.abort_upload(BUCKET, key, dead.uploads[key][0])
+    with pytest.raises(JobFailed, match="is gone"):
+        finish(dead)
+    assert dead.visible() == {f"{ROOT}day=17/old.parquet": b"old"}
+    assert dead.pending_keys() == []
+
+
+def test_only_the_last_run_of_the_application_counts() -> None:
+    """A restarted application does every task again: the earlier run's uploads are aborted by a commit."""
+    dead = DeadJob()
+    dead.commit_magic_task(0, {"part-0": (b"first run",)}, run=0)
+    dead.commit_magic_task(0, {"part-0": (b"second run",)}, run=1)
+    assert find_hadoop_jobs(dead.store, dead.destination)[0].application_attempt == 1
+    finish(dead)
+    assert dead.visible() == {f"{ROOT}part-0": b"second run"}
+    assert dead.pending_keys() == []
+
+
+def test_a_task_whose_directory_was_not_removed_counts_once() -> None:
+    """A crash between the pendingset and the clean-up of the attempt leaves every upload named twice."""
+    dead = DeadJob()
+    dead.commit_magic_task(0, {"part-0": (b"rows",)})
+    body = dead.store.get(BUCKET, f"{MAGIC}job-{UUID}/00/{task_id(0)}.pendingset").body
+    commit = json.dumps(json.loads(body)["commits"][0]).encode()
+    dead.put(f"{dead.magic_attempt(0)}__base/part-0.pending", commit)
+    (found,) = find_hadoop_jobs(dead.store, dead.destination)
+    assert (found.uploads, found.others) == (1, 0)
+    finish(dead)
+    assert dead.visible() == {f"{ROOT}part-0": b"rows"}
+
+
+def test_the_number_of_tasks_can_be_made_sure_of() -> None:
+    """A job that had not finished must not be committed unawares."""
+    dead = DeadJob.magic()
+    before = dead.everything()
+    with pytest.raises(AuditFailed, match="3 tasks committed"):
+        finish(dead, expect_tasks=4)
+    assert dead.everything() == before
+    finish(dead, expect_tasks=3)
+
+
+def test_a_job_of_which_no_task_committed_can_only_be_aborted() -> None:
+    """To commit nothing would be to abort everything."""
+    dead = DeadJob()
+    dead.leave_magic_attempt(0, {"part-0": (b"rows",)})
+    with pytest.raises(JobClosed, match="nothing to finish"):
+        finish(dead)
+    assert len(dead.pending_keys()) == 1
+    assert give_up(dead).uploads == 1
+    assert dead.pending_keys() == []
+
+
+def test_a_job_without_output_is_finished() -> None:
+    """Tasks that wrote nothing still commit, and so does their job."""
+    dead = DeadJob()
+    dead.commit_magic_task(0, {})
+    assert finish(dead).counts.files == 0
+    assert dead.visible() == {}
+
+
+def test_an_ordinary_abort_does_not_forget_what_hadoop_left() -> None:
+    """The magic directory is the job's staging: whoever cleans it up aborts what its files name first."""
+    dead = DeadJob.magic()
+    staging = f"s3://{BUCKET}/{MAGIC}"
+    reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
+    assert Job.at(dead.store, reference).abort().uploads == 4
+    assert dead.pending_keys() == []
+    assert dead.keys(MAGIC) == []
+
+
+def test_a_job_id_of_mapreduce_is_good_too() -> None:
+    """Without Spark the id is that of the Hadoop job."""
+    dead = DeadJob()
+    job_id = "job_202502170001_0003"
+    commit = dead.pending("part-0", (b"rows",), job=job_id)
+    directory = f"{ROOT}__magic_job-{job_id}/job-{job_id}/01/"
+    dead.put(f"{directory}{task_id(0)}.pendingset", dead.pendingset([commit], job=job_id))
+    assert finish(dead, job_id=job_id).job_id == job_id
+    assert dead.visible() == {f"{ROOT}part-0": b"rows"}
+
+
+def test_any_directory_of_pendingsets_will_do() -> None:
+    """The shared ``__magic`` directory of Hadoop before 3.3.7 is adopted by its URI and the job's id."""
+    dead = DeadJob()
+    commit = dead.pending("part-0", (b"rows",), job=UUID)
+    directory = f"{ROOT}__magic/job-{UUID}/00/"
+    dead.put(f"{directory}{task_id(0)}.pendingset", dead.pendingset([commit], job=UUID))
+    finish(dead, pendingsets_uri=f"s3://{BUCKET}/{directory}")
+    assert dead.store.get(BUCKET, f"{ROOT}part-0").body == b"rows"
+    assert dead.pending_keys() == []
+
+
+def test_a_staging_directory_in_another_bucket_and_records_in_a_third_place() -> None:
+    """Where the pendingsets are and where our records go is the caller's choice."""
+    dead = DeadJob.staging()
+    for key in dead.keys(UPLOADS_DIR):
+        dead.store.put("other", key, dead.store.get(BUCKET, key).body)
+        dead.store.delete(BUCKET, key)
+    options = JobOptions(conflict_mode="append", staging="s3://other/records/")
+    finish(dead, "staging", pendingsets_uri=f"s3://other/{UPLOADS_DIR}", options=options)
+    assert dead.visible() == dead.contents
+    assert [info.key for info in dead.store.list_objects("other", "records/")] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"job_id": None}, InvalidRecord),
+        ({"job_id": None, "pendingsets_uri": f"s3://{BUCKET}/elsewhere/0/"}, InvalidRecord),
+        ({"job_id": "a/b"}, InvalidRecord),
+        ({"options": JobOptions(staging=f"s3://{BUCKET}/records/")}, InvalidDestination),
+        ({"pendingsets_uri": "hdfs://namenode/tmp/staging"}, InvalidDestination),
+        ({"pendingsets_uri": f"s3://{BUCKET}/tmp/staging/etl/{UUID}/staging-uploads/"}, NoSuchJob),
+    ],
+)
+def test_what_cannot_be_adopted_is_said_at_once(
+    arguments: dict[str, Any], error: type[S3CommitError]
+) -> None:
+    """A job that is not named, badly named, or looked for in the wrong place changes nothing."""
+    dead = DeadJob.staging()
+    before = dead.everything()
+    with pytest.raises(error):
+        finish(dead, "magic", **arguments)
+    assert dead.everything() == before
+
+
+@pytest.mark.seaweedfs
+@pytest.mark.parametrize("end", [finish, give_up], ids=["commit", "abort"])
+def test_a_real_store_tells_hadoops_uploads_by_their_etags(
+    seaweed_store: S3Store, end: Callable[..., object]
+) -> None:
+    """On an S3 server: one upload was completed by the dead driver, the others are pending."""
+    dead = DeadJob()
+    dead.store = cast("MemoryStore", seaweed_store)
+    files = {f"day=17/part-{number}.parquet": (b"rows %d" % number,) for number in range(3)}
+    dead.commit_magic_task(0, files)
+    dead.leave_magic_attempt(1, {"day=18/part-9.parquet": (b"a twin",)})
+    dead.complete(f"{ROOT}day=17/part-1.parquet")
+    end(dead)
+    published = {f"{ROOT}{path}": parts[0] for path, parts in files.items()}
+    assert dead.visible() == (published if end is finish else {})
+    assert list(seaweed_store.list_uploads(BUCKET, ROOT)) == []
+    assert dead.keys(MAGIC) == []
+    for key in dead.keys(ROOT):
+        seaweed_store.delete(BUCKET, key)

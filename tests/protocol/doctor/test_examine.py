@@ -1,0 +1,344 @@
+"""Doctor finds what a store lacks, says what to do about it, raises nothing and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import AccessDenied, StoreRejected
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.store.base import DeleteFailure, ObjectInfo, ObjectToDelete, Upload
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
+from tests.fakes import ManualClock
+
+FLIGHTS = Destination("lake", "flights/")
+STAGING = Destination("records", "jobs/")
+
+
+class Lacking(MemoryStore):
+    """A store that lacks some things.
+
+    Args:
+        what: ``prefixes``: uploads are listed by exact key only. ``listing``: not at all. ``ages``: all
+            uploads began in 2010. ``metadata``: uploads lose theirs. ``conditional delete``: deletes ignore
+            conditions, bulk ones too; ``delete headers``: conditional deletes are rejected; ``bulk
+            headers``: bulk ones are.
+        denied: Verbs that the credentials are not allowed.
+
+    """
+
+    def __init__(self, *what: str, denied: tuple[str, ...] = (), **settings: Any) -> None:
+        self.clock = ManualClock()
+        super().__init__(("lake", "records"), now=self.clock.time, stale_upload_days=7, **settings)
+        self._what = what
+        self._denied = denied
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in object.__getattribute__(self, "__dict__").get("_denied", ()):
+            return self._deny
+        return super().__getattribute__(name)
+
+    @staticmethod
+    def _deny(*_args: Any, **_kwargs: Any) -> Any:
+        raise AccessDenied("not allowed")
+
+    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+        """List uploads as far as this store does."""
+        for upload in super().list_uploads(bucket, prefix):
+            if "prefixes" in self._what and upload.key != prefix:
+                continue
+            if "listing" in self._what:
+                continue
+            yield Upload(upload.key, upload.upload_id, 1e9) if "ages" in self._what else upload
+
+    def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:
+        """Begin an upload, and perhaps lose its metadata."""
+        if "metadata" in self._what:
+            arguments["metadata"] = {}
+        return super().create_upload(bucket, key, **arguments)
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """Delete, perhaps whatever is there."""
+        if "delete headers" in self._what and if_match is not None:
+            raise StoreRejected("no conditional deletes here", code="NotImplemented")
+        super().delete(bucket, key, if_match=None if "conditional delete" in self._what else if_match)
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete what has the ETag asked for, or refuse to look at ETags."""
+        if "bulk headers" in self._what:
+            raise StoreRejected("no conditional bulk deletes here", code="NotImplemented")
+        what, self._what = self._what, tuple(w for w in self._what if w != "delete headers")
+        try:
+            return super().delete_many(bucket, objects)
+        finally:
+            self._what = what
+
+    def everything(self) -> dict[str, Any]:
+        """Return all keys of all objects and all uploads."""
+        return {
+            name: (sorted(b.objects), sorted(u.key for u in b.uploads.values()))
+            for name, b in self._buckets.items()
+        }
+
+
+def _examined(store: Lacking, staging: Destination | None = None) -> Diagnosis:
+    return examine(store, FLIGHTS, staging, clock=store.clock)
+
+
+def _check(diagnosis: Diagnosis, name: str) -> Check:
+    return next(check for check in diagnosis.checks if check.name == name)
+
+
+def test_a_good_store_is_healthy() -> None:
+    """Where all is well every check says ok, and nothing is left of them, in either bucket."""
+    store = Lacking()
+    store.put("lake", "flights/old.parquet", b"old")
+    before = store.everything()
+    diagnosis = _examined(store, STAGING)
+    assert {(check.name, check.verdict) for check in diagnosis.checks if check.verdict != "ok"} == set()
+    assert diagnosis.healthy
+    assert {check.place for check in diagnosis.checks} == {FLIGHTS.uri, STAGING.uri}
+    assert store.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("lack", "name", "verdict", "remedy"),
+    [
+        ("prefixes", "list uploads", "warning", 'track_pending="s3"'),
+        ("listing", "list uploads", "warning", 'track_pending="s3"'),
+        ("ages", "ages of uploads", "warning", "lifecycle"),
+        ("metadata", "complete uploads", "failed", "metadata"),
+        ("conditional delete", "conditional delete", "warning", "nothing has to be done"),
+        ("delete headers", "conditional delete", "warning", "nothing has to be done"),
+        ("conditional delete", "bulk delete", "warning", "nobody else write"),
+        ("bulk headers", "bulk delete", "failed", "does not support"),
+    ],
+)
+def test_what_a_store_lacks_is_named_with_a_remedy(lack: str, name: str, verdict: str, remedy: str) -> None:
+    """Each lack is found by the check that is about it, and by no other one that would fail the place."""
+    store = Lacking(lack)
+    diagnosis = _examined(store)
+    check = _check(diagnosis, name)
+    assert check.verdict == verdict
+    assert check.remedy is not None
+    assert remedy in check.remedy
+    assert diagnosis.healthy == (verdict == "warning")
+    if lack != "listing":
+        assert store.everything() == {"lake": ([], []), "records": ([], [])}
+
+
+def test_a_store_without_conditional_writes_is_not_fit() -> None:
+    """Both conditions are tried, and the way out is named."""
+    diagnosis = _examined(Lacking(conditions=False))
+    for name in ("conditional create", "compare and swap"):
+        assert _check(diagnosis, name).verdict == "failed"
+        assert 'fencing="best-effort"' in str(_check(diagnosis, name).remedy)
+    assert not diagnosis.healthy
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("head", "objects"),
+        ("get", "objects"),
+        ("put", "objects"),
+        ("list_objects", "directory"),
+        ("delete_many", "bulk delete"),
+        ("create_upload", "complete uploads"),
+        ("upload_part", "complete uploads"),
+        ("complete_upload", "complete uploads"),
+        ("list_parts", "complete uploads"),
+        ("stale_upload_days", "lifecycle rule"),
+        ("list_uploads", "list uploads"),
+        ("abort_upload", "abort uploads"),
+        ("delete", "objects"),
+    ],
+)
+def test_a_missing_permission_fails_the_check_that_needs_it(verb: str, name: str) -> None:
+    """No right is missing unnoticed, the policy is pointed to, and what could be removed is."""
+    store = Lacking(denied=(verb,))
+    diagnosis = _examined(store)
+    assert _check(diagnosis, name).verdict == "failed"
+    assert "--policy" in str(_check(diagnosis, name).remedy)
+    left = _check(diagnosis, "nothing left behind").verdict
+    empty = store.everything() == {"lake": ([], []), "records": ([], [])}
+    assert (left == "ok") == empty or verb == "list_uploads"
+
+
+def test_credentials_that_may_not_list_at_all_fail_at_the_bucket() -> None:
+    """Neither a HEAD of the bucket nor a listing: nothing else is tried, and the policy is pointed to."""
+    diagnosis = _examined(Lacking(denied=("check_bucket", "list_objects")))
+    assert _check(diagnosis, "bucket").verdict == "failed"
+    assert "--policy" in str(_check(diagnosis, "bucket").remedy)
+    assert {check.verdict for check in diagnosis.checks[1:]} <= {"skipped", "failed"}
+
+
+def test_rights_below_the_destination_are_enough() -> None:
+    """Who may not ask for the bucket as a whole, nor for the name beside the directory, is fit for jobs."""
+
+    class Narrow(Lacking):
+        def head(self, bucket: str, key: str) -> ObjectInfo:
+            if key == "flights":
+                raise AccessDenied("not below flights/")
+            return super().head(bucket, key)
+
+    assert _examined(Narrow(denied=("check_bucket",))).healthy
+
+
+def test_what_cannot_be_tried_is_skipped() -> None:
+    """Without the bucket there is nothing else to try; the checks say so instead of failing one by one."""
+    diagnosis = examine(MemoryStore(("other",)), FLIGHTS)
+    assert _check(diagnosis, "bucket").verdict == "failed"
+    assert {check.verdict for check in diagnosis.checks[1:]} == {"skipped"}
+
+
+def test_a_destination_that_is_an_object_is_refused() -> None:
+    """Data goes into a directory, not into the file of that name."""
+    store = Lacking()
+    store.put("lake", "flights", b"a file")
+    assert _check(_examined(store), "directory").verdict == "failed"
+    assert examine(store, Destination("lake", ""), clock=store.clock).healthy
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(10.0, "ok"), (90.0, "warning"), (-1000.0, "failed")])
+def test_clocks_that_differ_are_told_of(apart: float, verdict: str) -> None:
+    """A minute is worth a word; a quarter of an hour makes stores refuse every request."""
+    store = Lacking()
+    diagnosis = examine(store, FLIGHTS, clock=ManualClock(store.clock.time() + apart))
+    assert _check(diagnosis, "clock").verdict == verdict
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(None, "warning"), (1, "warning"), (7, "ok")])
+def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, verdict: str) -> None:
+    """Without one orphans are billed for ever; one of a day removes what jobs still need."""
+    store = MemoryStore(stale_upload_days=days)
+    assert _check(examine(store, FLIGHTS), "lifecycle rule").verdict == verdict
+
+
+@pytest.mark.parametrize("fault", ["lose-answer", "refuse"])
+def test_no_fault_at_any_call_is_raised_or_leaves_something_unsaid(fault: Any) -> None:
+    """Whichever call fails or loses its answer: a diagnosis comes, and what is left behind is admitted."""
+    calls = FaultyStore(Lacking())
+    examine(calls, FLIGHTS, STAGING, clock=ManualClock())
+    assert len(calls.calls) > 60
+    for at in range(1, len(calls.calls) + 1):
+        inner = Lacking()
+        diagnosis = examine(FaultyStore(inner, Fault(fault, nth=at)), FLIGHTS, STAGING, clock=inner.clock)
+        if inner.everything() != {"lake": ([], []), "records": ([], [])}:
+            tidy = [check.verdict for check in diagnosis.checks if check.name == "nothing left behind"]
+            assert "failed" in tidy, f"call {at} left something unsaid"
+
+
+def test_a_diagnosis_is_plain_data() -> None:
+    """Scripts get every check, and the verdict on all of them."""
+    plain = _examined(Lacking("prefixes")).to_dict()
+    assert plain["healthy"] is True
+    assert {"name", "place", "verdict", "says", "remedy"} == set(plain["checks"][0])
+
+
+class Careless(Lacking):
+    """A store that takes headers and drops some of them.
+
+    Args:
+        dropped: Their names.
+        refused: A header that the credentials may not send.
+
+    """
+
+    def __init__(self, *dropped: str, refused: str = "") -> None:
+        super().__init__()
+        self._dropped = dropped
+        self._refused = refused
+
+    def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:
+        """Begin an upload without the headers that this store drops."""
+        sent = dict(arguments.pop("headers", None) or {})
+        if self._refused in sent:
+            raise AccessDenied(f"may not send {self._refused}")
+        kept = {name: value for name, value in sent.items() if name not in self._dropped}
+        return super().create_upload(bucket, key, headers=kept, **arguments)
+
+
+ASKED = ObjectOptions(
+    storage_class="STANDARD_IA",
+    sse="aws:kms",
+    sse_kms_key_id="1234abcd",
+    sse_bucket_key=True,
+    acl="bucket-owner-full-control",
+    tags={"team": "flights"},
+    headers={"cache-control": "no-store", "x-amz-meta-source": "bts"},
+)
+
+
+def _asked(store: Lacking) -> dict[str, Check]:
+    diagnosis = examine(store, FLIGHTS, STAGING, object_options=ASKED, clock=store.clock)
+    return {check.name: check for check in diagnosis.checks if check.name.startswith("object option")}
+
+
+def test_each_object_option_is_tried_and_removed() -> None:
+    """A line for each option that is asked for, and nothing of it is left."""
+    store = Lacking()
+    checks = _asked(store)
+    assert [name.rpartition(" ")[2] for name in checks] == ["sse", "storage_class", "acl", "tags", "headers"]
+    assert {check.verdict for check in checks.values()} == {"ok"}
+    assert store.everything() == Lacking().everything()
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "verdict", "says"),
+    [
+        ("sse", "x-amz-server-side-encryption", "failed", "x-amz-server-side-encryption is None"),
+        ("sse", "x-amz-server-side-encryption-aws-kms-key-id", "failed", "key-id is None"),
+        ("sse", "x-amz-server-side-encryption-bucket-key-enabled", "warning", "key-enabled is None"),
+        ("storage_class", "x-amz-storage-class", "warning", "x-amz-storage-class is None"),
+        ("tags", "x-amz-tagging", "warning", "x-amz-tagging-count is None"),
+        ("headers", "cache-control", "warning", "cache-control is None"),
+        ("headers", "x-amz-meta-source", "warning", "x-amz-meta-source is None"),
+    ],
+)
+def test_an_object_option_that_is_ignored_is_seen_at_the_object(
+    name: str, header: str, verdict: str, says: str
+) -> None:
+    """What the store takes and does not keep is said of that option alone; lost encryption is a failure."""
+    checks = _asked(Careless(header))
+    found = checks.pop(f"object option {name}")
+    assert (found.verdict, says in found.says, bool(found.remedy)) == (verdict, True, True)
+    assert {check.verdict for check in checks.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "cure"),
+    [
+        ("storage_class", "x-amz-storage-class", "--policy"),
+        ("acl", "x-amz-acl", "s3:PutObjectAcl"),
+        ("tags", "x-amz-tagging", "s3:PutObjectTagging"),
+    ],
+)
+def test_an_object_option_that_is_denied_has_its_cure(name: str, header: str, cure: str) -> None:
+    """The remedy names the permission that is missing."""
+    asked = msgspec.structs.replace(ASKED, acl="public-read")
+    store = Careless(refused=header)
+    diagnosis = examine(store, FLIGHTS, object_options=asked, clock=store.clock)
+    (found,) = [check for check in diagnosis.checks if check.name == f"object option {name}"]
+    assert found.verdict == "failed"
+    assert cure in (found.remedy or "")
+
+
+def test_a_denied_key_has_its_cure() -> None:
+    """Where the key may not be used, what the key's policy must allow is said."""
+
+    class Keyless(Lacking):
+        def create_upload(self, bucket: str, key: str, **arguments: Any) -> str:
+            if key.endswith("object-sse"):
+                raise AccessDenied("not authorized to perform: kms:GenerateDataKey")
+            return super().create_upload(bucket, key, **arguments)
+
+    found = _asked(Keyless())["object option sse"]
+    assert found.verdict == "failed"
+    assert "allow kms:GenerateDataKey and kms:Decrypt on 1234abcd" in (found.remedy or "")

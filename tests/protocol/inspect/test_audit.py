@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import AuditFailed
+from airflow_s3commit.protocol.inspect.audit import AuditRules, audit, commit_before
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.seal import Counts, SealReference
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake
+
+COLUMNS = {
+    "carrier": ColumnStatistics(values=90, nulls=10, least="AA", greatest="WN"),
+    "day": ColumnStatistics(values=100, nulls=0, least="2013-01-01", greatest="2013-01-02"),
+    "delay": ColumnStatistics(values=100, nulls=0, least=-5, greatest=90.5),
+    "fare": ColumnStatistics(values=100, nulls=0, least="9.50", greatest="100.00", decimal=True),
+    "blank": ColumnStatistics(values=0, nulls=100),
+    "blob": ColumnStatistics(),
+}
+
+
+def seal(
+    rows: int | None = 100, columns: dict[str, ColumnStatistics] | None = COLUMNS, files: int = 2
+) -> SealReference:
+    """Return the seal of two partitions."""
+    counts = Counts(files=files, bytes=2_000, rows=rows, columns=columns)
+    parts = {"dt=1": Counts(files=1), "dt=2": Counts(files=1)}
+    return SealReference(location="s3://lake/seal", etag="e", tasks=1, counts=counts, partitions=parts)
+
+
+def before(rows: int | None) -> ManifestRecord:
+    """Return the manifest of the commit before."""
+    return ManifestRecord(
+        job_id="earlier", destination="s3://lake/flights/", committer="partitioned", conflict_mode="fail",
+        committed=1, counts=Counts(files=1, rows=rows), partitions={}, replaced=Counts(), files="s3://lake/f",
+        files_sha256="0", nonce="n",
+    )  # fmt: skip
+
+
+def passes(rules: dict[str, Any], sealed: SealReference | None = None, **known: Any) -> bool:
+    """Audit the seal by one rule."""
+    report = audit("job", sealed or seal(), AuditRules.from_dict(rules), **known)
+    assert len(report.checks) == len(report.failures) + sum(check.passed for check in report.checks)
+    json.dumps(report.to_dict())
+    return report.passed
+
+
+@each(
+    ("rules", "passed"),
+    [
+        ({"min_rows": 100}, True),
+        ({"min_rows": 101}, False),
+        ({"min_rows": "100"}, True),
+        ({"max_rows": 100}, True),
+        ({"max_rows": 99}, False),
+        ({"max_rows": 0}, False),
+        ({"min_files": 2}, True),
+        ({"min_files": 3}, False),
+        ({"max_files": 1}, False),
+        ({"min_bytes": 2_001}, False),
+        ({"max_bytes": 1_999}, False),
+        ({"max_bytes": 2_000}, True),
+        ({"partitions": ["dt=1", "dt=2/"]}, True),
+        ({"partitions": ["dt=1", "dt=3"]}, False),
+        ({"partitions": ["dt=1"], "only_partitions": True}, False),
+        ({"partitions": ["dt=1", "dt=2"], "only_partitions": True}, True),
+        ({"max_null_ratio": {"carrier": 0.1}}, True),
+        ({"max_null_ratio": {"carrier": 0.09}}, False),
+        ({"max_null_ratio": {"blank": 1}}, True),
+        ({"max_null_ratio": {"blob": 1}}, False),
+        ({"max_null_ratio": {"nobody": 1}}, False),
+        ({"ranges": {"delay": [-5, 90.5]}}, True),
+        ({"ranges": {"delay": ["-5", "100"]}}, True),
+        ({"ranges": {"delay": [-4, None]}}, False),
+        ({"ranges": {"delay": [None, 90]}}, False),
+        ({"ranges": {"day": ["2013-01-01", "2013-01-31"]}}, True),
+        ({"ranges": {"day": [date(2013, 1, 1), date(2013, 1, 1)]}}, False),
+        ({"ranges": {"fare": [9, "100"]}}, True),
+        ({"ranges": {"fare": [10, None]}}, False),
+        ({"ranges": {"carrier": [1, 2]}}, False),
+        ({"ranges": {"blank": [1, 2]}}, True),
+        ({"ranges": {"blob": [None, 2]}}, False),
+        ({"min_rows": 1, "max_rows": 50}, False),
+    ],
+)
+def test_every_rule_is_held_against_the_seal(rules: dict[str, Any], passed: bool) -> None:
+    """What keeps a rule passes, bounds included; what breaks one, or is not known, fails."""
+    assert passes(rules) == passed
+
+
+@pytest.mark.parametrize("rule", [{"min_rows": 1}, {"max_rows": 1_000}, {"max_drift": 9}])
+def test_rows_that_nobody_counted_fail(rule: dict[str, Any]) -> None:
+    """A gate that cannot see does not open."""
+    assert not passes(rule, seal(rows=None), before=before(100))
+
+
+@pytest.mark.parametrize("rule", [{"max_null_ratio": {"day": 1}}, {"ranges": {"day": [None, "9"]}}])
+def test_columns_that_nobody_looked_at_fail(rule: dict[str, Any]) -> None:
+    """The same holds for columns, unless there are no files and so no values."""
+    assert not passes(rule, seal(columns=None))
+    assert passes(rule, seal(columns=None, rows=0, files=0))
+
+
+@pytest.mark.parametrize(
+    ("earlier", "passed"), [(100, True), (80, True), (134, True), (79, False), (135, False), (0, False)]
+)
+def test_drift_is_measured_by_the_commit_before(earlier: int, passed: bool) -> None:
+    """A quarter more or less than last time is let through, not more."""
+    assert passes({"max_drift": 0.25 if earlier <= 100 else 0.254}, before=before(earlier)) == passed
+
+
+def test_a_commit_under_way_does_not_hide_the_one_before() -> None:
+    """Drift is measured against the last commit while another one, dead or alive, has removed _SUCCESS."""
+    lake = Lake()
+    first = lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
+    lake.store.die("complete_upload")
+    with pytest.raises(Crash):
+        second.commit()
+    lake.store.rest()
+    assert f"{lake.prefix}_SUCCESS" not in lake.keys("")
+    assert commit_before(lake.store, Destination.parse(lake.destination)) == first
+
+
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [(f"{HOME}manifests/{OURS}.json", None), (f"{HOME}manifests/{OURS}.json", b"{"), ("_SUCCESS", b"{")],
+    ids=["gone", "damaged", "marker"],
+)
+def test_a_commit_that_cannot_be_read_fails_drift(key: str, body: bytes | None) -> None:
+    """There was a commit, so drift is not known, and what is not known does not pass."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    key = key if key.startswith(lake.prefix) else lake.prefix + key
+    if body is None:
+        lake.store.delete(BUCKET, key)
+    else:
+        lake.store.put(BUCKET, key, body)
+    found = commit_before(lake.store, Destination.parse(lake.destination))
+    report = audit("job", seal(), AuditRules.from_dict({"max_drift": 9}), before=found)
+    assert (report.passed, report.compared_with) == (False, None)
+    assert str(found) in report.checks[0].found
+
+
+@pytest.mark.parametrize("marker", [None, b""])
+def test_other_committers_leave_nothing_to_compare_with(marker: bytes | None) -> None:
+    """Neither an empty place nor the classic committer's marker is a commit whose rows are known."""
+    lake = Lake()
+    if marker is not None:
+        lake.put({"_SUCCESS": marker})
+    assert commit_before(lake.store, Destination.parse(lake.destination)) is None
+
+
+def test_the_first_commit_has_nothing_to_drift_from() -> None:
+    """Without a commit before, drift passes and says why."""
+    report = audit("job", seal(), AuditRules.from_dict({"max_drift": 0}))
+    assert report.passed
+    assert report.checks[0].found == "no commit before"
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"min_row": 1}, {"min_rows": -1}, {"min_rows": "many"}, {"ranges": {"delay": [1]}}], ids=str
+)
+def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
+    """A slip of the pen is an error, not a gate that is always open."""
+    with pytest.raises(ValueError, match="audit"):
+        AuditRules.from_dict(rules)
+
+
+def test_a_failed_audit_says_what_failed() -> None:
+    """The error names the job, each failed check, what was expected and what was found."""
+    report = audit("j-1", seal(), AuditRules.from_dict({"min_rows": 500, "min_files": 1}))
+    with pytest.raises(
+        AuditFailed, match="j-1 failed 1 of 2 checks: min_rows: expected at least 500, found 100"
+    ):
+        report.require()

@@ -1,0 +1,117 @@
+"""One job from close by: in every state it shows what is there, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import NoSuchJob
+from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
+from airflow_s3commit.protocol.model.destination import Destination
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
+
+FLIGHTS = Destination(BUCKET, ROOT)
+FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
+
+
+def _details(lake: Lake, job_id: str = OURS) -> JobDetails:
+    before = lake.everything()
+    details = describe_job(lake.store, FLIGHTS, job_id)
+    assert lake.everything() == before
+    return details
+
+
+def test_an_open_job_shows_its_stages_and_uploads() -> None:
+    """A stage that has not sealed is counted by its pendingsets; nobody knows yet whether it counts."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_task(job, FILES)
+    details = _details(lake)
+    stage = details.stages[0]
+    assert (stage.stage, stage.attempt, stage.sealed, stage.counts, stage.tasks) == (
+        "spark",
+        "1",
+        False,
+        None,
+        1,
+    )
+    assert stage.output is None
+    assert details.uploads is not None
+    assert (details.uploads.pending, details.uploads.bytes) == (2, 10)
+    assert (details.preview, details.lock, details.problems) == (None, None, [])
+
+
+def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
+    """Of two attempts of a stage the one in the seal counts, and the other's uploads are told apart."""
+    lake = Lake()
+    lake.put({"dt=1/old.parquet": b"old"})
+    job = lake.set_up()
+    lake.run_stage(job, FILES)
+    lake.run_stage(job, FILES, stage_attempt="2")
+    job.seal([("spark", "2")])
+    details = _details(lake)
+    assert [(stage.attempt, stage.counts, stage.tasks) for stage in details.stages] == [
+        ("1", False, 1),
+        ("2", True, 1),
+    ]
+    assert details.stages[1].output is not None
+    assert details.stages[1].output.bytes == 10
+    assert details.uploads is not None
+    assert (details.uploads.pending, details.uploads.unrecorded) == (2, 2)
+    assert details.preview is not None
+    assert (details.preview.replaced, details.preview.replaced_bytes) == (1, 3)
+
+
+def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
+    """Half of it complete, the lock held and not renewed since it died."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    lake.store_clock.advance(500)
+    details = _details(lake)
+    assert details.summary.state == "committing"
+    assert details.uploads is not None
+    assert (details.uploads.pending, details.uploads.completed) == (1, 1)
+    assert details.lock == 500.0
+
+
+def test_a_committed_job_is_known_by_its_manifest() -> None:
+    """Cleaned up, only the manifest is left, and it says enough."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    details = _details(lake)
+    assert (details.summary.state, details.summary.staging) == ("committed", None)
+    assert (details.summary.output.files, details.summary.output.rows) == (2, 10)
+    assert details.stages == []
+    assert details.to_dict()["uploads"] is None
+
+
+def test_a_damaged_record_is_a_problem_and_no_error() -> None:
+    """What can be read is shown all the same."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.tamper(lake.context().layout.seal, cut=20)
+    details = _details(lake)
+    assert details.summary.state == "sealed"
+    assert details.problems
+    assert "sealed.json" in details.problems[0]
+
+
+def test_a_damaged_pendingset_is_found() -> None:
+    """A seal that is whole does not hide a pendingset that is not."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.tamper(lake.pendingset_key(), cut=20)
+    details = _details(lake)
+    assert details.uploads is not None
+    assert not details.uploads.sound
+
+
+def test_a_job_that_is_not_there_is_refused() -> None:
+    """Not known, and nothing of it left: the error says so."""
+    lake = Lake()
+    lake.set_up(THEIRS)
+    with pytest.raises(NoSuchJob, match=OURS):
+        describe_job(lake.store, FLIGHTS, OURS)

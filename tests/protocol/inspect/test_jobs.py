@@ -1,0 +1,338 @@
+"""What lies at a destination: jobs, pending uploads, and the jobs that ended last."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.protocol.inspect.jobs import (
+    JobSummary,
+    UploadSummary,
+    latest_endings,
+    list_jobs,
+    pending_uploads,
+)
+from airflow_s3commit.protocol.inspect.timeline import commit_progress, timeline
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+
+FLIGHTS = Destination(BUCKET, ROOT)
+
+
+FILES = {"dt=1/part-0.parquet": b"one", "dt=2/part-0.parquet": b"seven!!"}
+
+
+def _jobs(lake: Lake, *, committed: bool = False) -> dict[str, JobSummary]:
+    return {job.job_id: job for job in list_jobs(lake.store, FLIGHTS, committed=committed)}
+
+
+def _totals(summary: JobSummary) -> tuple[int, int, int | None]:
+    return summary.output.files, summary.output.bytes, summary.output.rows
+
+
+def _uploads(lake: Lake, destination: Destination = FLIGHTS, **asked: bool) -> dict[str, UploadSummary]:
+    found = pending_uploads(lake.store, destination, threads=0, **asked)
+    return {upload.key: upload for upload in found}
+
+
+def test_an_open_job_shows_what_its_pendingsets_name() -> None:
+    """A job that writes is listed with its options, its context, its age and what is pending so far."""
+    lake = Lake()
+    job = lake.set_up(said={"dag": "nightly"})
+    lake.store_clock.advance(100)
+    lake.run_task(job, FILES)
+    lake.store_clock.advance(20)
+    summary = _jobs(lake)[OURS]
+    assert (summary.state, summary.destination) == ("open", FLIGHTS.uri)
+    assert summary.staging == f"{FLIGHTS.uri}__magic_job-{OURS}/"
+    assert summary.owner is not None
+    assert summary.since is not None
+    assert summary.options == job.record().options
+    assert summary.context == {"dag": "nightly"}
+    assert (summary.age, summary.silent) == (120.0, 20.0)
+    assert _totals(summary) == (2, 10, 10)
+
+
+def test_a_sealed_job_shows_what_its_seal_counts() -> None:
+    """Output of an attempt that does not count is not shown once the job is sealed."""
+    lake = Lake()
+    job = lake.set_up()
+    counted = lake.run_task(job, FILES)
+    lake.run_task(job, FILES, attempt="2")
+    assert _jobs(lake)[OURS].output.files == 4
+    job.seal_stage("spark", "1", [counted])
+    job.seal()
+    assert _totals(_jobs(lake)[OURS]) == (2, 10, 10)
+    assert _jobs(lake)[OURS].state == "sealed"
+
+
+def test_jobs_of_other_destinations_are_not_listed() -> None:
+    """Neither a destination whose name goes on, nor one below, nor one whose staging is here, is mixed in."""
+    lake = Lake()
+    lake.set_up()
+    for uri in ("s3://lake/flights10/", "s3://lake/flights/dt=1/"):
+        Job.setup(lake.store, uri, job_id=THEIRS)
+    Job.setup(lake.store, "s3://lake/trains/", job_id=an_id("guest"), options=JobOptions(staging=FLIGHTS.uri))
+    assert list(_jobs(lake)) == [OURS]
+
+
+def test_jobs_with_their_staging_elsewhere_are_listed() -> None:
+    """Under a staging root that many destinations share, this destination's jobs are found."""
+    lake = Lake()
+    options = JobOptions(staging="s3://other/staging/")
+    Job.setup(lake.store, FLIGHTS.uri, job_id=OURS, options=options)
+    Job.setup(lake.store, "s3://lake/trains/", job_id=THEIRS, options=options)
+    found = list(list_jobs(lake.store, FLIGHTS, Destination("other", "staging/")))
+    assert [(job.job_id, job.staging) for job in found] == [(OURS, f"s3://other/staging/__magic_job-{OURS}/")]
+
+
+def test_committed_jobs_are_listed_when_asked_for() -> None:
+    """A job that is committed and cleaned up is listed from its manifest, with what it committed."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    lake.store_clock.advance(60)
+    assert _jobs(lake) == {}
+    summary = _jobs(lake, committed=True)[OURS]
+    assert (summary.state, summary.staging, summary.age) == ("committed", None, 60.0)
+    assert summary.manifest == lake.job().manifest()
+    assert summary.output.files == 2
+    assert summary.to_dict()["manifest"]["files"] == 2
+
+
+def test_a_committed_job_that_is_not_cleaned_up_is_listed_once() -> None:
+    """A job that has both a staging and a manifest is one job."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.after = once("put", f"{OURS}.json", Crash())
+    try:
+        job.commit()
+    except Crash:
+        lake.store.rest()
+    jobs = list(list_jobs(lake.store, FLIGHTS, committed=True))
+    assert [(job.job_id, job.state, job.manifest) for job in jobs] == [(OURS, "committed", None)]
+
+
+def test_damaged_records_are_a_problem_of_their_job_alone() -> None:
+    """A job whose state, record or pendingset cannot be read is listed with the reason, beside the others."""
+    lake = Lake()
+    lake.set_up()
+    for job_id, name in ((an_id("bad-job"), "job.json"), (an_id("bad-state"), "state.json")):
+        lake.set_up(job_id)
+        lake.tamper(f"{ROOT}__magic_job-{job_id}/{name}", cut=5)
+    lake.run_task(lake.set_up(an_id("bad-set")), FILES)
+    lake.tamper(lake.pendingset_key(job_id=an_id("bad-set")), cut=5)
+    jobs = _jobs(lake)
+    assert jobs[OURS].problem is None
+    for name, record in (("bad-job", "job.json"), ("bad-state", "state.json"), ("bad-set", ".pendingset")):
+        assert record in (jobs[an_id(name)].problem or "")
+
+
+def test_staging_without_records_is_listed() -> None:
+    """Remains that belong to no job that is known are listed, with their age and without a state."""
+    lake = Lake()
+    lake.put({"__magic_job-remains/stages/x": b"", "__magic_job-no slash": b"", "__magic_job-/x": b""})
+    lake.set_up()
+    lake.store_clock.advance(9)
+    jobs = _jobs(lake)
+    assert sorted(jobs) == [OURS, "remains"]
+    assert (jobs["remains"].state, jobs["remains"].destination, jobs["remains"].silent) == (None, None, 9.0)
+
+
+def test_uploads_are_listed_with_their_size_age_and_job() -> None:
+    """Every pending upload tells its parts and bytes if asked, how old it is, and whose it is."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), FILES)
+    stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/stray", metadata={}, content_type="x")
+    for number, body in ((1, b"1234"), (2, b"56")):
+        lake.store.upload_part(BUCKET, f"{ROOT}dt=1/stray", stray, number, body)
+    lake.store_clock.advance(30)
+    found = _uploads(lake, measure=True)
+    assert found[f"{ROOT}dt=1/stray"] == UploadSummary(
+        key=f"{ROOT}dt=1/stray", upload_id=stray, initiated=lake.store_clock.time() - 30, age=30.0, parts=2,
+        bytes=6,
+    )  # fmt: skip
+    ours = found[ROOT + named("dt=2/part-0.parquet")]
+    assert (ours.job_id, ours.bytes) == (OURS, 7)
+    assert {upload.bytes for upload in _uploads(lake).values()} == {None}
+
+
+def test_uploads_under_fixed_names_belong_to_whoever_intends_or_records_them() -> None:
+    """Without an id in the key an upload's job is told by its intent, or by a .pending file of Hadoop's."""
+    lake = Lake()
+    job = lake.set_up(unique_filenames=False)
+    with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
+        attempt.open("dt=1/part-0.parquet")
+        hadoops = f"{ROOT}dt=2/part-0.parquet"
+        upload_id = lake.store.create_upload(BUCKET, hadoops, metadata={}, content_type="x")
+        lake.put({
+            "__magic_job-hadoop/job-1/task-1/part-0.parquet.pending": (
+                b'{"version":2,"uri":"s3a://lake/x","uploadId":"%s","bucket":"lake","destinationKey":"%s",'
+                b'"etags":["e"],"length":3}' % (upload_id.encode(), hadoops.encode())
+            ),
+        })  # fmt: skip
+        owners = {key: upload.job_id for key, upload in _uploads(lake).items()}
+    assert owners == {f"{ROOT}dt=1/part-0.parquet": OURS, hadoops: "hadoop"}
+
+
+def test_uploads_of_jobs_above_and_below_are_told() -> None:
+    """An upload below the destination can be of a job on a directory above it or on a partition."""
+    lake = Lake(prefix="")
+    above = lake.set_up()
+    inside = Job.setup(
+        lake.store, f"{FLIGHTS.uri}dt=2/", job_id=THEIRS, options=JobOptions(committer="magic")
+    )
+    with (
+        above.task_attempt("spark", "1", "0", "1", threads=0) as one,
+        inside.task_attempt("spark", "1", "0", "1", threads=0) as two,
+    ):
+        one.open("flights/dt=1/a.parquet")
+        two.open("b.parquet")
+        owners = sorted(str(upload.job_id) for upload in _uploads(lake).values())
+    assert owners == [OURS, THEIRS]
+
+
+def test_looking_changes_nothing() -> None:
+    """Neither listing makes any call that could change anything."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.store.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
+    lake.store.calls.clear()
+    _jobs(lake, committed=True)
+    _uploads(lake, measure=True)
+    assert {verb for verb, _ in lake.store.calls} <= {"get", "head", "list_objects", "list_uploads"}
+
+
+def test_without_any_record_an_upload_has_no_age() -> None:
+    """Where nothing tells the store's time, the age is not made up from this machine's clock."""
+    lake = Lake()
+    lake.store.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
+    assert [upload.age for upload in _uploads(lake).values()] == [None]
+
+
+LAKE = Destination("lake", "flights/")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty lake."""
+    return MemoryStore(buckets=("lake",))
+
+
+def _written(store: MemoryStore, *, files: int = 2, unique: bool = True) -> Job:
+    job = Job.setup(
+        store,
+        LAKE.uri,
+        options=JobOptions(conflict_mode="append", unique_filenames=unique),
+        context={"dag_id": "nightly"},
+    )
+    with job.task_attempt("a", "1", "0", "0") as task:
+        for number in range(files):
+            output = task.open(f"dt=1/{number}-{job.reference.job_id[:4]}.parquet")
+            output.write(b"row")
+            output.close(rows=1)
+        job.seal_stage("a", "1", [task.commit()])
+    job.seal()
+    return job
+
+
+def _summary(store: MemoryStore, job: Job) -> JobSummary:
+    return next(s for s in list_jobs(store, LAKE) if s.job_id == job.reference.job_id)
+
+
+def _half_committed(store: MemoryStore, *, unique: bool = True) -> Job:
+    job = _written(store, files=4, unique=unique)
+    job.begin(1)
+    uploads = list(store.list_uploads("lake", "flights/dt=1/"))
+    for upload in uploads[:3]:
+        etags = [part.etag for part in store.list_parts("lake", upload.key, upload.upload_id)]
+        store.complete_upload("lake", upload.key, upload.upload_id, etags)
+    return job
+
+
+def test_the_last_endings_come_first_and_no_more_are_read_than_asked(store: MemoryStore) -> None:
+    """Committed and aborted jobs alike, by the store's time of their ending."""
+    jobs = [_written(store) for _ in range(4)]
+    for number, job in enumerate(jobs):
+        job.abort(reason="why not") if number == 2 else job.commit()
+    found = latest_endings(store, LAKE, 3)
+    assert [job.job_id for job in found.jobs] == [job.reference.job_id for job in reversed(jobs[1:])]
+    assert [job.state for job in found.jobs] == ["committed", "aborted", "committed"]
+    assert found.jobs[0].context == {"dag_id": "nightly"}
+    assert found.jobs[0].output.files == 2
+    assert found.jobs[1].reason == "why not"
+    assert found.jobs[1].context == {"dag_id": "nightly"}
+    assert found.complete
+
+
+def test_a_damaged_ending_is_told_of(store: MemoryStore) -> None:
+    """It does not hide the others."""
+    good = _written(store)
+    good.commit()
+    store.put("lake", "flights/_s3commit/manifests/bad.json", b"{")
+    store.put("lake", "flights/_s3commit/aborted/worse.json", b"{")
+    found = {job.job_id: job for job in latest_endings(store, LAKE, 10).jobs}
+    assert found[good.reference.job_id].problem is None
+    assert found["bad"].problem is not None
+    assert (found["worse"].state, found["worse"].problem is None) == ("aborted", False)
+
+
+def test_an_empty_destination_has_no_endings(store: MemoryStore) -> None:
+    """And that is no error."""
+    assert latest_endings(store, LAKE, 10).jobs == []
+
+
+def test_a_store_that_cannot_be_asked_is_an_error(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is missing is not taken for an ending that is not there."""
+    _written(store).commit()
+    monkeypatch.setattr(
+        store, "perform", lambda calls: ((tag, Unavailable("busy")) for tag, _ in calls), raising=True
+    )
+    with pytest.raises(Unavailable):
+        latest_endings(store, LAKE, 10)
+
+
+def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
+    """Earliest first, and of a cleaned-up job only what its manifest says."""
+    job = _written(store)
+    job.plan()
+    context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
+    names = [event.name for event in timeline(context, _summary(store, job))]
+    assert names == ["open", "stage sealed", "sealed", "planned"]
+    times = [event.at for event in timeline(context, _summary(store, job))]
+    assert times == sorted(times)
+    job.begin(1)
+    assert timeline(context, _summary(store, job))[-1].name == "committing"
+    job.commit()
+    ended = latest_endings(store, LAKE, 1).jobs[0]
+    assert [(event.name, event.estimated) for event in timeline(context, ended)] == [
+        ("committing", True),
+        ("committed", True),
+    ]
+
+
+def test_a_running_commit_is_as_far_as_its_uploads_are_gone(store: MemoryStore) -> None:
+    """Each completion was one request, and the rate is that since it began."""
+    job = _half_committed(store)
+    _written(store)
+    summary = _summary(store, job)
+    progress = commit_progress(store, LAKE, list_jobs(store, LAKE))
+    assert set(progress) == {job.reference.job_id}
+    found = progress[job.reference.job_id]
+    assert (found.completed, found.files, found.share) == (3, 4, 0.75)
+    assert summary.age is not None
+    assert found.rate is not None
+    assert found.left is not None
+    assert found.left == pytest.approx(1 / found.rate)
+
+
+def test_progress_is_not_guessed_where_keys_do_not_tell(store: MemoryStore) -> None:
+    """With file names as they are, a listing does not show whose uploads are whose."""
+    _half_committed(store, unique=False)
+    assert commit_progress(store, LAKE, list_jobs(store, LAKE)) == {}

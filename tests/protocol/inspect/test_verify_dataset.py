@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob
+from airflow_s3commit.protocol.inspect import verify_dataset
+from airflow_s3commit.protocol.inspect.verify_dataset import verify_manifest
+from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.store.base import ObjectInfo
+from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+
+FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
+
+
+def _committed(lake: Lake, files: Mapping[str, bytes] = FILES, **options: object) -> ManifestRecord:
+    return lake.sealed(files, **options).commit()
+
+
+def _report(lake: Lake, manifest: ManifestRecord) -> verify_dataset.VerifyReport:
+    return verify_manifest(lake.store, manifest, threads=0)
+
+
+def test_a_dataset_as_it_was_committed_is_complete() -> None:
+    """Every file is found intact by listings alone, one for each partition."""
+    lake = Lake()
+    lake.put({"dt=9/old.parquet": b"beside", "dt=1/_hidden": b"", "dt=1/deeper/x.parquet": b"below"})
+    manifest = _committed(lake)
+    lake.store.calls.clear()
+    report = _report(lake, manifest)
+    assert (report.files, report.intact) == (3, 3)
+    assert report.complete
+    assert report.exclusive
+    assert not report.superseded
+    assert [verb for verb, _ in lake.store.calls].count("list_objects") == 2
+    # The list of files is looked at once, for its size; no file is.
+    assert [key.rpartition("/")[2] for verb, key in lake.store.calls if verb == "head"] == [
+        f"{manifest.job_id}.jsonl"
+    ]
+
+
+def test_missing_changed_and_unlisted_objects_are_named() -> None:
+    """A deleted, an overwritten and a foreign object are each found, also one of the same size."""
+    lake = Lake()
+    manifest = _committed(lake)
+    gone, other, longer = (ROOT + named(path) for path in FILES)
+    lake.store.delete(BUCKET, gone)
+    lake.store.put(BUCKET, other, b"TWO")
+    lake.store.put(BUCKET, longer, b"eight!!!")
+    lake.put({"dt=2/foreign.parquet": b"x"})
+    report = _report(lake, manifest)
+    assert (report.intact, report.missing, report.unlisted) == (0, [gone], [f"{ROOT}dt=2/foreign.parquet"])
+    assert [
+        (changed.key, changed.expected_size, changed.size) for changed in sorted(report.changed, key=str)
+    ] == [
+        (other, 3, 3),
+        (longer, 7, 8),
+    ]
+    assert not report.complete
+    assert not report.exclusive
+    assert report.to_dict()["missing_count"] == 1
+
+
+def test_what_an_append_found_is_not_foreign() -> None:
+    """Data that stood in a partition before an append is counted, and held against nobody."""
+    lake = Lake()
+    lake.put({"dt=1/old.parquet": b"old"})
+    report = _report(lake, _committed(lake, conflict_mode="append"))
+    assert report.unlisted_count == 1
+    assert report.exclusive
+
+
+def test_a_later_job_is_told_of() -> None:
+    """After another job replaced the partitions, the old manifest's report says that it is superseded."""
+    lake = Lake()
+    manifest = _committed(lake)
+    lake.sealed(FILES, job_id=THEIRS).commit()
+    report = _report(lake, manifest)
+    assert report.missing_count == 3
+    assert report.superseded
+    assert report.latest_job == THEIRS
+    lake.store.delete(BUCKET, f"{lake.prefix}_SUCCESS")
+    assert _report(lake, manifest).superseded, "also while the next commit is under way"
+
+
+class _Encrypting(MemoryStore):
+    """Lists every object with an ETag that has nothing to do with its content, as under SSE-KMS."""
+
+    opaque = False
+
+    def list_objects(self, *args: object, **arguments: object):  # type: ignore[no-untyped-def,override]
+        for info in super().list_objects(*args, **arguments):  # type: ignore[arg-type]
+            yield ObjectInfo(info.key, info.size, "0" * 32 + "-1", info.modified) if self.opaque else info
+
+
+def test_an_opaque_etag_is_settled_by_the_uploads_id() -> None:
+    """Where ETags are no MD5 sums, the id that the object carries tells committed from foreign ones."""
+    lake = Lake()
+    store = _Encrypting((BUCKET,), min_part_bytes=1)
+    lake.store = store  # type: ignore[assignment]
+    manifest = _committed(lake)
+    store.opaque = True
+    assert _report(lake, manifest).intact == 3
+    store.put(BUCKET, ROOT + named("dt=1/part-1.parquet"), b"TWO")
+    report = _report(lake, manifest)
+    assert (report.intact, report.changed_count) == (2, 1)
+
+
+def test_a_changed_list_of_files_is_refused() -> None:
+    """A list that is not the one the manifest names, or a manifest that counts otherwise, is no measure."""
+    lake = Lake()
+    manifest = _committed(lake)
+    counts = msgspec.structs.replace(manifest.counts, files=4)
+    with pytest.raises(InvalidRecord, match="counts 4"):
+        _report(lake, msgspec.structs.replace(manifest, counts=counts))
+    lake.tamper(f"{ROOT}_s3commit/manifests/{OURS}.jsonl", cut=1)
+    with pytest.raises(InvalidRecord):
+        _report(lake, manifest)
+
+
+def test_large_manifests_are_compared_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one file at a time, every partition is still compared, once."""
+    monkeypatch.setattr(verify_dataset, "_FILES_AT_ONCE", 1)
+    monkeypatch.setattr(verify_dataset, "MAX_NAMED", 1)
+    lake = Lake()
+    manifest = _committed(lake)
+    assert _report(lake, manifest).intact == 3
+    for path in FILES:
+        lake.store.delete(BUCKET, ROOT + named(path))
+    report = _report(lake, manifest)
+    assert (report.missing_count, len(report.missing)) == (3, 1)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_job_with_all_its_uploads_is_sound(*, deep: bool, sealed: bool) -> None:
+    """An open or sealed job whose uploads are all pending and whole can be committed."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_stage(job, FILES)
+    if sealed:
+        job.seal()
+    before = lake.everything()
+    report = verify_pending(lake.context(), deep=deep)
+    assert report.sound
+    assert (report.files, report.bytes, report.pending, report.completed) == (3, 13, 3, 0)
+    assert lake.everything() == before
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_upload_that_was_aborted_is_missing(*, deep: bool) -> None:
+    """An upload that a lifecycle rule removed is named before a commit fails on it."""
+    lake = Lake()
+    lake.sealed(FILES)
+    gone = ROOT + named("dt=1/part-1.parquet")
+    lake.store.abort_upload(BUCKET, gone, _upload_of(lake, gone))
+    report = verify_pending(lake.context(), deep=deep)
+    assert not report.sound
+    assert [(finding.key, finding.problem) for finding in report.missing] == [
+        (gone, "the upload is gone, and no object is")
+    ]
+    lake.store.put(BUCKET, gone, b"two")
+    assert "someone else" in verify_pending(lake.context(), deep=deep).missing[0].problem
+
+
+def test_uploads_that_are_complete_already_are_told() -> None:
+    """Of a half-committed job some uploads are complete, by their id, and the others pending."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.after = once("complete_upload", ".parquet", Crash(), nth=2)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    report = verify_pending(lake.context())
+    assert (report.state, report.completed, report.pending, report.sound) == ("committing", 2, 1, True)
+
+
+def test_parts_that_differ_are_found_when_looked_for() -> None:
+    """Another part, another ETag and one part too many are found deep, and not without."""
+    lake = Lake()
+    lake.sealed(FILES)
+    changed, longer, _ = (ROOT + named(path) for path in FILES)
+    lake.store.upload_part(BUCKET, changed, _upload_of(lake, changed), 1, b"ONE")
+    lake.store.upload_part(BUCKET, longer, _upload_of(lake, longer), _parts_of(lake, longer) + 1, b"more")
+    assert verify_pending(lake.context()).sound
+    report = verify_pending(lake.context(), deep=True)
+    assert report.mismatched_count == 2
+    problems = {finding.key: finding.problem for finding in report.mismatched}
+    assert "part 1 has ETag" in problems[changed]
+    assert "it has parts" in problems[longer]
+    assert report.pending == 3
+
+
+def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
+    """A pendingset that was changed after it was sealed is told of, and the rest is compared all the same."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"a"}, {"dt=1/b.parquet": b"b"}, {"dt=1/c.parquet": b"c"})
+    lake.tamper(lake.pendingset_key("00001"), old=b'"length":1', new=b'"length":2')
+    report = verify_pending(lake.context())
+    assert (report.files, report.pending, report.sound) == (2, 2, False)
+    assert len(report.damaged) == 1
+    assert "was changed" in report.damaged[0]
+    assert report.unrecorded == 1
+
+
+def test_a_damaged_seal_is_told_of() -> None:
+    """Where the seal itself was changed nothing can be compared, and the report says so."""
+    lake = Lake()
+    lake.sealed(FILES)
+    lake.tamper(f"{ROOT}__magic_job-{OURS}/sealed.json", cut=1)
+    assert len(verify_pending(lake.context()).damaged) == 1
+
+
+def test_uploads_of_attempts_that_do_not_count_are_counted_apart() -> None:
+    """A twin's uploads and those of a task at work are unrecorded; another job's are nobody's business."""
+    lake = Lake()
+    job = lake.set_up()
+    counted = lake.run_task(job, FILES)
+    lake.run_task(job, FILES, attempt="2")
+    other = f"{ROOT}{named('dt=1/x.parquet', THEIRS)}"
+    lake.store.create_upload(BUCKET, other, metadata={}, content_type="x")
+    with job.task_attempt("spark", "1", "00007", "1", threads=0) as attempt:
+        attempt.open("dt=1/z.parquet")
+        assert verify_pending(lake.context()).unrecorded == 1
+    job.seal_stage("spark", "1", [counted])
+    job.seal()
+    report = verify_pending(lake.context())
+    assert (report.files, report.unrecorded, report.sound) == (3, 3, True)
+
+
+class _ByExactKey(MemoryStore):
+    """Lists uploads by their exact key only, as MinIO does."""
+
+    def list_uploads(self, bucket: str, prefix: str):  # type: ignore[no-untyped-def]
+        return (upload for upload in super().list_uploads(bucket, prefix) if upload.key == prefix)
+
+
+def test_a_listing_that_shows_nothing_proves_nothing() -> None:
+    """On a store that lists by exact key, uploads are asked for one by one and found."""
+    lake = Lake()
+    lake.store = _ByExactKey((BUCKET,), min_part_bytes=1)  # type: ignore[assignment]
+    lake.sealed(FILES)
+    assert verify_pending(lake.context()).pending == 3
+
+
+def test_an_ended_job_has_nothing_pending_to_verify() -> None:
+    """A committed, an aborting and an unknown job are each refused with their own error."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    with pytest.raises(AlreadyCommitted):
+        verify_pending(lake.context())
+    with pytest.raises(NoSuchJob):
+        verify_pending(lake.context("never-was"))
+    lake.sealed(FILES, job_id=THEIRS)
+    lake.store.after = once("put", "state.json", Crash())
+    with pytest.raises(Crash):
+        lake.job(THEIRS).abort()
+    lake.store.rest()
+    with pytest.raises(JobClosed):
+        verify_pending(lake.context(THEIRS))
+
+
+def _upload_of(lake: Lake, key: str) -> str:
+    return next(upload.upload_id for upload in lake.store.list_uploads(BUCKET, key))
+
+
+def _parts_of(lake: Lake, key: str) -> int:
+    return len(list(lake.store.list_parts(BUCKET, key, _upload_of(lake, key))))

@@ -1,0 +1,351 @@
+"""An aborted job's output never appears, nothing of it stays pending, and nobody else's is touched."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    JobClosed,
+    NoSuchJob,
+    NotReversible,
+    OutcomeUnknown,
+    S3CommitError,
+    Unavailable,
+)
+from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.job import AbortedRecord, AbortReport
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+
+OLD = {"dt=1/old": b"old", "dt=2/old": b"old 2"}
+NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=1/c": b"333"}
+SUCCESS = f"{ROOT}_SUCCESS"
+SAID = {"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"}
+
+
+def lake_at(state: str, **options: Any) -> Lake:
+    """Return a lake with old data, another job's pending output, and a job in a state."""
+    lake = Lake()
+    lake.put({**OLD, "_SUCCESS": b"marker"})
+    lake.run_task(lake.set_up(THEIRS), {"dt=1/a": b"theirs"})
+    job = lake.set_up(**options)
+    if state != "empty":
+        lake.run_stage(job, {"dt=1/a": b"1"}, {"dt=1/b": b"22", "dt=1/c": b"333"})
+        lake.run_task(job, {"dt=1/twin": b"t"}, attempt="2")
+    if state in ("sealed", "committing"):
+        job.seal()
+    if state == "committing":
+        lake.store.die("complete_upload", "c" if options.get("unique_filenames") is False else named("c"))
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+    return lake
+
+
+def check_untouched(lake: Lake) -> None:
+    """Check that it is as if the job had never been, and that the other job is unharmed."""
+    assert lake.data() == OLD
+    assert lake.get(SUCCESS) == b"marker"
+    assert [key for key in lake.pending() if THEIRS not in key] == []
+    assert lake.pending() == [ROOT + named("dt=1/a", THEIRS)]
+    assert lake.staging() == []
+    assert len(lake.staging(THEIRS)) == 3
+    assert f"{HOME}lock.json" not in lake.keys("")
+    assert f"{HOME}manifests/{OURS}.json" not in lake.keys("")
+
+
+STATES = ["empty", "open", "sealed", "committing"]
+
+
+@each("committer", ["magic", "partitioned", "directory"])
+@each("unique", [True, False])
+@each("state", STATES)
+def test_an_abort_leaves_no_trace(state: str, unique: bool, committer: str) -> None:
+    """In whatever state a job is aborted, the destination is as it was and nothing of it is pending."""
+    lake = lake_at(state, unique_filenames=unique, committer=committer)
+    report = lake.job().abort()
+    assert report.state == "aborted"
+    assert report.objects == (2 if state == "committing" else 0)
+    check_untouched(lake)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_abort_again_finds_nothing(state: str) -> None:
+    """Aborting again, by another process, is no error and changes nothing."""
+    lake = lake_at(state)
+    lake.job().abort()
+    for _ in range(2):
+        report = lake.job(owner="another").abort()
+        assert (report.uploads, report.objects) == (0, 0)
+        check_untouched(lake)
+
+
+def test_an_abort_of_an_unknown_job_is_no_error() -> None:
+    """A job that never was, or whose setup died, is aborted without an error."""
+    lake = Lake()
+    report = lake.job().abort()
+    assert report == AbortReport(uploads=0, objects=0, state=report.state)
+    lake.store.die("put", "state.json")
+    with pytest.raises(Crash):
+        lake.set_up(THEIRS)
+    lake.store.rest()
+    assert lake.staging(THEIRS) != []
+    lake.job(THEIRS).abort()
+    assert lake.staging(THEIRS) == []
+
+
+def aborted_record(lake: Lake) -> AbortedRecord:
+    """Return what is left of an aborted job."""
+    return decode(AbortedRecord, lake.get(f"{HOME}aborted/{OURS}.json"), "the record of the abort")
+
+
+def test_it_is_remembered_whose_job_it_was() -> None:
+    """What the orchestrator said of a job outlives its abort, and is kept by a second one."""
+    lake = lake_at("sealed", said=SAID)
+    lake.job(OURS).abort(reason="first")
+    assert (aborted_record(lake).context, aborted_record(lake).reason) == (SAID, "first")
+    lake.job(OURS).abort(reason="second")
+    assert aborted_record(lake).context == SAID
+
+
+def test_whose_job_it_was_is_known_without_a_state() -> None:
+    """A job whose setup died before it had a state is aborted under its DAG's name."""
+    lake = lake_at("empty", said=SAID)
+    lake.store.delete(BUCKET, f"{ROOT}__magic_job-{OURS}/state.json")
+    assert lake.job(OURS).abort().state == "absent"
+    assert aborted_record(lake).context == SAID
+
+
+@pytest.mark.parametrize("body", [None, b"{"], ids=["gone", "damaged"])
+def test_whose_job_it_was_may_be_unknown(body: bytes | None) -> None:
+    """A job whose record cannot be read is aborted all the same; what is left of it names nobody."""
+    lake = lake_at("open", said=SAID)
+    key = f"{ROOT}__magic_job-{OURS}/job.json"
+    lake.store.delete(BUCKET, key) if body is None else lake.store.put(BUCKET, key, body)
+    abort_job(lake.context())
+    assert aborted_record(lake).context == {}
+    check_untouched(lake)
+
+
+def test_an_aborted_job_is_over() -> None:
+    """After an abort the job takes no task, no seal and no commit, and its id cannot be used again."""
+    lake = lake_at("open")
+    lake.job().abort()
+    before = lake.visible()
+    for step in (
+        lambda: lake.run_task(lake.job(), NEW, attempt="3"),
+        lambda: lake.job().seal(),
+        lambda: lake.job().plan(),
+        lambda: lake.job().commit(),
+        lake.set_up,
+    ):
+        with pytest.raises((NoSuchJob, JobClosed)):
+            step()
+    assert lake.visible() == before
+    check_untouched(lake)
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_a_committed_job_is_not_aborted(cleaned: bool) -> None:
+    """After the point of no return an abort is refused and takes nothing back, cleaned up or not."""
+    lake = lake_at("sealed")
+    if not cleaned:
+        lake.store.die("put", f"{OURS}.json")
+        with pytest.raises(Crash):
+            lake.job().commit()
+        lake.store.rest()
+    else:
+        lake.job().commit()
+    before = lake.everything()
+    for force in (False, True):
+        with pytest.raises(AlreadyCommitted, match=OURS):
+            lake.job().abort(force=force)
+    assert lake.everything() == before
+    lake.job().commit()
+    assert lake.data() == {"dt=2/old": b"old 2", **{named(path): body for path, body in NEW.items()}}
+
+
+def test_what_cannot_be_put_back_needs_force() -> None:
+    """A job that overwrote old data is only aborted by force, which loses that data and says so first."""
+    lake = Lake()
+    lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, unique_filenames=False)
+    lake.store.die("complete_upload", "b")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    before = lake.everything()
+    with pytest.raises(NotReversible, match="--force"):
+        lake.job().abort()
+    assert lake.everything() == before
+    assert lake.job().abort(force=True).objects == 1
+    assert lake.data() == {"dt=2/old": b"old 2"}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("damage", ["cut", "empty", "gone"])
+@each("unique", [True, False])
+@each("state", ["open", "sealed", "committing"])
+def test_an_abort_needs_no_readable_pendingset(state: str, unique: bool, damage: str) -> None:
+    """With pendingsets damaged or gone, uploads and objects of the job are still found and taken back."""
+    lake = lake_at(state, unique_filenames=unique)
+    for task in ("00000", "00001"):
+        key = lake.pendingset_key(task)
+        if damage == "gone":
+            lake.store.delete(BUCKET, key)
+        else:
+            lake.tamper(key, cut=10 if damage == "cut" else 1 << 20)
+    lake.job().abort()
+    check_untouched(lake)
+
+
+@pytest.mark.parametrize(
+    "record", ["sealed.json", "stages/spark-1/sealed.json", "plan/summary.json", "job.json"]
+)
+def test_an_abort_needs_no_other_record(record: str) -> None:
+    """An abort needs the state and what names uploads; any other record may be damaged or gone."""
+    for cut in (10, None):
+        lake = lake_at("committing")
+        key = f"{ROOT}__magic_job-{OURS}/{record}"
+        if cut is None:
+            lake.store.delete(BUCKET, key)
+        elif record != "job.json":
+            lake.tamper(key, cut=cut)
+        lake.job().abort()
+        check_untouched(lake)
+
+
+def test_a_forged_pendingset_reaches_no_other_key() -> None:
+    """A pendingset that names uploads and objects elsewhere leads an abort to none of them."""
+    lake = lake_at("committing")
+    for key in ("flights10/x", f"{ROOT}../x"):
+        lake.store.put(BUCKET, key, b"not ours")
+    elsewhere = lake.store.create_upload(BUCKET, "flights10/y", metadata={}, content_type="x")
+    other = lake.store.create_upload("other", f"{ROOT}z", metadata={}, content_type="x")
+    lake.forge_task({"flights10/x": BUCKET, f"{ROOT}../x": BUCKET, f"{ROOT}z": "other"}, task="forged")
+    lake.job().abort()
+    assert {lake.get("flights10/x"), lake.get(f"{ROOT}../x")} == {b"not ours"}
+    left = {
+        upload.upload_id for bucket in (BUCKET, "other") for upload in lake.store.list_uploads(bucket, "")
+    }
+    assert {elsewhere, other} <= left
+
+
+@each("moment", ["before", "after"])
+@each(
+    ("verb", "ending"),
+    [("put", "state.json"), ("abort_upload", named("c")), ("delete", named("a")), ("put", "_SUCCESS"),
+     ("complete_upload", "_SUCCESS"), ("delete", "lock.json"), ("delete", "job.json"),
+     ("delete", "state.json")],
+)  # fmt: skip
+def test_an_abort_that_stopped_is_taken_up(verb: str, ending: str, moment: str) -> None:
+    """An abort that died, or whose answer was lost, at any of these calls is finished by the next one."""
+    for kind in (Crash, OutcomeUnknown, Unavailable):
+        lake = lake_at("committing")
+        if kind is Crash:
+            lake.store.die(verb, ending, after=moment == "after")
+        else:
+            setattr(lake.store, moment, once(verb, ending, kind("no verdict")))
+        with suppress(Crash, S3CommitError):
+            lake.job().abort()
+        lake.store.rest()
+        lake.job().abort()
+        check_untouched(lake)
+
+
+def test_an_abort_that_cannot_abort_all_uploads_is_not_over() -> None:
+    """If an upload cannot be aborted the job stays aborting, with its records, until it can."""
+    lake = lake_at("open")
+    lake.store.before = once("abort_upload", named("b"), Unavailable("slow"))
+    with pytest.raises(Unavailable):
+        lake.job().abort()
+    standing = lake.job().state()
+    assert standing is not None
+    assert standing.state == "aborting"
+    lake.store.rest()
+    lake.job().abort()
+    check_untouched(lake)
+
+
+def test_the_reason_is_kept_while_it_lasts() -> None:
+    """Why a job is aborted stands in its state."""
+    lake = lake_at("open")
+    lake.store.die("abort_upload")
+    with pytest.raises(Crash):
+        lake.job().abort(reason="checks failed")
+    lake.store.rest()
+    standing = lake.job().state()
+    assert standing is not None
+    assert standing.reason == "checks failed"
+
+
+def test_an_abort_at_the_root_of_a_bucket_spares_others() -> None:
+    """At a bucket's root an abort takes only its own uploads."""
+    lake = Lake(prefix="")
+    lake.run_task(lake.set_up(THEIRS), {"a": b"theirs"})
+    stranger = lake.store.create_upload(BUCKET, "stranger", metadata={}, content_type="x")
+    lake.run_task(lake.set_up(), {"a": b"ours"})
+    lake.job().abort()
+    assert lake.pending() == [named("a", THEIRS), "stranger"]
+    assert stranger in [upload.upload_id for upload in lake.store.list_uploads(BUCKET, "")]
+
+
+def test_a_neighbour_s_uploads_are_spared() -> None:
+    """An abort on ``flights/`` does not reach ``flights10/``, even for the same job id."""
+    lake, neighbour = Lake(), Lake(prefix="flights10/")
+    neighbour.store = lake.store
+    for either in (lake, neighbour):
+        either.run_task(either.set_up(), NEW)
+    lake.job().abort()
+    assert lake.pending() == [f"flights10/{named(path)}" for path in NEW]
+    assert len(neighbour.staging()) == 3
+
+
+def test_one_stage_attempt_can_be_aborted() -> None:
+    """Aborting a stage attempt discards its uploads, and the job goes on with another attempt."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_task(job, {"dt=1/a": b"first", "dt=1/b": b"first"}, stage_attempt="1")
+    assert job.abort_stage("spark", "1") == 2
+    assert job.abort_stage("spark", "7") == 0
+    assert lake.pending() == []
+    lake.run_stage(job, {"dt=1/a": b"second"}, stage_attempt="2")
+    job.seal()
+    job.commit()
+    assert lake.data() == {named("dt=1/a"): b"second"}
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_what_a_late_attempt_uploads_can_be_aborted_after_the_commit(unique: bool) -> None:
+    """After the commit, uploads of a job's attempts that still run go, with their records; its files stay."""
+    lake = lake_at("open", committer="magic", unique_filenames=unique)
+    job = lake.job()
+    late = job.task_attempt("spark", "1", "00009", "9", threads=0)
+    with late.open("dt=1/early") as file:
+        file.write(b"discarded by the commit")
+    job.seal()
+    job.commit()
+    before = lake.data()
+    with late.open("dt=1/late") as file:
+        file.write(b"late")
+    assert len(lake.pending()) == 2
+    job.abort_late()
+    assert [key for key in lake.pending() if THEIRS not in key] == []
+    assert lake.staging() == []
+    assert lake.data() == before
+    assert job.abort_late() == 0
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_of_a_job_that_is_not_committed_is_late(state: str) -> None:
+    """A job under way, whose uploads may count, refuses; nothing is aborted."""
+    lake = lake_at(state)
+    before = lake.pending()
+    with pytest.raises(JobClosed, match="not committed"):
+        lake.job().abort_late()
+    assert lake.pending() == before

@@ -1,0 +1,516 @@
+"""A commit happens whole or not at all, goes on where it was left, and undoes only what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    AlreadyCommitted,
+    DestinationNotEmpty,
+    InvalidRecord,
+    JobClosed,
+    JobFailed,
+    NoSuchJob,
+    NotReversible,
+    OutcomeUnknown,
+    S3CommitError,
+    Unavailable,
+)
+from airflow_s3commit.protocol.model.progress import Progress
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.lifecycle.test_seal import refused
+
+OLD = {"dt=1/old": b"old", "dt=2/old": b"old 2"}
+NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=1/c": b"333"}
+SUCCESS = f"{ROOT}_SUCCESS"
+COMMITTED = {"dt=2/old": b"old 2", **{named(path): body for path, body in NEW.items()}}
+
+
+def sealed_lake(*, marker: bytes | None = b"marker", **options: Any) -> Lake:
+    """Return a lake with old data, a marker, and a sealed job that replaces a partition."""
+    lake = Lake()
+    lake.put(OLD)
+    if marker is not None:
+        lake.store.put(BUCKET, SUCCESS, marker)
+    lake.sealed({"dt=1/a": b"1"}, {"dt=1/b": b"22", "dt=1/c": b"333"}, **options)
+    return lake
+
+
+def state(lake: Lake) -> str | None:
+    """Return the job's state."""
+    standing = lake.job().state()
+    return standing.state if standing is not None else None
+
+
+def lose_upload(lake: Lake, path: str) -> None:
+    """Remove a pending upload, as a lifecycle rule would."""
+    for upload in list(lake.store.list_uploads(BUCKET, ROOT + path)):
+        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+
+
+def stopped(lake: Lake, verb: str, ending: str, **how: Any) -> Lake:
+    """Let the commit die at a call."""
+    lake.store.die(verb, ending, **how)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    return lake
+
+
+def check_as_before(lake: Lake) -> None:
+    """Check that the job left no trace, marker included."""
+    assert lake.data() == OLD
+    assert lake.get(SUCCESS) == b"marker"
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert lake.job().manifest() is None
+    assert f"{HOME}lock.json" not in lake.keys("")
+
+
+def check_committed(lake: Lake) -> None:
+    """Check that exactly the job's output is there."""
+    assert lake.data() == COMMITTED
+    assert OURS.encode() in lake.get(SUCCESS)
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert f"{HOME}lock.json" not in lake.keys("")
+
+
+def test_a_commit_makes_the_output_visible() -> None:
+    """Before the commit only the old data is visible, after it only the new, with marker and manifest."""
+    lake = sealed_lake()
+    assert lake.data() == OLD
+    manifest = lake.job().commit()
+    check_committed(lake)
+    assert lake.job().manifest() == manifest
+
+
+def test_a_commit_again_returns_the_manifest() -> None:
+    """A committed job is committed: again, by whomever, it returns the same manifest and changes nothing."""
+    lake = sealed_lake()
+    manifest = lake.job().commit()
+    before = lake.everything()
+    assert lake.job(owner="another").commit() == manifest
+    assert lake.everything() == before
+
+
+def test_a_later_job_is_not_disturbed_by_an_earlier_one() -> None:
+    """Committing an old job again, after another one, changes nothing of the newer data."""
+    lake = sealed_lake()
+    manifest = lake.job().commit()
+    lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS).commit()
+    before = lake.everything()
+    assert lake.job().commit() == manifest
+    assert lake.everything() == before
+
+
+def test_progress_is_told() -> None:
+    """Whoever watches is told of every completed file, up to all of them."""
+    told: list[Progress] = []
+    sealed_lake().job().commit(progress=told.append)
+    assert [(step.files_done, step.files_total) for step in told] == [(1, 3), (2, 3), (3, 3)]
+    assert told[-1].bytes_done == 6
+
+
+@pytest.mark.parametrize("setup", ["none", "open", "aborted"])
+def test_only_a_sealed_job_is_committed(setup: str) -> None:
+    """A job that is not known, not sealed, or aborted, is refused."""
+    lake = Lake()
+    if setup != "none":
+        lake.set_up()
+    if setup == "aborted":
+        lake.job().abort()
+    refused(lake, JobClosed if setup == "open" else S3CommitError, lake.job().commit)
+    with pytest.raises((JobClosed, NoSuchJob)):
+        lake.job().commit()
+
+
+def test_seal_and_plan_that_were_handed_over_are_required() -> None:
+    """The ETags that the caller was told, quoted or not, must be those of what stands."""
+    lake = sealed_lake()
+    plan = lake.job().plan()
+    seal_etag = lake.store.head(BUCKET, lake.context().layout.seal).etag
+    for etags in ({"seal_etag": "0" * 32}, {"plan_etag": "0" * 32}, {"seal_etag": plan.etag}):
+        refused(lake, InvalidRecord, lambda etags=etags: lake.job().commit(**etags))
+    lake.job().commit(seal_etag=f'"{seal_etag}"', plan_etag=f'"{plan.etag}"')
+    check_committed(lake)
+
+
+def test_a_commit_that_has_begun_keeps_its_plan() -> None:
+    """A second process that was told another plan than the one being committed is refused."""
+    lake = stopped(sealed_lake(), "complete_upload", named("b"))
+    before = lake.visible()
+    with pytest.raises(JobClosed, match="another plan"):
+        lake.job().commit(plan_etag="0" * 32)
+    assert lake.visible() == before
+    lake.job().commit()
+    check_committed(lake)
+
+
+# The marker.
+
+
+def test_a_stale_marker_is_gone_while_the_commit_runs() -> None:
+    """Nobody sees the old marker while new files appear."""
+    lake = sealed_lake()
+    seen: list[bool] = []
+    lake.store.after = lambda verb, _: (
+        seen.append(SUCCESS in lake.visible()) if verb == "complete_upload" else None
+    )
+    lake.job().commit()
+    assert seen == [False, False, False]
+    check_committed(lake)
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2], ids=["put", "one part", "two parts"])
+def test_a_rollback_restores_the_marker_under_another_etag(parts: int) -> None:
+    """The old marker is back byte for byte, and a sleeping delete of the old one does not match it."""
+    lake = sealed_lake(marker=None)
+    if parts:
+        upload = lake.store.create_upload(BUCKET, SUCCESS, metadata={}, content_type="x")
+        bodies = [b"marker"] if parts == 1 else [b"mar", b"ker"]
+        etags = [lake.store.upload_part(BUCKET, SUCCESS, upload, n, body) for n, body in enumerate(bodies, 1)]
+        lake.store.complete_upload(BUCKET, SUCCESS, upload, etags)
+    else:
+        lake.store.put(BUCKET, SUCCESS, b"marker")
+    etag = lake.store.head(BUCKET, SUCCESS).etag
+    lose_upload(lake, named("dt=1/b"))
+    with pytest.raises(JobFailed):
+        lake.job().commit()
+    check_as_before(lake)
+    assert lake.store.head(BUCKET, SUCCESS).etag != etag
+
+
+def test_a_marker_that_another_job_wrote_is_left() -> None:
+    """A rollback does not put the old marker over one that another job wrote meanwhile."""
+    lake = stopped(sealed_lake(), "complete_upload", named("b"))
+    lake.store.put(BUCKET, SUCCESS, b"newer")
+    lake.job().abort()
+    assert lake.get(SUCCESS) == b"newer"
+    assert lake.data() == OLD
+
+
+def test_without_a_marker_none_is_restored() -> None:
+    """If there was no marker before, there is none after a rollback."""
+    lake = stopped(sealed_lake(marker=None), "complete_upload", named("b"))
+    lake.job().abort()
+    assert SUCCESS not in lake.keys("")
+
+
+def test_a_sleeping_delete_of_the_marker_does_no_harm() -> None:
+    """A committer that sleeps before it removes the marker does not remove the one a rollback put back."""
+    lake = sealed_lake()
+
+    def sleep() -> None:
+        lake.store.rest()
+        lake.job(owner="another").abort()
+
+    lake.store.before = once("delete", "_SUCCESS", sleep)
+    with pytest.raises((JobClosed, NoSuchJob)):
+        lake.job().commit()
+    check_as_before(lake)
+
+
+# Failing before the point of no return.
+
+
+@pytest.mark.parametrize("lost", ["a", "b", "c"])
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_lost_upload_rolls_everything_back(lost: str, unique: bool) -> None:
+    """If an upload is gone the job fails, and the destination is as it was."""
+    lake = sealed_lake(unique_filenames=unique)
+    lose_upload(lake, named(f"dt=1/{lost}") if unique else f"dt=1/{lost}")
+    with pytest.raises(JobFailed, match="lifecycle rule"):
+        lake.job().commit()
+    check_as_before(lake)
+    with pytest.raises((JobClosed, NoSuchJob)):
+        lake.job().commit()
+
+
+@pytest.mark.parametrize("change", ["cut", "fewer", "gone"])
+@pytest.mark.parametrize("task", ["00000", "00001"])
+def test_a_pendingset_that_changes_during_the_commit_rolls_everything_back(change: str, task: str) -> None:
+    """What was published from a pendingset that was changed or removed afterwards is taken back too."""
+    lake = stopped(sealed_lake(), "complete_upload", named("c"))
+    key = lake.pendingset_key(task)
+    if change == "gone":
+        lake.store.delete(BUCKET, key)
+    elif change == "cut":
+        lake.tamper(key, cut=10)
+    else:
+        body = lake.get(key)
+        start, end = body.index(b'"commits":[') + 11, body.index(b'],"iostatistics":null,"s3commit":{"stage')
+        lake.store.put(BUCKET, key, body[:start] + body[end:])
+    with pytest.raises(InvalidRecord):
+        lake.job().commit()
+    check_as_before(lake)
+
+
+@pytest.mark.parametrize("what", ["seal", "stage seal"])
+def test_a_record_that_changes_during_the_commit_rolls_everything_back(what: str) -> None:
+    """A commit that finds its seal changed takes back what it published."""
+    lake = stopped(sealed_lake(), "complete_upload", named("c"))
+    layout = lake.context().layout
+    key = {"seal": layout.seal, "stage seal": layout.stage_seal("spark", "1")}[what]
+    lake.tamper(key, old=b'"version":1', new=b'"version": 1')
+    with pytest.raises(InvalidRecord):
+        lake.job().commit()
+    check_as_before(lake)
+
+
+@pytest.mark.parametrize("order", ["publish-then-delete", "delete-then-publish"])
+@pytest.mark.parametrize("unique", [True, False])
+def test_what_cannot_be_put_back_is_not_rolled_back(order: str, unique: bool) -> None:
+    """Where old data was deleted or overwritten, a failed job says so and takes nothing back."""
+    reversible = unique and order == "publish-then-delete"
+    lake = Lake()
+    lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
+    job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"22"}, replace_order=order, unique_filenames=unique)
+    lose_upload(lake, named("dt=1/b") if unique else "dt=1/b")
+    with pytest.raises(JobFailed if reversible else NotReversible):
+        job.commit()
+    if reversible:
+        assert lake.data() == {"dt=1/a": b"old", "dt=2/old": b"old 2"}
+        return
+    published = {named("dt=1/a") if unique else "dt=1/a": b"1", "dt=2/old": b"old 2"}
+    assert lake.data() == published
+    assert state(lake) == "committing"
+    for again in (lake.job().commit, lake.job().abort):
+        with pytest.raises(NotReversible):
+            again()
+        assert lake.data() == published
+    lake.job().abort(force=True)
+    assert lake.data() == {"dt=2/old": b"old 2"}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+# Unknown outcomes.
+
+
+@each("moment", ["before", "after"])
+@each(
+    ("verb", "ending"),
+    [("complete_upload", named("a")), ("complete_upload", named("c")), ("delete", "_SUCCESS"),
+     ("delete", "dt=1/old"), ("put", "_SUCCESS"), ("put", f"{OURS}.jsonl"), ("put", f"{OURS}.json")],
+)  # fmt: skip
+@each("kind", [OutcomeUnknown, Unavailable, AccessDenied])
+def test_an_unknown_outcome_rolls_nothing_back(verb: str, ending: str, moment: str, kind: Any) -> None:
+    """An error that is no verdict on the job takes nothing back; committing again finishes."""
+    lake = sealed_lake()
+    setattr(lake.store, moment, once(verb, ending, kind("no verdict")))
+    lake.store.calls.clear()
+    with suppress(kind):
+        lake.job().commit()
+    assert state(lake) in ("committing", "committed", None)
+    if state(lake) is not None:
+        assert "abort_upload" not in [made for made, _ in lake.store.calls]
+    assert OLD.items() <= lake.data().items() or COMMITTED.items() <= lake.data().items()
+    lake.store.rest()
+    lake.job().commit()
+    check_committed(lake)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_lost_answer_to_a_state_is_found_out(moment: str, nth: int) -> None:
+    """Whether a state was written whose answer was lost is found out, now or when it is run again."""
+    lake = sealed_lake()
+    setattr(lake.store, moment, once("put", "state.json", OutcomeUnknown("lost"), nth=nth))
+    if moment == "before":
+        with pytest.raises(OutcomeUnknown):
+            lake.job().commit()
+    lake.job().commit()
+    check_committed(lake)
+
+
+# Another process at the same time.
+
+
+POINTS = [
+    ("get", "job.json"), ("list_objects", "tasks/"), ("put", "plan/summary.json"), ("put", "state.json"),
+    ("delete", "_SUCCESS"), ("complete_upload", named("a")), ("complete_upload", named("c")),
+    ("put", f"{OURS}.jsonl"), ("put", f"manifests/{OURS}.json"), ("delete", "dt=1/old"), ("put", "_SUCCESS"),
+    ("delete", "lock.json"), ("delete", "job.json"), ("delete", "state.json"),
+]  # fmt: skip
+
+
+def meanwhile(lake: Lake, act: Callable[[], object]) -> Callable[[], None]:
+    """Return what lets another process act once."""
+
+    def run() -> None:
+        lake.store.rest()
+        act()
+
+    return run
+
+
+@each("unique", [True, False])
+@each(("verb", "ending"), POINTS)
+def test_two_processes_that_commit_one_job_agree(verb: str, ending: str, unique: bool) -> None:
+    """Whenever a second process commits the same job, both return the same manifest."""
+    lake = sealed_lake(unique_filenames=unique)
+    manifests: list[Any] = []
+    job = lake.job(owner="first")
+    ending = ending if unique else ending.replace(f"-{OURS}", "")
+    other = meanwhile(lake, lambda: manifests.append(lake.job(owner="second").commit()))
+    lake.store.before = once(verb, ending, other)
+    manifests.append(job.commit())
+    assert len(manifests) == 2
+    assert manifests[0] == manifests[1]
+    expected = (
+        COMMITTED if unique else {path.replace(f"-{OURS}", ""): body for path, body in COMMITTED.items()}
+    )
+    assert lake.data() == expected
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each(("verb", "ending"), POINTS)
+def test_an_abort_during_the_commit_wins_or_is_refused(verb: str, ending: str) -> None:
+    """Whenever another process aborts the job, it is either committed whole or as if it had never been."""
+    lake = sealed_lake()
+    outcome: list[str] = []
+
+    def abort() -> None:
+        try:
+            outcome.append(lake.job(owner="second").abort().state)
+        except AlreadyCommitted:
+            outcome.append("refused")
+
+    job = lake.job(owner="first")
+    lake.store.before = once(verb, ending, meanwhile(lake, abort))
+    try:
+        job.commit()
+    except (JobClosed, NoSuchJob):
+        assert outcome == ["aborted"]
+        check_as_before(lake)
+    else:
+        assert outcome == ["refused"]
+        check_committed(lake)
+
+
+# Shards.
+
+
+def test_shards_together_are_the_job() -> None:
+    """Completed shard by shard, in any order and by any worker, the job is committed as in one piece."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed(*({f"dt=1/{n}": b"x"} for n in range(7)))
+    shards = lake.job(owner="begin").begin(3)
+    assert shards == [0, 1, 2]
+    assert lake.job(owner="begin again").begin(5) == shards
+    for shard in (2, 0, 2, 1):
+        lake.job(owner=f"worker {shard}").complete(shard)
+    manifest = lake.job(owner="finish").finish()
+    assert manifest.counts.files == 7
+    assert lake.data() == {"dt=2/old": b"old 2", **{named(f"dt=1/{n}"): b"x" for n in range(7)}}
+    assert lake.job().finish() == manifest
+    assert lake.job().begin(3) == []
+    lake.job().complete(1)
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_job_is_not_finished_before_its_shards() -> None:
+    """While a shard is missing the job is not finished, and the message names it; a plain commit does all."""
+    lake = sealed_lake()
+    lake.job().begin(2)
+    lake.job().complete(1)
+    with pytest.raises(JobClosed, match=r"shards \[0\] are not complete"):
+        lake.job().finish()
+    assert state(lake) == "committing"
+    lake.job().commit()
+    check_committed(lake)
+
+
+@pytest.mark.parametrize("shard", [-1, 2, 99])
+def test_a_shard_that_is_none_is_refused(shard: int) -> None:
+    """Only the shards that the commit was cut into can be completed."""
+    lake = sealed_lake()
+    lake.job().begin(2)
+    with pytest.raises(JobClosed, match="has no shard"):
+        lake.job().complete(shard)
+
+
+def test_more_shards_than_tasks_are_fine() -> None:
+    """Shards without a task are complete at once."""
+    lake = sealed_lake()
+    for shard in lake.job().begin(10):
+        lake.job().complete(shard)
+    lake.job().finish()
+    check_committed(lake)
+
+
+def test_a_shard_before_the_begin_is_refused() -> None:
+    """A shard of a job whose commit has not begun is refused and publishes nothing."""
+    lake = sealed_lake()
+    refused(lake, JobClosed, lambda: lake.job().complete(0))
+
+
+def test_a_failing_shard_rolls_the_whole_job_back() -> None:
+    """If one shard cannot be completed, the others' files are taken back too."""
+    lake = sealed_lake()
+    lake.job().begin(2)
+    lake.job().complete(1)
+    assert len(lake.data()) == 4
+    lose_upload(lake, named("dt=1/a"))
+    with pytest.raises(JobFailed):
+        lake.job().complete(0)
+    check_as_before(lake)
+    for step in (lambda: lake.job().complete(1), lake.job().finish):
+        with pytest.raises((JobClosed, NoSuchJob)):
+            step()
+
+
+# Where conditions are not honoured.
+
+
+@pytest.mark.parametrize("committer", ["directory", "partitioned", "magic"])
+@pytest.mark.parametrize("mode", ["fail", "append", "replace"])
+def test_best_effort_works_from_end_to_end(committer: str, mode: str) -> None:
+    """On a store without conditional writes a job that asked for best effort does all steps, twice each."""
+    lake = Lake(conditions=False)
+    if mode != "fail":
+        lake.put(OLD)
+    options: dict[str, Any] = {"committer": committer, "conflict_mode": mode, "fencing": "best-effort"}
+    job = lake.set_up(**options)
+    assert lake.set_up(**options).record() == job.record()
+    assert not job.record().conditional_writes
+    tasks = [lake.run_task(job, NEW)]
+    for _ in range(2):
+        lake.job().seal_stage("spark", "1", tasks)
+    for _ in range(2):
+        lake.job().seal()
+    for _ in range(2):
+        lake.job().plan()
+    manifest = lake.job().commit()
+    assert lake.job().commit() == manifest
+    kept = {} if mode == "fail" or (mode, committer) == ("replace", "directory") else dict(OLD)
+    if mode == "replace":
+        kept.pop("dt=1/old", None)
+    assert lake.data() == {**kept, **{named(path): body for path, body in NEW.items()}}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_best_effort_rolls_back_too() -> None:
+    """On such a store a failed job leaves the destination as it was."""
+    lake = Lake(conditions=False)
+    lake.put({**OLD, "_SUCCESS": b"marker"})
+    lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, fencing="best-effort")
+    lose_upload(lake, named("dt=1/b"))
+    with pytest.raises(JobFailed):
+        lake.job().commit()
+    check_as_before(lake)
+
+
+def test_best_effort_still_notices_another_job() -> None:
+    """Even without conditions a job sees the lock of one that came before, and refuses data in mode fail."""
+    lake = Lake(conditions=False)
+    lake.sealed({"a": b"1"}, fencing="best-effort", conflict_mode="fail")
+    lake.put({"b": b"2"})
+    with pytest.raises(DestinationNotEmpty):
+        lake.job().commit()
+    assert lake.data() == {"b": b"2"}

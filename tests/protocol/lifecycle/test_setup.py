@@ -1,0 +1,283 @@
+"""A job begins once: the same id is the same job, and what cannot end well does not begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    DestinationNotEmpty,
+    InvalidDestination,
+    InvalidRecord,
+    JobMismatch,
+    NoSuchBucket,
+    NoSuchJob,
+    OutcomeUnknown,
+    StoreUnsuitable,
+)
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.model.job import JobOptions
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+
+
+def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> None:
+    """Check that setup is refused and leaves nothing of the job."""
+    before = lake.everything()
+    with pytest.raises(error, match=match):
+        lake.set_up(**options)
+    assert lake.everything() == before
+
+
+def test_a_job_is_written_down() -> None:
+    """What a job is, and that it is open, stands on the store; nothing else does."""
+    lake = Lake()
+    job = lake.set_up(said={"dag_id": "nightly"}, committer="directory", conflict_mode="append")
+    record = job.record()
+    assert (record.job_id, record.destination) == (OURS, lake.destination)
+    assert record.staging == f"{lake.destination}__magic_job-{OURS}/"
+    assert record.options == JobOptions(committer="directory", conflict_mode="append")
+    assert record.context == {"dag_id": "nightly"}
+    assert record.conditional_writes
+    assert lake.staging() == ["job.json", "state.json"]
+    assert len(lake.keys("")) == 2
+    assert lake.pending() == []
+
+
+def test_the_same_again_is_the_same_job() -> None:
+    """Set up again with the same id and options, the job is found as it is, in whatever state."""
+    lake = Lake()
+    first = lake.set_up().record()
+    assert lake.set_up(said={"other": "context"}).record() == first
+    lake.run_stage(lake.job(), {"a": b"1"})
+    lake.job().seal()
+    before = lake.everything()
+    lake.set_up()
+    assert lake.everything() == before
+
+
+def test_a_committed_job_set_up_again_is_still_committed() -> None:
+    """A job that was committed and cleaned up is not begun anew by a setup that is run again."""
+    lake = Lake()
+    manifest = lake.sealed({"a": b"1"}).commit()
+    before = lake.everything()
+    job = lake.set_up()
+    assert lake.everything() == before
+    assert job.commit() == manifest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conflict_mode": "append"}, {"committer": "directory"}, {"unique_filenames": False},
+        {"replace_order": "delete-then-publish"}, {"track_pending": "s3"}, {"fencing": "best-effort"},
+    ],
+)  # fmt: skip
+def test_the_same_id_with_other_options_is_refused(options: dict[str, Any]) -> None:
+    """A job id stands for one job with one set of options."""
+    lake = Lake()
+    lake.set_up()
+    refused(lake, JobMismatch, "choose another job id", **options)
+
+
+def test_the_same_id_elsewhere_is_another_job() -> None:
+    """Jobs on two destinations may have one id; they have nothing to do with each other."""
+    lake, other = Lake(), Lake(prefix="flights10/")
+    other.store = lake.store
+    lake.set_up()
+    other.sealed({"a": b"1"}).commit()
+    assert lake.staging() == ["job.json", "state.json"]
+    assert lake.data() == {}
+
+
+def test_staging_may_be_in_another_bucket() -> None:
+    """With a staging of its own a job keeps its records there, and commits as any other."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    options = JobOptions(committer="magic", conflict_mode="replace", staging="s3://other/private")
+    job = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock)
+    assert job.reference.staging == f"s3://other/private/__magic_job-{OURS}/"
+    assert lake.staging() == []
+    again = Job.at(lake.store, job.reference, clock=lake.clock)
+    with again.task_attempt("s", "1", "t", "1", part_bytes=1, threads=0, min_part_bytes=1) as attempt:
+        attempt.open("dt=1/a").close()
+        again.seal_stage("s", "1", [attempt.commit()])
+    again.seal()
+    again.plan()
+    again.commit()
+    assert lake.data() == {named("dt=1/a"): b""}
+    assert [info.key for info in lake.store.list_objects("other", "")] == []
+
+
+def test_a_destination_that_is_an_object_is_refused() -> None:
+    """Data goes into a directory: where an object has the destination's name, nothing begins."""
+    for prefix, key in ((ROOT, "flights"), ("a/b/", "a/b")):
+        lake = Lake(prefix=prefix)
+        lake.store.put(BUCKET, key, b"an object")
+        refused(lake, InvalidDestination, "is an object")
+
+
+def test_credentials_that_end_at_the_destination_will_do() -> None:
+    """Who may not even ask for the name beside the directory can set a job up in it and commit."""
+    lake = Lake()
+    lake.store.before = once("head", ROOT.rstrip("/"), AccessDenied("not below the prefix"))
+    lake.sealed({"a": b"1"}).commit()
+    assert ("head", ROOT.rstrip("/")) in lake.store.calls
+    assert lake.data() == {named("a"): b"1"}
+
+
+def test_a_directory_marker_is_no_object() -> None:
+    """The empty object that consoles make for a directory is not data and not in the way."""
+    lake = Lake()
+    lake.store.put(BUCKET, ROOT, b"")
+    lake.sealed({"a": b"1"}, conflict_mode="fail", committer="directory").commit()
+    assert lake.data() == {"": b"", named("a"): b"1"}
+
+
+@pytest.mark.parametrize("committer", ["directory", "partitioned", "magic"])
+@pytest.mark.parametrize("mode", ["fail", "append", "replace"])
+def test_data_is_refused_only_by_a_failing_directory(committer: str, mode: str) -> None:
+    """Only ``fail`` over the whole destination can tell at once that there is data."""
+    lake = Lake()
+    lake.put({"dt=9/deep/old": b"old", "_hidden": b"h"})
+    if (committer, mode) == ("directory", "fail"):
+        refused(lake, DestinationNotEmpty, "dt=9/deep/old", committer=committer, conflict_mode=mode)
+    else:
+        lake.set_up(committer=committer, conflict_mode=mode)
+
+
+def test_a_bucket_that_is_not_there_is_told() -> None:
+    """Without the bucket, of the data or of the staging, nothing begins."""
+    lake = Lake()
+    with pytest.raises(NoSuchBucket):
+        Job.setup(lake.store, "s3://nowhere/x", job_id=OURS)
+    with pytest.raises(NoSuchBucket):
+        Job.setup(lake.store, lake.destination, job_id=OURS, options=JobOptions(staging="s3://nowhere/x"))
+    assert lake.keys("") == []
+
+
+@pytest.mark.parametrize("uri", ["flights", "s3://lake/a/../b", "s3://lake/a\x00", "http://lake/x"])
+def test_a_destination_that_is_none_is_refused(uri: str) -> None:
+    """What is no directory on S3 is refused before the store is asked."""
+    lake = Lake()
+    with pytest.raises(InvalidDestination):
+        Job.setup(lake.store, uri, job_id=OURS)
+    assert lake.store.calls == []
+
+
+@pytest.mark.parametrize("job_id", ["a/b", "..", "a b", "x" * 129, "a\n"])
+def test_a_job_id_that_is_none_is_refused(job_id: str) -> None:
+    """An id that cannot be part of a key is refused before the store is asked."""
+    lake = Lake()
+    with pytest.raises(InvalidRecord):
+        Job.setup(lake.store, lake.destination, job_id=job_id)
+    assert lake.store.calls == []
+
+
+def test_a_store_without_conditions_is_refused() -> None:
+    """Where conditional writes are not honoured, setup says what to ask for, and leaves nothing."""
+    lake = Lake(conditions=False)
+    refused(lake, StoreUnsuitable, 'fencing="best-effort"')
+    assert not lake.set_up(fencing="best-effort").record().conditional_writes
+
+
+@pytest.mark.parametrize("fencing", ["required", "best-effort"])
+def test_conditions_are_used_where_they_are_honoured(fencing: str) -> None:
+    """Best effort is no less than the store can do."""
+    assert Lake().set_up(fencing=fencing).record().conditional_writes
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "ending"),
+    [("put", "job.json"), ("put", "state.json"), ("create_upload", ""), ("abort_upload", "")],
+)  # fmt: skip
+def test_a_setup_that_stopped_is_taken_up(verb: str, ending: str, after: bool) -> None:
+    """Wherever a setup dies, the same setup again makes the job."""
+    lake = Lake()
+    lake.store.die(verb, ending, after=after)
+    with pytest.raises(Crash):
+        lake.set_up()
+    lake.store.rest()
+    lake.set_up()
+    lake.run_stage(lake.job(), {"a": b"1"})
+    lake.job().seal()
+    lake.job().commit()
+    assert lake.data() == {named("a"): b"1"}
+
+
+@pytest.mark.parametrize("ending", ["job.json", "state.json"])
+def test_lost_answers_are_found_out(ending: str) -> None:
+    """A record whose answer was lost is found to stand."""
+    lake = Lake()
+    lake.store.after = once("put", ending, OutcomeUnknown("lost"))
+    lake.set_up()
+    assert lake.staging() == ["job.json", "state.json"]
+
+
+def test_two_setups_at_once_make_one_job() -> None:
+    """Of two processes that set one job up at once both have the same job."""
+    lake = Lake()
+    records: list[Any] = []
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        records.append(lake.set_up().record())
+
+    lake.store.before = once("put", "job.json", meanwhile)
+    records.append(lake.set_up().record())
+    assert records[0] == records[1]
+
+
+def test_two_setups_at_once_with_other_options_are_two_minds() -> None:
+    """Of two that set one id up with different options at once, the slower one is refused."""
+    lake = Lake()
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.set_up(conflict_mode="append")
+
+    lake.store.before = once("put", "job.json", meanwhile)
+    with pytest.raises(JobMismatch):
+        lake.set_up()
+    assert lake.job().record().options.conflict_mode == "append"
+
+
+def test_a_job_is_found_by_its_record() -> None:
+    """A job that is not there is None to one who looks and an error to one who needs it."""
+    lake = Lake()
+    assert find_job(lake.context()) is None
+    with pytest.raises(NoSuchJob, match="Set up"):
+        load_job(lake.context())
+    lake.set_up()
+    assert load_job(lake.context()) == find_job(lake.context())
+
+
+@pytest.mark.parametrize("cut", [1, 100, 1 << 20])
+def test_a_damaged_job_record_stops_every_step(cut: int) -> None:
+    """A record that cannot be read is not taken for an absent one, not even by a setup."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"})
+    lake.tamper(lake.context().layout.job, cut=cut)
+    before = lake.everything()
+    for step in (lake.set_up, lambda: lake.job().plan(), lambda: lake.job().commit()):
+        with pytest.raises(InvalidRecord):
+            step()
+    assert lake.everything() == before
+
+
+def test_another_s_job_record_is_refused() -> None:
+    """A record of another job or another destination in this job's place is refused."""
+    lake, other = Lake(), Lake(prefix="flights10/")
+    other.store = lake.store
+    other.set_up()
+    lake.set_up(THEIRS)
+    for source in (other.context().layout.job, lake.context(THEIRS).layout.job):
+        lake.store.put(BUCKET, lake.context().layout.job, lake.get(source))
+        with pytest.raises(InvalidRecord):
+            load_job(lake.context())
+        with pytest.raises((InvalidRecord, JobMismatch)):
+            lake.set_up()

@@ -1,0 +1,307 @@
+"""Completing, recognising, aborting and taking back uploads in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    JobFailed,
+    OutcomeUnknown,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
+from airflow_s3commit.protocol.metadata.bulk import complete_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_objects, delete_ours
+from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.ownership import is_ours
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
+from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
+from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, ROOT, Lake, named, once
+
+FILES = {f"dt=1/{name}": name.encode() * 2 for name in "abcd"}
+
+
+def pending_lake(repeat_complete: Any = "ok", **options: Any) -> tuple[Lake, list[PendingUpload]]:
+    """Return a lake with four pending uploads, and their records."""
+    lake = Lake(repeat_complete=repeat_complete)
+    lake.run_task(lake.set_up(**options), FILES)
+    return lake, decode(PendingSet, lake.get(lake.pendingset_key()), "x").commits
+
+
+def complete(lake: Lake, uploads: list[PendingUpload]) -> int:
+    """Complete uploads and count them."""
+    return len(list(complete_uploads(lake.context(), uploads)))
+
+
+def like_hadoop(upload: PendingUpload) -> PendingUpload:
+    """Return the record of an upload as Hadoop would have written it."""
+    return msgspec.structs.replace(upload, s3commit=None)
+
+
+@pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
+def test_every_upload_is_completed_once_or_again(repeat_complete: str) -> None:
+    """All objects are there byte for byte, and doing it again changes nothing, whatever the store answers."""
+    lake, uploads = pending_lake(repeat_complete)
+    assert complete(lake, uploads) == 4
+    assert lake.data() == {named(path): body for path, body in FILES.items()}
+    before = lake.everything()
+    assert complete(lake, uploads) == 4
+    assert lake.everything() == before
+
+
+@pytest.mark.parametrize("repeat_complete", ["ok", "gone"])
+def test_a_half_done_job_is_completed(repeat_complete: str) -> None:
+    """Uploads that are complete already are recognised among those that are not."""
+    lake, uploads = pending_lake(repeat_complete)
+    complete(lake, uploads[1:3])
+    assert complete(lake, uploads) == 4
+    assert len(lake.data()) == 4
+
+
+def test_an_upload_that_is_gone_fails_the_job() -> None:
+    """If the upload is gone and no object is there, it can never be completed."""
+    lake, uploads = pending_lake()
+    lake.store.abort_upload(BUCKET, uploads[2].destinationKey, uploads[2].uploadId)
+    with pytest.raises(JobFailed, match="is gone and no object is there"):
+        complete(lake, uploads)
+
+
+def test_an_object_of_someone_else_fails_the_job() -> None:
+    """If the upload is gone and another object has its key, the job fails and the object is not touched."""
+    lake, uploads = pending_lake()
+    key = uploads[2].destinationKey
+    lake.store.abort_upload(BUCKET, key, uploads[2].uploadId)
+    lake.store.put(BUCKET, key, b"someone else's")
+    with pytest.raises(JobFailed, match="object of someone else"):
+        complete(lake, uploads)
+    assert lake.get(key) == b"someone else's"
+
+
+@pytest.mark.parametrize("etags", [["0" * 32], [], ["x"]])
+def test_parts_that_the_store_rejects_fail_the_job(etags: list[str]) -> None:
+    """If the parts are not the ones the record names, the upload can never be completed."""
+    lake, uploads = pending_lake()
+    wrong = msgspec.structs.replace(uploads[0], etags=etags)
+    with pytest.raises(JobFailed, match="rejects the parts"):
+        complete(lake, [wrong])
+    assert lake.data() == {}
+
+
+@pytest.mark.parametrize(
+    "error", [OutcomeUnknown("lost"), Unavailable("slow"), AccessDenied("expired")], ids=str
+)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
+    """An error that says nothing about the upload is raised as it is; doing it again succeeds."""
+    lake, uploads = pending_lake("gone")
+    setattr(lake.store, moment, once("complete_upload", named("b"), error))
+    with pytest.raises(type(error)):
+        complete(lake, uploads)
+    lake.store.rest()
+    assert complete(lake, uploads) == 4
+
+
+def test_a_look_that_fails_decides_nothing() -> None:
+    """If the object cannot be looked at, the job has not failed."""
+    lake, uploads = pending_lake("gone")
+    complete(lake, uploads)
+    lake.store.before = once("head", named("c"), Unavailable("slow"))
+    with pytest.raises(Unavailable):
+        complete(lake, uploads)
+
+
+def test_doubtful_uploads_are_not_collected_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads that are in doubt are looked at in batches."""
+    monkeypatch.setattr("airflow_s3commit.protocol.metadata.bulk._BATCH", 2)
+    lake, uploads = pending_lake("gone")
+    complete(lake, uploads)
+    done = complete_uploads(lake.context(), iter(uploads))
+    lake.store.calls.clear()
+    next(done)
+    assert [verb for verb, _ in lake.store.calls] == ["complete_upload", "complete_upload", "head"]
+    assert len(list(done)) == 3
+
+
+def test_ours_is_known_by_its_metadata() -> None:
+    """An object is ours if it carries the upload's id, and not if it only looks the same."""
+    lake, uploads = pending_lake()
+    complete(lake, uploads)
+    standing = lake.store.head(BUCKET, uploads[0].destinationKey)
+    assert is_ours(uploads[0], standing)
+    assert not is_ours(uploads[1], standing)
+    twin = lake.store.create_upload(BUCKET, "twin", metadata={}, content_type="x")
+    etag = lake.store.upload_part(BUCKET, "twin", twin, 1, FILES["dt=1/a"][:1])
+    second = lake.store.upload_part(BUCKET, "twin", twin, 2, FILES["dt=1/a"][1:])
+    lake.store.complete_upload(BUCKET, "twin", twin, [etag, second])
+    same_bytes = lake.store.head(BUCKET, "twin")
+    assert same_bytes.etag == standing.etag
+    assert not is_ours(uploads[0], same_bytes)
+
+
+def test_hadoop_s_is_known_by_its_etag() -> None:
+    """Without an id of ours an object is the upload's if its ETag and size follow from the parts."""
+    lake, uploads = pending_lake()
+    complete(lake, uploads)
+    standing = lake.store.head(BUCKET, uploads[0].destinationKey)
+    hadoop = like_hadoop(uploads[0])
+    assert is_ours(hadoop, standing)
+    assert not is_ours(like_hadoop(uploads[1]), standing)
+    assert not is_ours(msgspec.structs.replace(hadoop, length=99), standing)
+    assert not is_ours(msgspec.structs.replace(hadoop, etags=["opaque", "opaque"]), standing)
+
+
+@pytest.mark.parametrize("completed", [[], [0], [1, 2], [0, 1, 2, 3]], ids=str)
+def test_taking_back_leaves_nothing(completed: list[int]) -> None:
+    """Every upload is aborted and every object of one deleted, whichever were complete."""
+    lake, uploads = pending_lake()
+    complete(lake, [uploads[number] for number in completed])
+    assert delete_ours(lake.context(), uploads) == len(completed)
+    assert (lake.data(), lake.pending()) == ({}, [])
+    assert delete_ours(lake.context(), uploads) == 0
+
+
+def test_taking_back_spares_what_is_not_ours() -> None:
+    """An object that someone else wrote over ours stays."""
+    lake, uploads = pending_lake(unique_filenames=False)
+    complete(lake, uploads)
+    lake.put({"dt=1/b": b"someone else's"})
+    assert delete_ours(lake.context(), uploads) == 3
+    assert lake.data() == {"dt=1/b": b"someone else's"}
+
+
+def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
+    """Nothing can be completed again after its object was deleted."""
+    lake, uploads = pending_lake()
+    complete(lake, uploads)
+    lake.store.calls.clear()
+    delete_ours(lake.context(), uploads)
+    verbs = [verb for verb, _ in lake.store.calls]
+    assert verbs == ["abort_upload"] * 4 + ["head"] * 4 + ["delete"] * 4
+
+
+def test_an_object_changed_between_look_and_delete_stays() -> None:
+    """A delete is made only for the object that was looked at."""
+    lake, uploads = pending_lake(unique_filenames=False)
+    complete(lake, uploads)
+    lake.store.before = once("delete", "dt=1/a", lambda: lake.put({"dt=1/b": b"changed"}))
+    assert delete_ours(lake.context(), uploads) == 3
+    assert lake.data() == {"dt=1/b": b"changed"}
+
+
+def test_a_look_that_fails_takes_nothing_back() -> None:
+    """If an object cannot be looked at, nothing of its batch is deleted."""
+    lake, uploads = pending_lake()
+    complete(lake, uploads)
+    lake.store.before = once("head", named("d"), Unavailable("slow"))
+    with pytest.raises(Unavailable):
+        delete_ours(lake.context(), uploads)
+    assert len(lake.data()) == 4
+
+
+def test_all_aborts_are_tried() -> None:
+    """An upload that cannot be aborted doesn't keep the others from it; aborting again finishes it."""
+    lake, uploads = pending_lake()
+    ids = [PendingId.of(upload) for upload in uploads]
+    lake.store.before = once("abort_upload", named("b"), Unavailable("slow"))
+    with pytest.raises(Unavailable):
+        abort_uploads(lake.context(), ids)
+    assert lake.pending() == [ROOT + named("dt=1/b")]
+    lake.store.rest()
+    assert abort_uploads(lake.context(), ids) == 4
+    assert abort_uploads(lake.context(), ids) == 4
+    assert lake.pending() == []
+
+
+def test_objects_that_changed_are_left_and_counted() -> None:
+    """A bulk delete says how many it deleted; one that changed stays, and is no error."""
+    lake = Lake()
+    lake.put({"a": b"1", "b": b"2"})
+    etag = lake.store.head(BUCKET, f"{ROOT}a").etag
+    doomed = [ObjectToDelete(f"{ROOT}a", etag), ObjectToDelete(f"{ROOT}b", "0" * 32)]
+    assert delete_objects(lake.context(), doomed, "plan") == 1
+    assert set(lake.data()) == {"b"}
+    assert delete_objects(lake.context(), [], "plan") == 0
+
+
+def test_a_delete_that_the_store_refuses_is_an_error() -> None:
+    """An object that the store keeps for another reason is told, with its key and the store's words."""
+
+    class Stubborn(Lake):
+        def __init__(self) -> None:
+            super().__init__()
+            failure = DeleteFailure(f"{ROOT}a", "AccessDenied", "no")
+            self.store.delete_many = lambda *_: [failure]  # type: ignore[method-assign]
+
+    with pytest.raises(StoreRejected, match=f"{ROOT}a: AccessDenied no"):
+        delete_objects(Stubborn().context(), [ObjectToDelete(f"{ROOT}a")], "plan")
+
+
+class Busy(MemoryStore):
+    """A store that is too busy for some objects of its first bulk deletes."""
+
+    def __init__(self, times: int, code: str = "SlowDown") -> None:
+        super().__init__()
+        self.times = times
+        self.code = code
+        self.sizes: list[int] = []
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete all but every second one, while it is busy."""
+        self.sizes.append(len(objects))
+        if len(self.sizes) > self.times:
+            return super().delete_many(bucket, objects)
+        super().delete_many(bucket, objects[::2])
+        return [DeleteFailure(target.key, self.code, "reduce your rate") for target in objects[1::2]]
+
+
+def busy_lake(times: int, objects: int, code: str = "SlowDown") -> tuple[Lake, Busy, list[ObjectToDelete]]:
+    """Return a lake on a busy store with so many objects to delete."""
+    lake, store = Lake(), Busy(times, code)
+    doomed = [
+        ObjectToDelete(f"{ROOT}k{n:05d}", store.put(BUCKET, f"{ROOT}k{n:05d}", b"x").etag)
+        for n in range(objects)
+    ]
+    return lake, store, doomed
+
+
+def test_what_a_store_was_too_busy_for_is_deleted_again() -> None:
+    """Objects that a bulk delete left because the store was busy are deleted after a pause."""
+    lake, store, doomed = busy_lake(2, 8)
+    context = replace(lake.context(), store=store)
+    assert delete_objects(context, iter(doomed), "plan") == 8
+    assert store.sizes == [8, 4, 2]
+    assert list(store.list_objects(BUCKET, "")) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("SlowDown", Unavailable), ("ServiceUnavailable", Unavailable), ("InternalError", OutcomeUnknown)],
+)
+def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -> None:
+    """A store that is always too busy ends the deletion with what to do, and with what it leaves open."""
+    lake, store, doomed = busy_lake(100, 4096, code)
+    with pytest.raises(kind, match="run the step again"):
+        delete_objects(replace(lake.context(), store=store), doomed, "plan")
+
+
+def test_the_last_pause_is_followed_by_a_last_try() -> None:
+    """However busy the store is, nobody waits for nothing: between two tries is a pause, and behind none."""
+    lake, store, doomed = busy_lake(100, 1_000)
+    with pytest.raises(Unavailable):
+        delete_objects(replace(lake.context(), store=store), doomed, "plan")
+    assert len(store.sizes) == len(lake.clock.slept) + 1
+
+
+def test_any_number_is_deleted_a_thousand_at_a_time() -> None:
+    """Bulk deletes name a thousand objects, however many there are."""
+    lake, store, doomed = busy_lake(0, 5_500)
+    assert delete_objects(replace(lake.context(), store=store), iter(doomed), "plan") == 5_500
+    assert store.sizes == [1000] * 5 + [500]

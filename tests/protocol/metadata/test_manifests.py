@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.metadata.manifests import manifest_of
+from airflow_s3commit.protocol.model.destination import Destination
+from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake
+
+
+def generation(lake: Lake, job_id: str | None = None) -> str:
+    """Return the job whose manifest a reader goes by."""
+    return manifest_of(lake.store, Destination.parse(lake.destination), job_id).job_id
+
+
+def test_the_last_commit_is_read_unless_a_job_is_named() -> None:
+    """`_SUCCESS` decides; a job that is named is found after later ones too."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    lake.sealed({"dt=2/a.parquet": b"2"}, job_id=THEIRS).commit()
+    assert generation(lake) == THEIRS
+    assert generation(lake, OURS) == OURS
+
+
+def test_at_every_moment_of_a_commit_there_is_a_generation() -> None:
+    """After every call of the second commit the generation is the first job's, then the second's for good."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
+    seen: list[str] = []
+    looking = False
+
+    def look(verb: str, key: str) -> None:
+        nonlocal looking
+        if not looking:
+            looking = True
+            lake.store_clock.advance(1)
+            seen.append(generation(lake))
+            looking = False
+
+    lake.store.after = look
+    second.commit()
+    lake.store.rest()
+    first_ones = seen.count(OURS)
+    assert first_ones > 0
+    assert seen == [OURS] * first_ones + [THEIRS] * (len(seen) - first_ones)
+    assert seen[-1] == THEIRS
+
+
+def test_a_commit_that_died_leaves_the_old_generation() -> None:
+    """Without `_SUCCESS`, which the dead commit removed, the newest manifest is read."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
+    lake.store.die("complete_upload")
+    with pytest.raises(Crash):
+        second.commit()
+    lake.store.rest()
+    assert f"{lake.prefix}_SUCCESS" not in lake.keys("")
+    assert generation(lake) == OURS
+
+
+def test_of_manifests_of_one_second_the_one_committed_later_counts() -> None:
+    """Where the store's times are equal, the committers' decide."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}, job_id=THEIRS).commit()
+    lake.clock.advance(1)
+    lake.sealed({"dt=1/a.parquet": b"2"}, job_id=OURS).commit()
+    lake.store.delete(BUCKET, f"{lake.prefix}_SUCCESS")
+    assert generation(lake) == OURS
+
+
+def test_without_a_commit_there_is_nothing_to_read() -> None:
+    """The error names the destination and how to see what is under way."""
+    lake = Lake()
+    with pytest.raises(NoSuchKey, match=r"no job has committed to s3://lake/flights/.*s3commit jobs"):
+        generation(lake)
+
+
+def test_a_lost_manifest_is_not_passed_over() -> None:
+    """Where the manifest that `_SUCCESS` names is gone, an older one is not taken in its place."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS).commit()
+    lake.store.delete(BUCKET, f"{lake.prefix}_s3commit/manifests/{THEIRS}.json")
+    with pytest.raises(NoSuchKey, match=THEIRS):
+        generation(lake)
+
+
+def test_markers_of_other_committers_are_refused() -> None:
+    """Hadoop's own manifest, and the classic committer's empty marker, name no manifest of ours."""
+    lake = Lake()
+    name = b"org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
+    lake.put({"_SUCCESS": b'{"name":"%s","committer":"magic"}' % name})
+    with pytest.raises(InvalidRecord, match="names no manifest: it was written by magic"):
+        generation(lake)
+    lake.put({"_SUCCESS": b""})
+    with pytest.raises(InvalidRecord, match="is empty"):
+        generation(lake)

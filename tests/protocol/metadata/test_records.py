@@ -1,0 +1,188 @@
+"""Conditional writes, and what is found out when their answer is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, OutcomeUnknown, Unavailable
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.job import LockRecord
+from tests.protocol.building import BUCKET, WatchedStore, once
+
+KEY = "there/lock.json"
+
+
+@pytest.fixture(params=[True, False], ids=["conditional", "best-effort"])
+def conditional(request: pytest.FixtureRequest) -> bool:
+    """Say whether the store honours conditions."""
+    return bool(request.param)
+
+
+@pytest.fixture
+def store(conditional: bool) -> WatchedStore:
+    """Return a store that does, or does not."""
+    return WatchedStore((BUCKET,), conditions=conditional)
+
+
+def record(nonce: str, owner: str = "me") -> LockRecord:
+    """Return a record of some writer."""
+    return LockRecord(job_id="j", staging="s3://lake/x/", owner=owner, lease=1.0, nonce=nonce)
+
+
+def put(store: WatchedStore, nonce: str) -> str:
+    """Write another writer's record and return its ETag."""
+    return store.put(BUCKET, KEY, encode(record(nonce, "another"))).etag
+
+
+def standing(store: WatchedStore) -> str:
+    """Return whose record stands."""
+    return records.load(store, BUCKET, KEY, LockRecord).record.nonce
+
+
+def lost() -> OutcomeUnknown:
+    """Return what a lost answer is."""
+    return OutcomeUnknown("the answer was lost")
+
+
+def test_a_record_is_found_or_not(store: WatchedStore) -> None:
+    """What is not there is None to one who looks and an error to one who needs it."""
+    assert records.find(store, BUCKET, KEY, LockRecord) is None
+    with pytest.raises(NoSuchKey):
+        records.load(store, BUCKET, KEY, LockRecord)
+    etag = put(store, "n")
+    found = records.find(store, BUCKET, KEY, LockRecord)
+    assert found is not None
+    assert (found.record.nonce, found.etag) == ("n", etag)
+    assert found.date >= found.modified
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b"null"])
+def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: bytes) -> None:
+    """Where something unreadable stands, nothing is written over it: not by looking, creating or swapping."""
+    etag = store.put(BUCKET, KEY, body).etag
+    with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
+        records.find(store, BUCKET, KEY, LockRecord)
+    with pytest.raises(InvalidRecord):
+        records.create(store, BUCKET, KEY, record("n"), conditional=store._conditions)
+    assert store.get(BUCKET, KEY).info.etag == etag
+
+
+def test_of_two_creators_the_first_stands(store: WatchedStore, conditional: bool) -> None:
+    """The second one is handed the first one's record."""
+    first = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
+    second = records.create(store, BUCKET, KEY, record("2"), conditional=conditional)
+    assert first.record.nonce == second.record.nonce == standing(store) == "1"
+    assert first.etag == second.etag
+
+
+def test_a_lost_answer_to_a_create_is_settled_by_looking(store: WatchedStore, conditional: bool) -> None:
+    """Whether it was written or not is found out: the writer's own record stands, or the error does."""
+    store.after = once("put", KEY, lost())
+    created = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
+    assert created.record.nonce == standing(store) == "1"
+
+
+def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore, conditional: bool) -> None:
+    """An answer lost before the write leaves nothing, and the caller is told that it is unknown."""
+    store.before = once("put", KEY, lost())
+    with pytest.raises(OutcomeUnknown):
+        records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
+    assert records.find(store, BUCKET, KEY, LockRecord) is None
+
+
+def test_a_lost_answer_may_hide_another_writer() -> None:
+    """If another writer's record stands after a lost answer, that one is returned."""
+    store = WatchedStore((BUCKET,))
+
+    def overtake() -> None:
+        put(store, "another")
+        raise lost()
+
+    store.before = lambda verb, key: (store.rest(), overtake())[0] if verb == "put" else None
+    assert records.create(store, BUCKET, KEY, record("1")).record.nonce == "another"
+
+
+def test_a_repeated_create_meets_its_own_record(store: WatchedStore, conditional: bool) -> None:
+    """A create sent again after its answer was lost says 412, and is known by its nonce to have succeeded."""
+    own = record("1")
+    records.create(store, BUCKET, KEY, own, conditional=conditional)
+    assert records.create(store, BUCKET, KEY, own, conditional=conditional).record == own
+
+
+def test_a_swap_follows_the_record_it_read(store: WatchedStore, conditional: bool) -> None:
+    """Of two that read the same record, the first one swaps and the second one is told None."""
+    etag = put(store, "0")
+    first = records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+    assert first is not None
+    assert records.swap(store, BUCKET, KEY, record("2"), etag, conditional=conditional) is None
+    assert standing(store) == "1"
+    assert records.swap(store, BUCKET, KEY, record("2"), first.etag, conditional=conditional) is not None
+
+
+def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore, conditional: bool) -> None:
+    """Where no record stands any more, nothing is written."""
+    etag = put(store, "0")
+    store.delete(BUCKET, KEY)
+    assert records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional) is None
+    assert records.find(store, BUCKET, KEY, LockRecord) is None
+
+
+def test_a_lost_answer_to_a_swap_is_settled_by_looking(store: WatchedStore, conditional: bool) -> None:
+    """The writer finds its own nonce and has succeeded."""
+    etag = put(store, "0")
+    store.after = once("put", KEY, lost())
+    swapped = records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+    assert swapped is not None
+    assert swapped.record.nonce == standing(store) == "1"
+    assert swapped.etag == store.head(BUCKET, KEY).etag
+
+
+def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore, conditional: bool) -> None:
+    """If the old record still stands, the request may be under way: nobody is told that it failed."""
+    etag = put(store, "0")
+    store.before = once("put", KEY, lost())
+    with pytest.raises(OutcomeUnknown):
+        records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
+    assert standing(store) == "0"
+
+
+def test_a_swap_overtaken_while_its_answer_was_lost_failed() -> None:
+    """If another writer's record stands, the swap cannot happen any more."""
+    store = WatchedStore((BUCKET,))
+    etag = put(store, "0")
+
+    def overtake(verb: str, _key: str) -> None:
+        if verb == "put":
+            store.rest()
+            put(store, "another")
+            raise lost()
+
+    store.before = overtake
+    assert records.swap(store, BUCKET, KEY, record("1"), etag) is None
+    assert standing(store) == "another"
+
+
+@pytest.mark.parametrize("act", ["create", "swap"])
+def test_other_errors_go_through(act: str) -> None:
+    """A store that turns the write away is not asked again, and nothing changed."""
+    store = WatchedStore((BUCKET,))
+    etag = put(store, "0")
+    store.before = once("put", KEY, Unavailable("slow down"))
+    extra: Any = (etag,) if act == "swap" else ()
+    with pytest.raises(Unavailable):
+        getattr(records, act)(store, BUCKET, KEY, record("1"), *extra)
+    assert standing(store) == "0"
+
+
+def test_what_would_not_be_read_back_is_not_written(store: WatchedStore, conditional: bool) -> None:
+    """An invalid record never reaches the store."""
+    bad = LockRecord(job_id="", staging="s", owner="o", lease=-1.0, nonce="n")
+    with pytest.raises(InvalidRecord):
+        records.create(store, BUCKET, KEY, bad, conditional=conditional)
+    etag = put(store, "0")
+    with pytest.raises(InvalidRecord):
+        records.swap(store, BUCKET, KEY, bad, etag, conditional=conditional)
+    assert standing(store) == "0"

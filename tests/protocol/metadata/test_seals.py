@@ -1,0 +1,209 @@
+"""What was sealed is read again only if it is, byte for byte, what was sealed."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, Unavailable
+from airflow_s3commit.protocol.metadata.seals import (
+    each_pendingset,
+    load_seal,
+    load_stage_seal,
+    load_stage_seals,
+    verify_pendingsets,
+)
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.protocol.model.seal import SealRecord
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, WatchedStore, once
+from tests.protocol.lifecycle.test_seal import refused
+
+A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22"}
+
+
+def sealed_lake(**options: Any) -> tuple[Lake, SealRecord]:
+    """Return a lake with old data and a sealed job of two tasks."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "_SUCCESS": b"marker"})
+    lake.sealed(A, B, **options)
+    return lake, load_seal(lake.context(), None).record
+
+
+def read(lake: Lake, seal: SealRecord) -> list[str]:
+    """Read every pendingset that was sealed and return the keys in them."""
+    stages = load_stage_seals(lake.context(), seal)
+    return [
+        upload.destinationKey
+        for _, _, pendingset in each_pendingset(lake.context(), stages)
+        for upload in pendingset.commits
+    ]
+
+
+def test_what_was_sealed_is_read() -> None:
+    """Pendingsets come in the order of their seal, with their stage and task."""
+    lake, seal = sealed_lake()
+    stages = load_stage_seals(lake.context(), seal)
+    verify_pendingsets(lake.context(), stages)
+    found = [(stage.stage, task.task) for stage, task, _ in each_pendingset(lake.context(), stages)]
+    assert found == [("spark", "00000"), ("spark", "00001")]
+    assert len(read(lake, seal)) == 2
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_seal_is_known_by_its_etag(quote: str) -> None:
+    """The seal with the ETag that was handed over is read, quoted or not; another is refused."""
+    lake, _ = sealed_lake()
+    etag = load_seal(lake.context(), None).etag
+    assert load_seal(lake.context(), f"{quote}{etag}{quote}").etag == etag
+    with pytest.raises(InvalidRecord, match="changed after it was written"):
+        load_seal(lake.context(), "0" * 32)
+
+
+def test_a_missing_seal_says_so() -> None:
+    """Without a seal the message says what to do."""
+    lake = Lake()
+    lake.set_up()
+    with pytest.raises(InvalidRecord, match="seal the job first"):
+        load_seal(lake.context(), None)
+
+
+def test_another_job_s_seal_is_refused() -> None:
+    """A seal copied from another job is refused by every step, and nothing changes."""
+    lake, _ = sealed_lake()
+    lake.sealed(B, job_id=THEIRS)
+    lake.store.put(BUCKET, lake.context().layout.seal, lake.get(lake.context(THEIRS).layout.seal))
+    for step in (lake.job().plan, lake.job().commit):
+        refused(lake, InvalidRecord, step, f"is of job {THEIRS}")
+
+
+@each(
+    ("record", "old", "new", "cut"),
+    [
+        (f"{OURS}/sealed.json", b'"nonce":"', b'"nonce":"x', 0),
+        (f"{OURS}/sealed.json", b'"files":2', b'"files":1', 0),
+        (f"{OURS}/sealed.json", b"", b"", 1),
+        (f"{OURS}/sealed.json", b"", b"", 1 << 20),
+        ("spark-1/sealed.json", b'"nonce":"', b'"nonce":"x', 0),
+        ("spark-1/sealed.json", b'"task":"00001"', b'"task":"00002"', 0),
+        ("spark-1/sealed.json", b"", b"", 30),
+        ("spark-1/sealed.json", b"", b"", 1 << 20),
+        ("00000_1.pendingset", b'"length":1', b'"length":2', 0),
+        ("00000_1.pendingset", b"dt=1/a", b"dt=9/a", 0),
+        ("00001_1.pendingset", b"", b"", 1),
+        ("00001_1.pendingset", b"", b"", 1 << 20),
+    ],
+)  # fmt: skip
+@each("unique", [True, False])
+def test_what_changed_after_it_was_sealed_is_refused(
+    record: str, old: bytes, new: bytes, cut: int, unique: bool
+) -> None:
+    """A seal, stage seal or pendingset that was changed or cut short stops the commit before it begins."""
+    lake, _ = sealed_lake(unique_filenames=unique)
+    (key,) = [key for key in lake.keys("") if key.endswith(record)]
+    lake.tamper(key, old=old, new=new, cut=cut)
+    refused(lake, InvalidRecord, lake.job().commit)
+    if not unique or f"{OURS}/" in record:
+        # With unique names a plan has no need of the keys in the pendingsets.
+        refused(lake, InvalidRecord, lake.job().plan)
+    state = lake.job().state()
+    assert state is not None
+    assert state.state == "sealed"
+
+
+@pytest.mark.parametrize("record", [f"{OURS}/sealed.json", "spark-1/sealed.json", "00001_1.pendingset"])
+def test_what_is_missing_after_it_was_sealed_is_refused(record: str) -> None:
+    """A seal, stage seal or pendingset that is gone stops the commit before it begins."""
+    lake, _ = sealed_lake()
+    (key,) = [key for key in lake.keys("") if key.endswith(record)]
+    lake.store.delete(BUCKET, key)
+    refused(lake, InvalidRecord, lake.job().commit, "missing")
+
+
+def test_swapped_pendingsets_are_refused() -> None:
+    """Two pendingsets that changed places are refused, although nothing in them changed."""
+    lake, _ = sealed_lake()
+    first, second = lake.pendingset_key("00000"), lake.pendingset_key("00001")
+    bodies = lake.get(first), lake.get(second)
+    lake.store.put(BUCKET, first, bodies[1])
+    lake.store.put(BUCKET, second, bodies[0])
+    refused(lake, InvalidRecord, lake.job().commit)
+
+
+def test_a_second_pendingset_of_a_task_does_not_count() -> None:
+    """A pendingset that was not sealed is never read for publishing, and what it names is discarded."""
+    lake, _ = sealed_lake()
+    body = lake.get(lake.pendingset_key()).replace(b'"attempt":"1"', b'"attempt":"2"')
+    lake.store.put(BUCKET, lake.pendingset_key(attempt="2"), body.replace(b"dt=1/a", b"dt=7/a"))
+    lake.job().commit()
+    assert sorted(lake.data()) == sorted(f"{path}-{OURS}" for path in ("dt=1/a", "dt=2/b"))
+
+
+def test_a_seal_that_was_handed_over_is_the_only_one() -> None:
+    """A caller that was told another seal than the one that stands is refused."""
+    lake, _ = sealed_lake()
+    refused(
+        lake, InvalidRecord, lambda: lake.job().commit(seal_etag="0" * 32), "changed after it was written"
+    )
+
+
+def test_a_store_that_fails_is_not_a_tampered_record() -> None:
+    """An error of the store while reading is raised as it is."""
+    lake, seal = sealed_lake()
+    lake.store.before = once("get", ".pendingset", Unavailable("slow down"))
+    with pytest.raises(Unavailable):
+        read(lake, seal)
+
+
+def test_a_stage_seal_without_etag_is_still_its_own() -> None:
+    """Whether an ETag is given or not, a stage's seal must be of that job and stage."""
+    lake, _ = sealed_lake()
+    stored = load_stage_seal(lake.context(), "spark", "1", None)
+    assert load_stage_seal(lake.context(), "spark", "1", stored.etag) == stored
+    with pytest.raises(InvalidRecord, match="was not sealed"):
+        load_stage_seal(lake.context(), "spark", "2", None)
+    with pytest.raises(InvalidRecord, match="changed after"):
+        load_stage_seal(lake.context(), "spark", "1", "0" * 32)
+
+
+def big_set(lake: Lake, files: int) -> Any:
+    """Upload many tiny files, and commit them as one task; return its `CommittedTask`."""
+    store, commits = super(WatchedStore, lake.store), []
+    for number in range(files):
+        key = f"{ROOT}dt={number % 30}/part-{number:06d}-{OURS}.parquet"
+        upload = f"u-{number}"
+        metadata = {"s3commit-job": OURS, "s3commit-upload": upload}
+        upload_id = store.create_upload(BUCKET, key, metadata=metadata, content_type="x")
+        etag = store.upload_part(BUCKET, key, upload_id, 1, b"x")
+        commits.append(
+            PendingUpload(
+                uri=f"s3://{BUCKET}/{key}", uploadId=upload_id, bucket=BUCKET, destinationKey=key,
+                etags=[etag], length=1, partCount=1, jobId=OURS, s3commit=UploadExtra(upload=upload, rows=1),
+            )
+        )  # fmt: skip
+    extra = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
+    return lake.place_task(encode(PendingSet(jobId=OURS, commits=commits, s3commit=extra)), files)
+
+
+def test_a_task_of_thirty_thousand_files_is_committed() -> None:
+    """A pendingset of 30,000 entries works from seal to manifest, and is held no more than once."""
+    lake, files = Lake(), 30_000
+    job = lake.set_up()
+    task = big_set(lake, files)
+    size = len(lake.get(lake.pendingset_key()))
+    tracemalloc.start()
+    try:
+        job.seal_stage("spark", "1", [task])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * size
+    job.seal()
+    manifest = job.commit()
+    assert (manifest.counts.files, manifest.counts.rows, len(manifest.partitions)) == (files, files, 30)
+    assert len(lake.data()) == files
+    assert lake.pending() == []
+    assert lake.staging() == []

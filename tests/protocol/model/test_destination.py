@@ -1,0 +1,183 @@
+"""A destination is one directory, and nothing that a record names can be outside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
+from airflow_s3commit.protocol.model.destination import (
+    MAX_KEY_BYTES,
+    Destination,
+    check_relative_path,
+    hadoop_uri,
+    is_hidden,
+    join_uri,
+    split_uri,
+)
+from tests.cases import each
+from tests.secret_shapes import MARK, leaks, shown
+
+OUT = Destination("lake", "out/dataset1/")
+
+#: Paths that no data file of a dataset may have, and what is wrong with them.
+BAD_PATHS = {
+    "": "empty element",
+    "/a": "empty element",
+    "a//b": "empty element",
+    "a/": "empty element",
+    "..": r"'\.' or '\.\.'",
+    "../x": r"'\.' or '\.\.'",
+    "a/../../x": r"'\.' or '\.\.'",
+    "a/./x": r"'\.' or '\.\.'",
+    "a\x00b": "control character",
+    "a\nb": "control character",
+    "a\x1fb": "control character",
+    "a\x7fb": "control character",
+    "a\x85b": "control character",
+    "a\u2028b": "control character",
+    "a\ud800b": "control character",
+    "a\\..\\b": "backslash",
+    "_SUCCESS": "hidden",
+    "a/_temporary/b": "hidden",
+    "__magic_job-1/b": "hidden",
+    "a/.b": "hidden",
+}
+
+
+@pytest.mark.parametrize(
+    ("uri", "bucket", "prefix"),
+    [
+        ("s3://lake/flights", "lake", "flights/"),
+        ("s3://lake/flights/", "lake", "flights/"),
+        ("s3a://lake/a/b", "lake", "a/b/"),
+        ("s3n://lake/a b/ü", "lake", "a b/ü/"),
+        ("s3://lake", "lake", ""),
+        ("s3://lake/", "lake", ""),
+        ("s3://my.bucket-1/dt=1%2F2", "my.bucket-1", "dt=1%2F2/"),
+    ],
+)
+def test_a_destination_is_a_directory(uri: str, bucket: str, prefix: str) -> None:
+    """However its URI is spelled, a destination's prefix is empty or ends with a slash."""
+    parsed = Destination.parse(uri)
+    assert (parsed.bucket, parsed.prefix) == (bucket, prefix)
+    assert parsed.uri == f"s3://{bucket}/{prefix}"
+    assert Destination.parse(parsed.uri) == parsed
+
+
+@each(
+    "uri",
+    [
+        "", "lake/flights", "/lake/flights", "http://lake/flights", "S3://lake/x", "s3:/lake/x", "s3://",
+        "s3:///flights", "s3://a/b", "s3://-lake/x", "s3://la ke/x", "s3://la\nke/x", "s3://lake/a//b",
+        "s3://lake/../b", "s3://lake/a/..", "s3://lake/./b", "s3://lake/a\x00b", "s3://lake/a\nb",
+        "s3://lake/a\\b", "s3://lake/a\ud800b", "s3://lake/" + "x" * (MAX_KEY_BYTES - 255),
+        "s3://lake/" + "ü" * 400,
+    ],
+)  # fmt: skip
+def test_what_is_no_directory_on_s3_is_refused(uri: str) -> None:
+    """A URI that is none, or whose path could be read as another, is an invalid destination."""
+    with pytest.raises(InvalidDestination):
+        Destination.parse(uri)
+
+
+def test_splitting_and_joining_are_inverse() -> None:
+    """A URI is a bucket and a key, the key taken as it is."""
+    assert split_uri("s3a://lake/a//b?c#d") == ("lake", "a//b?c#d")
+    assert split_uri("s3://lake") == ("lake", "")
+    assert join_uri(*split_uri("s3://lake/a b")) == "s3://lake/a b"
+
+
+def test_a_neighbour_is_outside() -> None:
+    """``out/dataset10`` is not below ``out/dataset1``, whichever way one asks."""
+    assert OUT.relative("out/dataset10/a") is None
+    assert OUT.relative("out/dataset1") is None
+    assert OUT.relative("out/dataset1/") is None
+    assert OUT.relative("out/dataset1/a") == "a"
+    with pytest.raises(InvalidRecord, match="outside the destination"):
+        OUT.check_data_key("lake", "out/dataset10/a")
+
+
+def test_the_root_of_a_bucket_holds_every_key() -> None:
+    """With an empty prefix every key is below, and its path is the key."""
+    root = Destination.parse("s3://lake")
+    assert root.relative("a/b") == "a/b"
+    assert root.relative("") is None
+    assert root.check_data_key("lake", "a/b") == "a/b"
+    assert root.below("x") == Destination("lake", "x/")
+
+
+def test_directories_below_keep_their_slash() -> None:
+    """A directory of a destination is a destination."""
+    assert OUT.below("/a/") == Destination("lake", "out/dataset1/a/")
+    assert OUT.key("a/b") == "out/dataset1/a/b"
+
+
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        ("a/b.parquet", False), ("_SUCCESS", True), ("a/_x", True), (".a/b", True), ("a/.b", True),
+        ("_dt=1/b", False), ("dt=_1/b", False), ("__magic_job-1/x", True), ("_s3commit/lock.json", True),
+        ("a_/b_.c", False), ("_x=1/_y", True), (".x=1/y", True),
+    ],
+)  # fmt: skip
+def test_what_readers_skip_is_hidden(path: str, hidden: bool) -> None:
+    """Hidden is what Spark skips: an element that begins with ``.``, or with ``_`` and is no partition."""
+    assert is_hidden(path) is hidden
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "dt=2013-01-01/part-0.c000.snappy.parquet", "a b/ü%2F", "..."])
+def test_paths_of_data_are_accepted(path: str) -> None:
+    """What datasets really have in their paths is fine, unless it begins with a dot."""
+    if path.startswith("."):
+        with pytest.raises(InvalidRecord):
+            check_relative_path(path)
+    else:
+        check_relative_path(path)
+        assert OUT.check_data_key("lake", OUT.prefix + path) == path
+
+
+@each("path", BAD_PATHS)
+def test_paths_that_could_lead_elsewhere_are_refused(path: str) -> None:
+    """A path that could leave the destination, be misread by a store, or be hidden, is an invalid record."""
+    with pytest.raises(InvalidRecord, match=BAD_PATHS[path]):
+        check_relative_path(path)
+    with pytest.raises(InvalidRecord):
+        OUT.check_data_key("lake", OUT.prefix + path)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "key"),
+    [
+        ("other", "out/dataset1/a"), ("lake", "a"), ("lake", "out/a"), ("lake", "/out/dataset1/a"),
+        ("Lake", "out/dataset1/a"), ("lake", "out/dataset1/../dataset2/a"), ("lake", ""),
+    ],
+)  # fmt: skip
+def test_keys_elsewhere_are_refused(bucket: str, key: str) -> None:
+    """A key in another bucket or another directory is an invalid record."""
+    with pytest.raises(InvalidRecord):
+        OUT.check_data_key(bucket, key)
+
+
+def test_a_key_ends_at_the_store_s_limit() -> None:
+    """A key has at most 1024 bytes of UTF-8, however few characters they are."""
+    room = MAX_KEY_BYTES - len(OUT.prefix)
+    OUT.check_data_key("lake", OUT.prefix + "x" * room)
+    for path in ("x" * (room + 1), "ü" * (room // 2 + 1)):
+        with pytest.raises(InvalidRecord, match="longer than 1024 bytes"):
+            OUT.check_data_key("lake", OUT.prefix + path)
+
+
+def test_a_uri_for_hadoop_is_encoded() -> None:
+    """What ``java.net.URI`` would not parse, or take for something else than a path, is percent-encoded."""
+    assert hadoop_uri("lake", "out put/dt=1/a%20ü?#[|].csv") == (
+        "s3a://lake/out%20put/dt=1/a%2520%C3%BC%3F%23%5B%7C%5D.csv"
+    )
+
+
+@each("scheme", ["s3", "s3a", "s3n", "http"])
+@each("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}", MARK])
+def test_keys_in_a_uri_are_not_repeated(scheme: str, userinfo: str) -> None:
+    """A URI with keys before its bucket, as older Hadoops took them, is refused without a word of them."""
+    with pytest.raises(InvalidDestination, match="flights") as caught:
+        Destination.parse(f"{scheme}://{userinfo}@lake/flights/")
+    assert leaks(shown(caught.value)) == []

@@ -1,0 +1,333 @@
+"""Every key is built in one place, and no two things share one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import Committer, JobOptions
+from airflow_s3commit.protocol.model.layout import (
+    Layout,
+    check_attempt_id,
+    check_id,
+    check_new_id,
+    final_path,
+    is_magic_path,
+    owner_of,
+    partition_of,
+    unique_name,
+)
+from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
+from airflow_s3commit.store.memory import MemoryStore
+from tests.cases import each
+from tests.protocol.building import OURS, THEIRS
+
+HERE = Destination("lake", "flights/")
+
+
+LAYOUT = Layout.of(HERE, "j-1")
+
+
+def test_the_keys_are_those_of_the_design() -> None:
+    """Every record is where the protocol's description says."""
+    staging = "flights/__magic_job-j-1/"
+    assert LAYOUT.staging.uri == f"s3://lake/{staging}"
+    assert LAYOUT.job == f"{staging}job.json"
+    assert LAYOUT.state == f"{staging}state.json"
+    assert LAYOUT.seal == f"{staging}sealed.json"
+    assert LAYOUT.stage_seal("spark", "1") == f"{staging}stages/spark-1/sealed.json"
+    assert LAYOUT.pendingset("spark", "1", "00007", "12") == (
+        f"{staging}stages/spark-1/tasks/00007_12.pendingset"
+    )
+    assert LAYOUT.plan == f"{staging}plan/summary.json"
+    assert LAYOUT.plan_part("p", 3).startswith(f"{staging}plan/")
+    assert LAYOUT.plan_part("p", 3).endswith("/3.jsonl")
+    assert LAYOUT.success == "flights/_SUCCESS"
+    assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
+    assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
+    assert LAYOUT.lock == "flights/_s3commit/lock.json"
+
+
+def test_staging_may_be_elsewhere() -> None:
+    """With another staging root only the job's own records move; the manifest, marker and lock stay."""
+    layout = Layout.of(HERE, "j-1", Destination("private", "staging/"))
+    assert layout.staging.uri == "s3://private/staging/__magic_job-j-1/"
+    assert layout.job == "staging/__magic_job-j-1/job.json"
+    assert (layout.lock, layout.manifest, layout.success) == (LAYOUT.lock, LAYOUT.manifest, LAYOUT.success)
+
+
+def test_a_bucket_s_root_has_a_layout_too() -> None:
+    """At the root of a bucket no key begins with a slash."""
+    layout = Layout.of(Destination("lake", ""), "j-1")
+    assert layout.job == "__magic_job-j-1/job.json"
+    assert layout.success == "_SUCCESS"
+    assert layout.lock == "_s3commit/lock.json"
+
+
+def test_records_of_one_upload_are_beside_their_pendingset() -> None:
+    """The record of an upload is in a directory named for its task attempt, and is no pendingset."""
+    pending = LAYOUT.pending("spark", "1", "7", "12", 3)
+    assert pending == "flights/__magic_job-j-1/stages/spark-1/tasks/7_12/000003.pending"
+    assert not pending.endswith(".pendingset")
+
+
+@pytest.mark.parametrize("value", ["", "-a", "_a", ".a", "a/b", "a b", "a\n", "ü", "..", "a.b", "x" * 129])
+def test_a_job_id_is_fit_for_a_key(value: str) -> None:
+    """Job ids have letters, digits, ``-`` and ``_`` only, and begin with a letter or digit."""
+    with pytest.raises(InvalidRecord, match="job id"):
+        check_id(value)
+    with pytest.raises(InvalidRecord):
+        Layout.of(HERE, value)
+
+
+@pytest.mark.parametrize("value", ["", "-", "a/b", "a b", "a\n", "../x", "x" * 129])
+def test_ids_below_a_job_are_fit_for_a_key(value: str) -> None:
+    """Stage, task and attempt ids that would lead elsewhere are refused wherever a key is made of them."""
+    for stage, stage_attempt, task, attempt in (
+        (value, "1", "t", "1"), ("s", value, "t", "1"), ("s", "1", value, "1"), ("s", "1", "t", value),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRecord):
+            LAYOUT.pendingset(stage, stage_attempt, task, attempt)
+
+
+def test_ids_below_a_job_may_have_dots() -> None:
+    """Stages and tasks may be named as Airflow and Spark name theirs."""
+    assert check_id("transform.load_0-1", "stage") == "transform.load_0-1"
+    assert check_attempt_id("1.2", "task attempt") == "1.2"
+    for value in ("1-2", "1_2"):
+        with pytest.raises(InvalidRecord):
+            check_attempt_id(value, "task attempt")
+
+
+def test_no_two_attempts_share_a_key() -> None:
+    """Ids with the separators in them don't collide: an attempt's id has neither ``-`` nor ``_``."""
+    ids = ["a", "a-1", "a_1", "a.1", "1", "11"]
+    attempts = ["1", "11", "1.1"]
+    keys = [
+        LAYOUT.pendingset(stage, stage_attempt, task, attempt)
+        for stage in ids
+        for stage_attempt in attempts
+        for task in ids
+        for attempt in attempts
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "partition"),
+    [("a.parquet", ""), ("dt=1/a.parquet", "dt=1"), ("dt=1/h=2/a", "dt=1/h=2")],
+)
+def test_a_file_s_partition_is_its_directory(path: str, partition: str) -> None:
+    """The partition is the leaf directory; files at the root are in partition ``""``."""
+    assert partition_of(path) == partition
+
+
+@pytest.mark.parametrize(
+    ("path", "unique"),
+    [
+        ("part-0.parquet", "part-0-U1.parquet"),
+        ("dt=1/part-0.c000.snappy.parquet", "dt=1/part-0-U1.c000.snappy.parquet"),
+        ("dt=1.5/part-0", "dt=1.5/part-0-U1"),
+        ("dt=1.5/part.gz", "dt=1.5/part-U1.gz"),
+        ("part-U1.parquet", "part-U1.parquet"),
+        ("dt=U1/part.parquet", "dt=U1/part-U1.parquet"),
+    ],
+)
+def test_names_are_made_unique_as_hadoop_does(path: str, unique: str) -> None:
+    """The id goes before the first dot of the last element, unless that has it already."""
+    assert unique_name(path, "U1") == unique
+    assert unique_name(unique, "U1") == unique
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"part-0-{OURS}",
+        f"part-0-{OURS}.parquet",
+        f"part-00000-{OURS}-c000.snappy.parquet",
+        f"part-00000-{OURS}_00001.c000.snappy.parquet",
+        f"part-00000-{OURS}.c000.snappy.parquet",
+        f"export-{THEIRS}-{OURS}.parquet",
+        f"export-{THEIRS}_00001-{OURS}.parquet",
+        f"part-0-{OURS}.of-{THEIRS}.parquet",
+    ],
+)
+def test_a_file_name_tells_whose_it_is(name: str) -> None:
+    """A name made unique for one job, and what Spark makes of it, is that job's wherever it lies."""
+    for directory in ("", "flights/", f"flights/dt={THEIRS}/", f"flights/x-{THEIRS}.d/"):
+        assert owner_of(directory + name) == OURS
+
+
+@each(
+    "key",
+    [
+        "flights/dt=1/part-0.parquet",
+        f"flights/dt={OURS}/part-0.parquet",
+        f"flights/x-{OURS}/part-0.parquet",
+        f"flights/x-{OURS}.d/part-0.parquet",
+        f"flights/part-0-{OURS}1.parquet",
+        f"flights/part-0-{OURS}-2.parquet",
+        f"flights/part-0-{OURS}_x.parquet",
+        f"flights/part-0-1{OURS}.parquet",
+        f"flights/part{OURS}.parquet",
+        f"flights/{OURS}.parquet",
+        f"flights/part-0-{OURS.upper()}.parquet",
+        f"flights/x_s3commit/manifests/{OURS}.jsonl",
+        f"flights/_s3commit/manifests/x-{OURS}1.jsonl",
+        "flights/part-0-en.parquet",
+    ],
+)
+def test_other_keys_are_nobody_s(key: str) -> None:
+    """A directory, a longer word, another spelling or any id that is no UUID makes no key a job's."""
+    assert owner_of(key) is None
+
+
+def test_the_list_of_a_manifest_is_its_job_s() -> None:
+    """The one upload of a job that is no data is known by its place."""
+    assert owner_of(f"flights/_s3commit/manifests/{OURS}.jsonl") == OURS
+    assert owner_of(f"_s3commit/manifests/{OURS}.jsonl") == OURS
+
+
+@pytest.mark.parametrize(
+    ("job_id", "advice"),
+    [
+        ("2013-01-01", "name="),
+        ("parquet", "name="),
+        ("", "name="),
+        (OURS.upper(), f"write it as {OURS}"),
+        (OURS.replace("-", ""), f"write it as {OURS}"),
+        (f"{{{OURS}}}", f"write it as {OURS}"),
+        (f"{OURS}\n", "is not a UUID"),
+    ],
+)
+def test_a_new_job_s_id_is_a_canonical_uuid(job_id: str, advice: str) -> None:
+    """Any other id is refused, with what to do instead."""
+    with pytest.raises(InvalidRecord, match=advice):
+        check_new_id(job_id)
+    assert check_new_id(OURS) == OURS
+
+
+@pytest.mark.parametrize("staging", ["", "flights/", "flights/__magic_job-j-2/", "flights/x__magic_job-j-1/"])
+def test_a_staging_is_called_after_its_job(staging: str) -> None:
+    """Keys of a job are never built on a directory that is not its own: it is removed at the end."""
+    with pytest.raises(InvalidRecord, match="not the staging of job j-1"):
+        Layout(HERE, Destination("lake", staging), "j-1")
+
+
+JOB = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
+
+
+ATTEMPT = "attempt_202502170001_0003_m_000004_0"
+
+
+def magic_path(relative: str, run: int = 0) -> str:
+    """Return the path at which Hadoop has a task attempt write a file."""
+    return f"__magic_job-{JOB}/job-{JOB}/{run:02d}/tasks/{ATTEMPT}/__base/{relative}"
+
+
+@each(
+    ("written", "final"),
+    [
+        ("a/__magic_job-1/x/y.txt", "a/y.txt"),
+        ("__magic_job-1/4/__base/2/3.txt", "2/3.txt"),
+        ("__base/h/__magic_job-1/2/3.txt", "__base/h/3.txt"),
+        ("__magic_job-1/y.txt", "y.txt"),
+        ("a/b/__magic_job-1/__base/y.txt", "a/b/y.txt"),
+        ("__magic_job-1/__base/2/__base/3.txt", "2/__base/3.txt"),
+        ("__magic_job-1/x/__magic_job-2/y.txt", "y.txt"),
+        ("a/__magic_job-/y.txt", "a/y.txt"),
+        ("a/__magic_jobs/y.txt", "a/__magic_jobs/y.txt"),
+        ("a/__magic/y.txt", "a/__magic/y.txt"),
+        ("a/x__magic_job-1/y.txt", "a/x__magic_job-1/y.txt"),
+        ("a/__base/y.txt", "a/__base/y.txt"),
+        ("s3a://lake/sales/__magic_job-1/x/__base/d=1/y z.txt", "s3a://lake/sales/d=1/y z.txt"),
+        ("/lake/sales/__magic_job-1/x/y.txt", "/lake/sales/y.txt"),
+    ],
+)
+def test_a_written_path_ends_up_where_hadoop_puts_it(written: str, final: str) -> None:
+    """The first magic element parts the path; what follows the first ``__base``, or the name alone, stays."""
+    assert final_path(written) == final
+    assert is_magic_path(written) == (written != final)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "__magic_job-1",
+        "a/__magic_job-1/",
+        "a/__magic_job-1/x/__base",
+        "a/__magic_job-1/x/__base/",
+        "a/__magic_job-1/x/",
+        "a/__magic_job-1//y.txt",
+        "a/__magic_job-1/../y.txt",
+        "a/__magic_job-1/__base/./y.txt",
+    ],
+)
+def test_a_magic_path_that_names_no_file_is_refused(written: str) -> None:
+    """Nothing after the magic element or its ``__base``, and elements that name no entry, are errors."""
+    with pytest.raises(InvalidRecord, match="path"):
+        final_path(written)
+
+
+ELEMENTS = st.text("abz019=-. ", min_size=1, max_size=8).filter(lambda e: not e.startswith("."))
+
+
+@given(st.lists(ELEMENTS, min_size=1, max_size=4), st.integers(0, 120))
+def test_a_magic_path_maps_back_to_the_path_it_was_built_from(elements: list[str], run: int) -> None:
+    """Building a magic path and mapping it to its destination are each other's reverse."""
+    relative = "/".join(elements)
+    written = magic_path(relative, run)
+    assert is_magic_path(written)
+    assert final_path(written) == relative
+    assert final_path(f"sales/2025/{written}") == f"sales/2025/{relative}"
+
+
+def _writer(committer: Committer, *, unique: bool = False) -> tuple[MemoryStore, Job, TaskAttempt]:
+    store = MemoryStore(("lake",), min_part_bytes=1)
+    options = JobOptions(committer=committer, conflict_mode="append", unique_filenames=unique)
+    job = Job.setup(store, "s3://lake/sales/", options=options, job_id=JOB)
+    return store, job, job.task_attempt("spark", "1", "00000", "1", threads=0, min_part_bytes=1)
+
+
+@pytest.mark.parametrize(("unique", "name"), [(False, "part-0.parquet"), (True, f"part-0-{JOB}.parquet")])
+def test_a_file_opened_at_a_magic_path_is_committed_to_its_final_path(unique: bool, name: str) -> None:
+    """With the committer ``magic`` a tool may write to the path that Hadoop would give it."""
+    store, job, writer = _writer("magic", unique=unique)
+    with writer:
+        with writer.open(magic_path("day=17/part-0.parquet")) as file:
+            file.write(b"rows")
+        task = writer.commit()
+    job.seal_stage("spark", "1", [task])
+    job.seal()
+    assert list(job.commit().partitions) == ["day=17"]
+    assert store.get("lake", f"sales/day=17/{name}").body == b"rows"
+
+
+@pytest.mark.parametrize("committer", ["directory", "partitioned"])
+def test_other_committers_refuse_magic_paths(committer: Committer) -> None:
+    """A magic path given to a staging committer is an error that says so, and starts no upload."""
+    store, _, writer = _writer(committer)
+    with writer, pytest.raises(InvalidRecord, match="only the committer magic"):
+        writer.open(magic_path("part-0.parquet"))
+    assert not list(store.list_uploads("lake", ""))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "__magic_job-1/__base/_hidden/part-0.parquet",
+        "__magic_job-1/__base/__magic_job-2/part-0.parquet",
+        "../__magic_job-1/__base/part-0.parquet",
+        "__magic_job-1/job-1/00/tasks/a/__base/part-0.parquet\n",
+    ],
+)
+def test_a_mapped_path_has_to_pass_like_any_other(path: str) -> None:
+    """Mapping opens no way to hidden files, out of the destination, or to keys that stores misread."""
+    store, _, writer = _writer("magic")
+    with writer, pytest.raises(InvalidRecord):
+        writer.open(path)
+    assert not list(store.list_uploads("lake", ""))

@@ -1,0 +1,292 @@
+"""Limits of records: wide enough for the largest jobs, and nothing beyond them is read."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, TooLarge
+from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
+from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
+from airflow_s3commit.protocol.metadata.plans import planned_objects
+from airflow_s3commit.protocol.metadata.store_clock import read_time
+from airflow_s3commit.protocol.model import (
+    hadoop_pendingset,
+    job,
+    limits,
+    manifest,
+    pendingset,
+    plan,
+    seal,
+    success,
+)
+from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
+from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord
+from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealedTask
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake
+
+KEY = "k" * 1_000
+
+#: What our own writers know of a file's columns at most: 32 of them, bounds of up to 128 characters.
+STATISTICS = {
+    f"a_column_with_a_name_{number:02d}": ColumnStatistics(
+        values=10**9, nulls=10**6, least="2013-01-01T00:00:00.000000", greatest="2013-12-31T23:59:59.999999"
+    )
+    for number in range(32)
+}
+FILE = PendingUpload(
+    uri=f"s3://lake/{KEY}", uploadId="u" * 200, bucket="lake", destinationKey=KEY, etags=["e" * 32],
+    created=10**12, saved=10**12, date="Sun Nov 22 15:00:00 UTC 2026", jobId=OURS, taskId="t" * 40,
+    length=5 * 2**40, partCount=1, s3commit=UploadExtra(upload=OURS, rows=10**9),
+)  # fmt: skip
+
+
+def weight(record: msgspec.Struct) -> int:
+    """Return the bytes that one more of a record's kind adds to a list."""
+    return len(msgspec.json.encode(record)) + 1
+
+
+class TestRoom:
+    """The largest jobs there are stay below every limit."""
+
+    def test_a_task_attempt(self) -> None:
+        """A pendingset holds 300,000 files with the longest keys, or 100,000 with statistics as well."""
+        full = msgspec.structs.replace(FILE, s3commit=UploadExtra(upload=OURS, rows=1, statistics=STATISTICS))
+        assert 300_000 * weight(FILE) < limits.LARGEST["PendingSet"]
+        assert 100_000 * weight(full) < limits.LARGEST["PendingSet"]
+
+    def test_an_upload_of_all_parts(self) -> None:
+        """An upload of 10,000 parts can be recorded, in Hadoop's spelling with checksums too."""
+        whole = msgspec.structs.replace(FILE, etags=["e" * 68] * 10_000)
+        assert len(encode(whole)) + 10_000 * 200 < limits.LARGEST["PendingUpload"]
+
+    def test_seals_and_manifests(self) -> None:
+        """100,000 partitions with long names, 1,000 with statistics, and a million tasks have room."""
+        counts = Counts(files=10**6, bytes=10**18, rows=10**12)
+        partition = weight(counts) + len(KEY) + 4
+        with_columns = partition + weight(msgspec.structs.replace(counts, columns=STATISTICS))
+        task = weight(SealedTask(task="0" * 20, attempt="1" * 20, etag="e" * 32, counts=counts))
+        assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["ManifestRecord"]
+        assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["SealRecord"]
+        assert 100_000 * partition + 10**6 * task < limits.LARGEST["StageSealRecord"]
+
+    def test_lists(self) -> None:
+        """A part of a plan has 10,000 of the longest keys, a manifest's list a million files."""
+        planned = PlannedObject(key=KEY, size=2**60, etag="e" * 40, overwritten=True)
+        entry = FileEntry(
+            key=KEY, size=2**60, etag="e" * 40, partition=KEY, upload=OURS, statistics=STATISTICS
+        )
+        assert 10_000 * weight(planned) < limits.PLAN_PART_BYTES
+        assert weight(entry) < limits.LINE_BYTES
+        assert 10**6 * weight(entry) < limits.LIST_BYTES
+
+
+class TestTooLarge:
+    """What is larger than any record of its kind is refused by what a listing or an answer's head says."""
+
+    @pytest.fixture
+    def lake(self) -> Lake:
+        """Return a lake with a job whose commit was planned, and a committed one."""
+        lake = Lake()
+        lake.sealed({"dt=1/a.csv": b"1"}, job_id=THEIRS).commit()
+        lake.sealed({"dt=1/b.csv": b"22"}).plan()
+        return lake
+
+    def test_a_record_is_refused_by_name_and_size(self, lake: Lake) -> None:
+        """A state of 9 MiB is an invalid record, whose place and size are said."""
+        context = lake.context()
+        key = context.layout.state
+        lake.store.put(BUCKET, key, bytes(9 * limits.MIB))
+        with pytest.raises(InvalidRecord, match=rf"s3://{BUCKET}/{key} has {9 * limits.MIB} bytes"):
+            lake.job().commit()
+
+    def test_one_bad_record_is_one_bad_line(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Jobs and endings whose records are too large are named with the problem; the others as ever."""
+        monkeypatch.setattr(limits, "LARGEST", dict.fromkeys(limits.LARGEST, 10_000))
+        monkeypatch.setattr("airflow_s3commit.protocol.model.codec.LARGEST", limits.LARGEST)
+        lake.put(
+            {
+                f"_s3commit/manifests/{OURS}.json": bytes(10_001),
+                f"_s3commit/aborted/{OURS}.json": bytes(10_001),
+            }
+        )
+        lake.store.put(BUCKET, lake.context().layout.seal, bytes(10_001))
+        found = {job.job_id: job.problem for job in list_jobs(lake.store, lake.context().layout.destination)}
+        assert "has 10001 bytes" in str(found[OURS])
+        endings = latest_endings(lake.store, lake.context().layout.destination, 10).jobs
+        assert sorted((job.job_id, job.problem is None) for job in endings) == [
+            (OURS, False), (OURS, False), (THEIRS, True),
+        ]  # fmt: skip
+
+    def test_what_is_held_at_once(self, lake: Lake) -> None:
+        """Of records that are large together only some are read before the first is used."""
+        store, context = lake.store, lake.context()
+        for number in range(4):
+            lake.put({f"big/{number}": bytes(30 * limits.MIB)})
+        listed = list(store.list_objects(BUCKET, f"{lake.prefix}big/"))
+        store.calls.clear()
+        found = records.fetch_listed(store, context.bucket, listed, lambda _: limits.GIB)
+        next(iter(found))
+        assert len([key for verb, key in store.calls if verb == "get"]) <= 2
+
+    def test_uploads_of_a_long_record_are_unknown(self, lake: Lake) -> None:
+        """A ``.pending`` beyond its limit is one that cannot be read: it hides no other record."""
+        tasks = lake.pendingset_key().rpartition("/")[0]
+        lake.store.put(BUCKET, f"{tasks}/x_1/000001.pending", bytes(17 * limits.MIB))
+        uploads = list(tracked_uploads(lake.context()))
+        assert [upload is None for upload in uploads] == [False, True]
+
+    def test_the_time_is_read_from_small_records(self, lake: Lake) -> None:
+        """The store's time is told by a record that is small, past a ``_SUCCESS`` that is not."""
+        lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
+        lake.store.calls.clear()
+        assert read_time(lake.store, lake.context().layout.destination) is not None
+
+    def test_a_marker_that_is_too_long_is_no_hindrance_after_the_commit(self, lake: Lake) -> None:
+        """A ``_SUCCESS`` that somebody blew up while a commit ran is written over."""
+        lake.store.before = lambda verb, key: (
+            lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
+            if verb == "put" and key == f"{HOME}manifests/{OURS}.json"
+            else None
+        )
+        lake.job().commit()
+        assert OURS.encode() in lake.get(f"{lake.prefix}_SUCCESS")
+
+
+class TestLines:
+    """Lists of records are checked line by line."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"{",
+            b"null",
+            b'{"key": 1}',
+            b'{"key":"k","size":-1,"etag":"e"}',
+            b"[" * 100_000,
+        ],
+    )
+    def test_a_line_that_is_no_record(self, line: bytes) -> None:
+        """A line that cannot be read is named by its number, and the list by its URI."""
+        good = msgspec.json.encode(PlannedObject(key="k", size=1, etag="e"))
+        with pytest.raises(InvalidRecord, match="line 2 of s3://lake/list"):
+            list(decode_lines(PlannedObject, [good, line], "s3://lake/list"))
+
+    def test_a_manifest_whose_list_is_none(self) -> None:
+        """A list with the right digest and a line of something else is refused as a record is."""
+        lake = Lake()
+        lake.sealed({"dt=1/a.csv": b"1"}).commit()
+        manifest = read_manifest(lake.store, lake.context().layout.destination, OURS)
+        lake.store.put(BUCKET, f"{HOME}manifests/{OURS}.jsonl", b'{"key": 1}\n')
+        with pytest.raises(InvalidRecord, match="is not the list"):
+            list(manifest_files(lake.store, manifest))
+        forged = msgspec.structs.replace(manifest, files_sha256=hashlib.sha256(b'{"key": 1}\n').hexdigest())
+        with pytest.raises(InvalidRecord, match=r"line 1 of s3://lake/flights/_s3commit/manifests/.*jsonl"):
+            list(manifest_files(lake.store, forged))
+
+    def test_a_plan_whose_part_is_none(self) -> None:
+        """A planned object that is none, in a part that has the planned digests, is an invalid record."""
+        lake = Lake()
+        lake.put({"dt=1/old.csv": b"old"})
+        lake.sealed({"dt=1/a.csv": b"1"}).plan()
+        context = lake.context()
+        plan = records.load(lake.store, BUCKET, context.layout.plan, PlanRecord).record
+        key = context.layout.plan_part(plan.plan_id, 0)
+        written = lake.store.put(BUCKET, key, b'{"key": 1}\n')
+        digest = hashlib.sha256(b'{"key": 1}\n').hexdigest()
+        part = msgspec.structs.replace(plan.parts[0], etag=written.etag, sha256=digest)
+        with pytest.raises(InvalidRecord, match=rf"line 1 of s3://{BUCKET}/{key}"):
+            list(planned_objects(context, msgspec.structs.replace(plan, parts=[part])))
+
+
+class TestPlain:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"files": -1},
+            {"files": 2**63},
+            {"bytes": 1e308},
+            {"task": "\ud800"},
+            {"task": "x" * 10**6},
+            {"etag": None},
+        ],
+    )
+    def test_values_from_an_xcom(self, changes: dict[str, object]) -> None:
+        """Plain values beyond a limit, or that no record could hold, are refused in few words."""
+        task = CommittedTask(
+            stage="s",
+            stage_attempt="1",
+            task="0",
+            attempt="1",
+            location="s3://b/k",
+            etag="e",
+            files=1,
+            bytes=1,
+        )
+        with pytest.raises(InvalidRecord) as refusal:
+            from_plain(CommittedTask, task.to_dict() | changes, "a committed task")
+        assert len(str(refusal.value)) < 2_000
+
+
+def test_what_could_not_be_read_is_not_written() -> None:
+    """A record that is larger than is read of its kind is refused when it is saved."""
+    parts = [PlanPart(number=number, etag="e" * 8_000, objects=1) for number in range(2_200)]
+    record = PlanRecord(
+        job_id="j", plan_id="p", seal_etag="e", parts=parts, objects=0, bytes=0, overwritten=0, digest="d"
+    )
+    with pytest.raises(TooLarge, match="a PlanRecord that is to be saved"):
+        encode(record)
+
+
+def test_more_shards_than_can_be() -> None:
+    """A commit is not cut into more shards than are looked for, and no state can say it was."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a.csv": b"1"})
+    before = lake.everything()
+    with pytest.raises(ValueError, match="at most 4096 shards"):
+        job.begin(limits.MAX_SHARDS + 1)
+    assert lake.everything() == before
+    assert job.begin(3) == [0, 1, 2]
+    lake.tamper(lake.context().layout.state, old=b'"shards":3', new=b'"shards":1000000000')
+    with pytest.raises(InvalidRecord, match=r"state\.json"):
+        job.finish()
+
+
+def test_every_record_has_a_limit() -> None:
+    """The table names existing types, and reads none without a bound."""
+    kinds = {
+        name: value
+        for module in (hadoop_pendingset, pendingset, job, manifest, plan, seal, success)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct)
+    }
+    assert limits.LARGEST.keys() <= kinds.keys()
+    assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith("Record"))
+
+
+def test_a_damaged_state_rolls_nothing_back() -> None:
+    """A commit whose state names no plan is refused, and what it published stays as it is."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a.csv": b"1"})
+    job.begin(1)
+    job.complete(0)
+    state = lake.context().layout.state
+    body = lake.get(state)
+    broken = msgspec.json.encode(msgspec.json.decode(body) | {"plan_etag": None})
+    lake.store.put(BUCKET, state, broken)
+    before = lake.everything()
+    with pytest.raises(InvalidRecord, match="names no seal or no plan"):
+        job.commit()
+    assert lake.everything() == before
+    lake.store.put(BUCKET, state, body)
+    assert Layout.of(lake.context().layout.destination, OURS).manifest not in lake.keys("")
+    job.commit()
+    assert len(lake.data()) == 1

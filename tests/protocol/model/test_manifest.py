@@ -1,0 +1,316 @@
+"""The account of a commit: complete, provable, and readable by Hadoop's tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.metadata.manifests import (
+    latest_manifest,
+    manifest_files,
+    read_manifest,
+    read_success,
+)
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.seal import Counts
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.model.test_records import golden
+
+HERE = Destination(BUCKET, ROOT)
+NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "c": b"333"}
+SUCCESS = f"{ROOT}_SUCCESS"
+LIST = f"{HOME}manifests/{OURS}.jsonl"
+
+
+def committed(**options: str) -> tuple[Lake, ManifestRecord]:
+    """Commit a job of two tasks over some old data."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old!"})
+    job = lake.set_up(said={"dag_id": "nightly"}, **options)
+    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
+    job.seal()
+    return lake, job.commit()
+
+
+def test_the_manifest_adds_up_what_was_committed() -> None:
+    """Counts, partitions, what was replaced and who asked for it are in the manifest."""
+    lake, manifest = committed()
+    assert manifest.job_id == OURS
+    assert manifest.destination == lake.destination
+    assert (manifest.committer, manifest.conflict_mode) == ("magic", "replace")
+    counts = manifest.counts
+    assert (counts.files, counts.bytes, counts.rows) == (3, 6, 6)
+    assert {name: part.files for name, part in manifest.partitions.items()} == {"": 1, "dt=1": 2}
+    assert manifest.replaced == Counts(files=1, bytes=4, rows=None)
+    assert manifest.context == {"dag_id": "nightly"}
+    assert manifest.committed == int(lake.clock.time() * 1000)
+    assert read_manifest(lake.store, HERE, OURS) == latest_manifest(lake.store, HERE) == manifest
+
+
+def test_the_list_names_every_file_as_it_is() -> None:
+    """Each file is listed with the key, size, ETag and upload that its object really has."""
+    lake, manifest = committed()
+    entries = list(manifest_files(lake.store, manifest))
+    assert [entry.key.removeprefix(ROOT) for entry in entries] == [named(path) for path in NEW]
+    for entry in entries:
+        info = lake.store.head(BUCKET, entry.key)
+        assert (info.size, info.etag) == (entry.size, entry.etag)
+        assert info.metadata["s3commit-upload"] == entry.upload
+        assert entry.rows == entry.size
+    assert [entry.partition for entry in entries] == ["dt=1", "dt=1", ""]
+
+
+def test_an_empty_job_has_an_empty_list() -> None:
+    """A job without output has a manifest whose list of files is empty."""
+    lake = Lake()
+    manifest = lake.sealed({}).commit()
+    assert list(manifest_files(lake.store, manifest)) == []
+    assert lake.get(LIST) == b""
+
+
+def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is larger than a part is written as several, and is the same list."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 700)
+    lake = Lake()
+    manifest = lake.sealed({f"dt={n % 3}/{n:03d}": b"x" * n for n in range(50)}).commit()
+    assert lake.store.head(BUCKET, LIST).etag.partition("-")[2] > "1"
+    assert manifest.files_sha256 == hashlib.sha256(lake.get(LIST)).hexdigest()
+    assert [entry.size for entry in manifest_files(lake.store, manifest)] == list(range(50))
+    assert lake.pending() == []
+
+
+def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while the list goes up in parts leaves no upload of it behind."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 300)
+    for nth in (1, 2, 3):
+        lake = Lake()
+        job = lake.sealed({f"{n:03d}": b"x" for n in range(10)})
+        lake.store.die("upload_part", ".jsonl", nth=nth, after=True)
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        assert lake.pending() == [LIST]
+        assert len(list(manifest_files(lake.store, lake.job().commit()))) == 10
+        assert lake.pending() == []
+
+
+@pytest.mark.parametrize("ending", [".jsonl", f"{OURS}.json", "_SUCCESS", "state.json"])
+@pytest.mark.parametrize("after", [False, True])
+def test_whoever_finishes_writes_the_same(ending: str, after: bool) -> None:
+    """A process that dies at any of these writes is followed by one that writes the same list."""
+    plain, expected = committed()
+    lake = Lake()
+    lake.put({"dt=1/old": b"old!"})
+    job = lake.set_up(said={"dag_id": "nightly"})
+    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
+    job.seal()
+    lake.store.die("put", ending, after=after)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    manifest = lake.job().commit()
+    assert manifest == lake.job().commit()
+    assert lake.get(LIST) == plain.get(LIST)
+    assert (manifest.counts, manifest.partitions) == (expected.counts, expected.partitions)
+    assert lake.data() == plain.data()
+
+
+def test_a_manifest_that_stands_is_kept() -> None:
+    """A second process that finishes the commit keeps the first one's manifest."""
+    lake = Lake()
+    job = lake.sealed(NEW)
+    lake.store.die("put", f"{OURS}.json", after=True)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.clock.advance(3600)
+    first = lake.get(f"{HOME}manifests/{OURS}.json")
+    lake.job().commit()
+    assert lake.get(f"{HOME}manifests/{OURS}.json") == first
+
+
+def test_success_is_the_short_face() -> None:
+    """``_SUCCESS`` is in Hadoop's format, counts what was committed, and points to the manifest."""
+    lake, manifest = committed()
+    success = read_success(lake.store, HERE)
+    assert success.success
+    assert (success.jobId, success.committer) == (OURS, "magic")
+    assert success.manifest_uri == f"s3://{BUCKET}/{HOME}manifests/{OURS}.json"
+    assert success.filenames == [f"/{ROOT}{named(path)}" for path in NEW]
+    assert success.timestamp == manifest.committed
+    assert success.diagnostics["dag_id"] == "nightly"
+    assert success.iostatistics is not None
+    counters = success.iostatistics.counters
+    assert counters["committer_commits_completed"] == 3
+    assert counters["committer_bytes_committed"] == 6
+    assert counters["committer_jobs_completed"] == 1
+
+
+def test_success_names_a_hundred_files_at_most() -> None:
+    """However many files there are, the marker stays small; the manifest has all of them."""
+    lake = Lake()
+    manifest = lake.sealed({f"{n:03d}": b"x" for n in range(101)}).commit()
+    assert len(read_success(lake.store, HERE).filenames) == 100
+    assert len(list(manifest_files(lake.store, manifest))) == 101
+
+
+def test_a_context_cannot_hide_the_manifest() -> None:
+    """What the orchestrator remembers with a job cannot take the place of where the manifest is."""
+    lake = Lake()
+    job = lake.set_up(said={"s3commit.manifest": "s3://elsewhere/x"})
+    lake.run_stage(job, NEW)
+    job.seal()
+    job.commit()
+    assert read_success(lake.store, HERE).manifest_uri == f"s3://{BUCKET}/{HOME}manifests/{OURS}.json"
+
+
+def test_each_commit_keeps_its_manifest() -> None:
+    """A later job writes its own manifest and marker; the earlier manifest stays."""
+    lake, first = committed()
+    second = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS).commit()
+    assert latest_manifest(lake.store, HERE) == second
+    assert read_manifest(lake.store, HERE, OURS) == first
+    assert read_manifest(lake.store, HERE, THEIRS) == second
+
+
+def test_without_a_commit_there_is_nothing_to_read() -> None:
+    """Neither marker nor manifest is there before a commit."""
+    lake = Lake()
+    lake.sealed(NEW)
+    for read in (
+        lambda: read_success(lake.store, HERE),
+        lambda: latest_manifest(lake.store, HERE),
+        lambda: read_manifest(lake.store, HERE, OURS),
+    ):
+        with pytest.raises(NoSuchKey):
+            read()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"null", b"PAR1", b'{"name":"something/1"}'])
+def test_another_marker_is_refused(body: bytes) -> None:
+    """The empty marker of the classic committer, and any other file of that name, is refused as such."""
+    lake = Lake()
+    lake.store.put(BUCKET, SUCCESS, body)
+    for read in (read_success, latest_manifest):
+        with pytest.raises(InvalidRecord, match="_SUCCESS"):
+            read(lake.store, HERE)
+
+
+def test_a_marker_of_hadoop_leads_to_no_manifest() -> None:
+    """A marker that Hadoop wrote is read, and has no manifest to follow."""
+    lake = Lake()
+    lake.store.put(BUCKET, SUCCESS, golden("hadoop-success-1"))
+    assert read_success(lake.store, HERE).committer == "directory"
+    with pytest.raises(InvalidRecord, match="written by directory"):
+        latest_manifest(lake.store, HERE)
+
+
+@pytest.mark.parametrize("job_id", ["../../other", "", "a/b"])
+def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
+    """A marker whose job id is no id leads to no key."""
+    lake, _ = committed()
+    marker = json.loads(lake.get(SUCCESS))
+    lake.store.put(BUCKET, SUCCESS, json.dumps({**marker, "jobId": job_id}).encode())
+    with pytest.raises(InvalidRecord):
+        latest_manifest(lake.store, HERE)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 1 << 20])
+def test_a_list_that_changed_is_refused(cut: int) -> None:
+    """A list of files that is not the one the manifest names is refused before its first file."""
+    lake, manifest = committed()
+    lake.tamper(LIST, cut=cut)
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, manifest))
+    lake.store.delete(BUCKET, LIST)
+    with pytest.raises(NoSuchKey):
+        next(manifest_files(lake.store, manifest))
+
+
+@pytest.mark.parametrize("cut", [1, 100, 1 << 20])
+def test_a_manifest_that_is_cut_short_is_refused(cut: int) -> None:
+    """A manifest that cannot be read is refused, also as the proof of commit."""
+    lake, _ = committed()
+    lake.tamper(f"{HOME}manifests/{OURS}.json", cut=cut)
+    before = lake.everything()
+    for read in (
+        lambda: read_manifest(lake.store, HERE, OURS),
+        lambda: lake.job().commit(),
+        lambda: lake.job().abort(),
+        lake.set_up,
+    ):
+        with pytest.raises(InvalidRecord):
+            read()
+    assert lake.everything() == before
+
+
+def test_an_older_job_does_not_take_the_marker_back() -> None:
+    """A process that slept before it wrote the marker leaves a newer job's marker as it is."""
+    lake = Lake()
+    job = lake.sealed(NEW, conflict_mode="append")
+    theirs = lake.sealed({"x": b"x"}, job_id=THEIRS, conflict_mode="append")
+
+    def sleep() -> None:
+        lake.store.rest()
+        lake.job(owner="another process").commit()
+        theirs.commit()
+
+    lake.store.before = once("put", "_SUCCESS", sleep)
+    manifest = job.commit()
+    assert manifest.counts.files == 3
+    assert read_success(lake.store, HERE).jobId == THEIRS
+
+
+def test_a_marker_of_another_writer_is_replaced() -> None:
+    """A marker that someone else wrote meanwhile, readable or not, gives way to the job's own."""
+    for body in (b"", golden("hadoop-success-1")):
+        lake = Lake()
+        job = lake.sealed(NEW)
+        lake.store.before = once("put", "_SUCCESS", partial(lake.put, {"_SUCCESS": body}))
+        job.commit()
+        assert read_success(lake.store, HERE).jobId == OURS
+
+
+def test_manifests_survive_plain_json() -> None:
+    """Any JSON reader sees the same totals."""
+    lake, manifest = committed()
+    plain = json.loads(lake.get(f"{HOME}manifests/{OURS}.json"))
+    assert plain["counts"]["files"] == manifest.counts.files
+    assert msgspec.convert(plain, ManifestRecord) == manifest
+
+
+def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that is longer than a piece is read piece by piece, and checked as one."""
+    monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
+    lake, manifest = committed()
+    assert len(lake.get(LIST)) > 200
+    assert [entry.key for entry in manifest_files(lake.store, manifest)] == [
+        json.loads(line)["key"] for line in lake.get(LIST).splitlines()
+    ]
+    lake.tamper(LIST, cut=1)
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, manifest))
+
+
+def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of two lists are never put together."""
+    monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
+    lake, manifest = committed()
+    pieces = iter([0, 1])
+    read = lake.store.get_range
+
+    def change(*args: Any, **kwargs: Any) -> bytes:
+        if next(pieces) == 1:
+            lake.tamper(LIST, cut=1)
+        return read(*args, **kwargs)
+
+    lake.store.get_range = change  # type: ignore[method-assign]
+    with pytest.raises(InvalidRecord, match="is not the list"):
+        next(manifest_files(lake.store, manifest))

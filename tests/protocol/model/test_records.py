@@ -1,0 +1,469 @@
+"""Records on S3 are a promise to other versions of this package: their bytes are fixed by golden files.
+
+A golden file is one record as its version writes it, followed by a newline. It is never changed: a record
+that gets another field gets a new file, and one that must mean something else a new version too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model import job, manifest, object_options, plan, seal
+from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.job import (
+    AbortedRecord,
+    AbortReport,
+    JobOptions,
+    JobRecord,
+    JobReference,
+    LockRecord,
+    SavedSuccess,
+    StateRecord,
+)
+from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
+from airflow_s3commit.protocol.model.seal import (
+    CommittedTask,
+    Counts,
+    SealedStage,
+    SealedTask,
+    SealRecord,
+    SealReference,
+    ShardRecord,
+    StageSealRecord,
+)
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from tests.cases import each
+
+GOLDEN = Path(__file__).parent / "golden"
+
+JOB = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
+HERE = "s3://lake/flights/"
+STAGING = f"{HERE}__magic_job-{JOB}/"
+ETAG = "9b2cf535f27731c974343645a3985328"
+COUNTS = Counts(
+    files=2, bytes=300, rows=30, columns={"delay": ColumnStatistics(values=29, nulls=1, least=-1)}
+)
+PARTITIONS = {
+    "dt=2013-01-01": Counts(files=1, bytes=100, rows=10),
+    "dt=2013-01-02": Counts(files=1, bytes=200, rows=20),
+}
+
+#: What stands in every golden file, by the file's name.
+RECORDS: dict[str, msgspec.Struct] = {
+    "job-1": JobRecord(
+        job_id=JOB,
+        destination=HERE,
+        staging=STAGING,
+        options=JobOptions(committer="directory", conflict_mode="replace", staging="s3://private/staging/"),
+        context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
+        created=1739800000123,
+        nonce="n-1",
+    ),
+    "job-1-defaults": JobRecord(
+        job_id=JOB, destination=HERE, staging=STAGING, options=JobOptions(), created=0, nonce="n-1"
+    ),
+    "job-1-pendingset-format": JobRecord(
+        job_id=JOB,
+        destination=HERE,
+        staging=STAGING,
+        options=JobOptions(pendingset_format="hadoop-3.3"),
+        created=1739800000123,
+        nonce="n-1",
+    ),
+    "job-1-object-options": JobRecord(
+        job_id=JOB,
+        destination=HERE,
+        staging=STAGING,
+        options=JobOptions(
+            object_options=ObjectOptions(
+                storage_class="STANDARD_IA",
+                sse="aws:kms",
+                sse_kms_key_id="alias/lake",
+                acl="bucket-owner-full-control",
+                tags={"team": "data"},
+                headers={"cache-control": "max-age=60"},
+            )
+        ),
+        created=1739800000123,
+        nonce="n-1",
+    ),
+    "state-1": StateRecord(
+        job_id=JOB, state="open", owner="worker-0:17", attempt=0, since=1739800000123, nonce="n-2"
+    ),
+    "state-1-committing": StateRecord(
+        job_id=JOB,
+        state="committing",
+        owner="worker-0:17",
+        attempt=2,
+        since=1739800000123,
+        nonce="n-3",
+        seal_etag=ETAG,
+        plan_etag=ETAG,
+        begun=True,
+        reversible=False,
+        saved_success=SavedSuccess(etag=ETAG, body=b'{"name":"x"}\n\x00\xff'),
+        reason="lifecycle rule",
+    ),
+    "stage-seal-1": StageSealRecord(
+        job_id=JOB,
+        stage="spark",
+        stage_attempt="1",
+        tasks=[
+            SealedTask(task="00000", attempt="4", etag=ETAG, counts=COUNTS),
+            SealedTask(task="00001", attempt="5", etag=ETAG, counts=Counts(files=0, bytes=0, rows=None)),
+        ],
+        counts=COUNTS,
+        partitions=PARTITIONS,
+        created=1739800000123,
+        nonce="n-4",
+    ),
+    "seal-1": SealRecord(
+        job_id=JOB,
+        stages=[SealedStage(stage="spark", stage_attempt="1", etag=ETAG, tasks=2, counts=COUNTS)],
+        counts=COUNTS,
+        partitions=PARTITIONS,
+        created=1739800000123,
+        nonce="n-5",
+    ),
+    "plan-1": PlanRecord(
+        job_id=JOB,
+        plan_id="p-1",
+        seal_etag=ETAG,
+        parts=[PlanPart(number=0, etag=ETAG, objects=2)],
+        objects=2,
+        bytes=42,
+        overwritten=1,
+        digest="000102030405060708090a0b0c0d0e0f",
+    ),
+    "planned-object": PlannedObject(
+        key="flights/dt=2013-01-01/old.parquet", size=21, etag=ETAG, overwritten=True
+    ),
+    "manifest-1": ManifestRecord(
+        job_id=JOB,
+        destination=HERE,
+        committer="partitioned",
+        conflict_mode="replace",
+        committed=1739800123456,
+        counts=COUNTS,
+        partitions=PARTITIONS,
+        replaced=Counts(files=2, bytes=42, rows=None),
+        files=f"{HERE}_s3commit/manifests/{JOB}.jsonl",
+        files_sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        context={"dag_id": "nightly_flights_refresh"},
+        metrics={"complete_ms": 12},
+        nonce="n-6",
+    ),
+    "shard-1": ShardRecord(job_id=JOB, shard=3, seal_etag=ETAG, counts=COUNTS),
+    "aborted-1": AbortedRecord(job_id=JOB, since=1739800000123, reason="checks failed"),
+    "aborted-1-context": AbortedRecord(
+        job_id=JOB,
+        since=1739800000123,
+        reason="checks failed",
+        context={"dag_id": "nightly_flights_refresh", "run_id": "scheduled__2013-01-01"},
+    ),
+    "file-entry": FileEntry(
+        key=f"flights/dt=2013-01-01/part-00000-{JOB}.parquet",
+        size=100,
+        etag=f"{ETAG}-1",
+        rows=10,
+        partition="dt=2013-01-01",
+        upload="u-1",
+        statistics={
+            "delay": ColumnStatistics(values=9, nulls=1, least=-1, greatest=1.5),
+            "tail": ColumnStatistics(least="Ä"),
+        },
+    ),
+    "lock-1": LockRecord(job_id=JOB, staging=STAGING, owner="worker-0:17", lease=60.0, nonce="n-7"),
+    "job-reference": JobReference(job_id=JOB, destination=HERE, staging=STAGING),
+    "committed-task": CommittedTask(
+        stage="spark",
+        stage_attempt="1",
+        task="00000",
+        attempt="4",
+        location=f"{STAGING}stages/spark-1/tasks/00000_4.pendingset",
+        etag=ETAG,
+        files=2,
+        bytes=300,
+        rows=30,
+    ),
+    "seal-reference": SealReference(
+        location=f"{STAGING}sealed.json", etag=ETAG, tasks=2, counts=COUNTS, partitions=PARTITIONS
+    ),
+    "plan-reference": PlanReference(
+        location=f"{STAGING}plan/summary.json", etag=ETAG, partitions=2, objects=2, bytes=42
+    ),
+    "abort-report": AbortReport(uploads=3, objects=1, state="aborted"),
+}
+
+#: As they were written before they said for which place.
+UNPLACED = (
+    "state-1", "state-1-committing", "lock-1", "aborted-1-context", "stage-seal-1", "seal-1", "shard-1",
+    "plan-1", "manifest-1",
+)  # fmt: skip
+
+RECORDS.update(
+    {
+        f"{name}-placed": msgspec.structs.replace(RECORDS[name], destination=HERE, staging=STAGING)
+        for name in UNPLACED
+    }
+)
+
+#: As they were written before they could be signed, or named what they count by its SHA-256.
+UNSIGNED = ("seal-1-placed", "plan-1-placed", "manifest-1-placed")
+WITHOUT_SHA256 = ("stage-seal-1-placed", "committed-task")
+
+SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def with_sha256(record: Any, field: str) -> Any:
+    """Return a record whose parts in a field have a SHA-256."""
+    parts = [msgspec.structs.replace(part, sha256=SHA256) for part in getattr(record, field)]
+    return msgspec.structs.replace(record, **{field: parts})
+
+
+RECORDS.update(
+    {
+        "job-1-signed": msgspec.structs.replace(RECORDS["job-1"], signature=SHA256),
+        "seal-1-signed": msgspec.structs.replace(
+            with_sha256(RECORDS["seal-1-placed"], "stages"), signature=SHA256
+        ),
+        "plan-1-signed": msgspec.structs.replace(
+            with_sha256(RECORDS["plan-1-placed"], "parts"), signature=SHA256
+        ),
+        "manifest-1-signed": msgspec.structs.replace(RECORDS["manifest-1-placed"], signature=SHA256),
+        "stage-seal-1-sha256": with_sha256(RECORDS["stage-seal-1-placed"], "tasks"),
+        "committed-task-sha256": msgspec.structs.replace(RECORDS["committed-task"], sha256=SHA256),
+    }
+)
+
+#: As they were written before a field was added that says nothing if it is not there.
+OLDER = {
+    *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
+    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256,
+}  # fmt: skip
+
+VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
+#: What is written only inside of others.
+PARTS = {Counts, JobOptions, ObjectOptions, PlanPart, SavedSuccess, SealedStage, SealedTask}
+
+UNDER_CONDITIONS = (JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LockRecord)
+
+
+def golden(name: str) -> bytes:
+    """Return a golden file without the newline that it ends with."""
+    return (GOLDEN / f"{name}.json").read_bytes().removesuffix(b"\n")
+
+
+def changed(name: str, /, **fields: Any) -> bytes:
+    """Return a golden file with some of its fields changed."""
+    return json.dumps({**json.loads(golden(name)), **fields}).encode()
+
+
+def without(name: str, field: str) -> bytes:
+    """Return a golden file with one of its fields left out."""
+    return json.dumps({k: v for k, v in json.loads(golden(name)).items() if k != field}).encode()
+
+
+def test_every_record_has_a_golden_file() -> None:
+    """No kind of record can be added without fixing how it looks."""
+    kinds = {type(record) for record in RECORDS.values()}
+    modules = (job, manifest, object_options, plan, seal)
+    written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
+    written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
+    assert written - PARTS == kinds
+
+
+@each("name", RECORDS)
+def test_a_golden_file_is_read_back_equal(name: str) -> None:
+    """What this version wrote is understood."""
+    record = RECORDS[name]
+    assert decode(type(record), golden(name), name) == record
+
+
+@each("name", [name for name in RECORDS if name not in OLDER])
+def test_a_record_is_written_byte_for_byte(name: str) -> None:
+    """A record of this version looks as it always did."""
+    assert encode(RECORDS[name]) == golden(name)
+
+
+@each("name", RECORDS)
+def test_fields_of_a_later_version_are_ignored(name: str) -> None:
+    """Fields that nobody knows, in the record or in a part of it, change nothing."""
+
+    def more(value: Any) -> Any:
+        if isinstance(value, list):
+            return [more(item) for item in value]
+        if isinstance(value, dict) and "version" in value:
+            return {**{key: more(item) for key, item in value.items()}, "later": {"a": [1, None]}}
+        return value
+
+    body = json.dumps({**more(json.loads(golden(name))), "later": [{"b": 1}]}).encode()
+    assert decode(type(RECORDS[name]), body, name) == RECORDS[name]
+
+
+def test_fields_of_a_later_version_are_ignored_in_parts() -> None:
+    """The same holds for options, saved markers, sealed tasks and plan parts."""
+    options = {**json.loads(golden("job-1"))["options"], "colour": "blue"}
+    assert decode(JobRecord, changed("job-1", options=options), "x") == RECORDS["job-1"]
+    tasks = [{**task, "colour": "blue"} for task in json.loads(golden("stage-seal-1"))["tasks"]]
+    assert decode(StageSealRecord, changed("stage-seal-1", tasks=tasks), "x") == RECORDS["stage-seal-1"]
+
+
+@each("name", VERSIONED)
+@each("version", [0, 2, 99, -1, "1", None, 1.5])
+def test_another_version_is_refused(name: str, version: Any) -> None:
+    """A record of a version that this one does not know is invalid, and the message names it."""
+    with pytest.raises(InvalidRecord, match="s3://lake/there is not a valid"):
+        decode(type(RECORDS[name]), changed(name, version=version), "s3://lake/there")
+
+
+@each("name", RECORDS)
+def test_a_record_cut_short_is_refused(name: str) -> None:
+    """However much of its end is missing, what is left is no record."""
+    body = golden(name)
+    for length in range(len(body)):
+        with pytest.raises(InvalidRecord):
+            decode(type(RECORDS[name]), body[:length], name)
+
+
+@each("name", RECORDS)
+@each(
+    "body",
+    [
+        b"", b" ", b"null", b"[]", b"{}x", b'"text"', b"1", b"\xff\xfe", b"\x00" * 64, b"[" * 100_000,
+        b'{"a":' * 100_000, b"PAR1", b"<Error><Code>SlowDown</Code></Error>",
+    ],
+)  # fmt: skip
+def test_what_is_no_record_at_all_is_refused(name: str, body: bytes) -> None:
+    """Anything else that may lie where a record is expected is an invalid record, and no other error."""
+    with pytest.raises(InvalidRecord, match=r"s3://lake/there"):
+        decode(type(RECORDS[name]), body, "s3://lake/there")
+
+
+@pytest.mark.parametrize("kind", UNDER_CONDITIONS)
+def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> None:
+    """Whoever finds a record where it wanted to write can tell whether it is its own."""
+    name = next(name for name, record in RECORDS.items() if type(record) is kind)
+    for body in (without(name, "nonce"), changed(name, nonce="")):
+        with pytest.raises(InvalidRecord):
+            decode(kind, body, name)
+
+
+@each(
+    ("name", "fields"),
+    [
+        ("job-1", {"job_id": ""}),
+        ("job-1", {"options": {"committer": "file"}}),
+        ("job-1", {"options": {"conflict_mode": "REPLACE"}}),
+        ("job-1", {"options": {"unique_filenames": "yes"}}),
+        ("job-1", {"created": -1}),
+        ("job-1", {"context": {"n": 1}}),
+        ("state-1", {"state": "done"}),
+        ("state-1", {"attempt": -1}),
+        ("state-1-committing", {"saved_success": {"etag": ETAG, "body": "no base64!"}}),
+        ("stage-seal-1", {"tasks": [{"task": "1"}]}),
+        ("stage-seal-1", {"partitions": {"dt=1": {"files": -1}}}),
+        ("seal-1", {"stages": None}),
+        ("seal-1", {"counts": {"files": 1.5}}),
+        ("plan-1", {"objects": -1}),
+        ("plan-1", {"digest": ""}),
+        ("manifest-1", {"files": ""}),
+        ("manifest-1", {"metrics": {"complete_ms": "12"}}),
+        ("lock-1", {"lease": 0}),
+        ("lock-1", {"lease": -60.0}),
+        ("committed-task", {"etag": ""}),
+        ("abort-report", {"state": "open"}),
+    ],
+)  # fmt: skip
+def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[str, Any]) -> None:
+    """A value that means nothing is refused when it is read, and when it is written."""
+    kind = type(RECORDS[name])
+    with pytest.raises(InvalidRecord):
+        decode(kind, changed(name, **fields), name)
+    with pytest.raises(InvalidRecord, match=f"a {kind.__name__} cannot be saved"):
+        encode(msgspec.structs.replace(RECORDS[name], **fields))
+
+
+def test_what_json_cannot_say_is_refused_when_it_is_written() -> None:
+    """A value that has no JSON is an invalid record, whatever the encoder calls it."""
+    entry: Any = FileEntry(key="k", size=1, etag="", partition="")
+    entry = msgspec.structs.replace(entry, statistics={"a": object()})
+    with pytest.raises(InvalidRecord, match="FileEntry cannot be saved"):
+        encode(entry)
+
+
+def test_counts_add_up() -> None:
+    """Files and bytes add up; rows do where both are known."""
+    known, unknown = Counts(files=1, bytes=2, rows=3), Counts(files=1, bytes=2, rows=None)
+    assert known.plus(known) == Counts(files=2, bytes=4, rows=6)
+    assert known.plus(unknown) == unknown.plus(known) == Counts(files=2, bytes=4, rows=None)
+    assert Counts.total([]) == Counts(files=0, bytes=0, rows=0)
+    assert Counts.total([known] * 3) == Counts(files=3, bytes=6, rows=9)
+
+
+@pytest.mark.parametrize("kind", [JobReference, CommittedTask])
+def test_what_travels_is_read_back_from_plain_values(kind: Any) -> None:
+    """A reference survives XCom: as plain values there and back, other entries ignored."""
+    record: Any = next(record for record in RECORDS.values() if type(record) is kind)
+    plain = json.loads(json.dumps(record.to_dict()))
+    assert kind.from_dict({**plain, "more": 1}) == record
+    for field in plain:
+        if field not in ("rows", "sha256"):
+            with pytest.raises(InvalidRecord):
+                kind.from_dict({name: value for name, value in plain.items() if name != field})
+            with pytest.raises(InvalidRecord):
+                kind.from_dict({**plain, field: None})
+
+
+@pytest.mark.parametrize("name", ["seal-reference", "plan-reference", "abort-report", "manifest-1"])
+def test_totals_are_small_enough_for_xcom(name: str) -> None:
+    """What a task returns is flat: totals, no list and no mapping of partitions."""
+    record: Any = RECORDS[name]
+    assert not any(isinstance(value, list | dict) for value in record.to_dict().values())
+    json.dumps(record.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("mode", "unique", "needs"),
+    [
+        ("append", True, False), ("append", False, True), ("fail", True, True), ("fail", False, True),
+        ("replace", True, True), ("replace", False, True),
+    ],
+)  # fmt: skip
+def test_only_appends_of_unique_names_commute(mode: Any, unique: bool, needs: bool) -> None:
+    """Every other job takes the destination's lock."""
+    assert JobOptions(conflict_mode=mode, unique_filenames=unique).needs_lock is needs
+
+
+def test_threads_that_begin_together_read_alike() -> None:
+    """The first records of a process may be read by many threads at once, as the page does."""
+    program = """
+import sys, threading
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.seal import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.codec import decode
+sys.setswitchinterval(1e-6)
+kinds, start, done = (SealRecord, StageSealRecord, ManifestRecord), threading.Barrier(24), []
+bodies = {kind: open(path, "rb").read() for kind, path in zip(kinds, sys.argv[1:])}
+def read(kind):
+    start.wait()
+    done.append(decode(kind, bodies[kind], "x"))
+threads = [threading.Thread(target=read, args=(kinds[n % 3],)) for n in range(24)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == 24
+"""
+    names = ("seal-1-placed", "stage-seal-1-placed", "manifest-1-placed")
+    paths = [str(GOLDEN / f"{name}.json") for name in names]
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", program, *paths], check=True)

@@ -1,0 +1,641 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions, LockRecord
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, sweep
+from airflow_s3commit.protocol.sweep.plan import SweepPlan
+from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.store.base import Upload
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing.faulty_store import Crash, Effect, Fault, FaultyStore, StoreCall
+from tests.crash.faulty import FAULTS
+from tests.protocol import building
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, an_id, named, once
+
+FLIGHTS = Destination(BUCKET, ROOT)
+DAY = 86_400.0
+FILES = {"dt=1/part-0.parquet": b"new 1/0", "dt=2/part-0.parquet": b"new 2/0"}
+OLD = {"dt=1/part-0.parquet": b"old 1/0", "dt=3/part-0.parquet": b"old 3/0"}
+
+
+def _plan(lake: Lake, **asked: Any) -> SweepPlan:
+    return plan_sweep(lake.store, FLIGHTS, **{"older_than": DAY, "threads": 0, **asked})
+
+
+def _sweep(lake: Lake, store: Any = None, **asked: Any) -> SweepReport:
+    return sweep(
+        store or lake.store, FLIGHTS, clock=lake.clock, new_id=lake.new_id,
+        **{"older_than": DAY, "threads": 0, "dry_run": False, **asked},
+    )  # fmt: skip
+
+
+def _stray(lake: Lake, path: str = "dt=1/stray.parquet", body: bytes = b"stray") -> str:
+    """Begin an upload that belongs to no job, and return its id."""
+    upload_id = lake.store.create_upload(BUCKET, ROOT + path, metadata={}, content_type="x")
+    lake.store.upload_part(BUCKET, ROOT + path, upload_id, 1, body)
+    return upload_id
+
+
+def _stop(lake: Lake, verb: str, ending: str, step: Callable[[], object]) -> None:
+    """Let a process die right after a call took effect."""
+    lake.store.after = once(verb, ending, building.Crash())
+    with pytest.raises(building.Crash):
+        step()
+    lake.store.rest()
+
+
+def _left(plan: SweepPlan) -> str:
+    return "; ".join(f"{left.what}: {left.reason}" for left in plan.left)
+
+
+def test_a_clean_destination_has_nothing_to_sweep() -> None:
+    """Where nothing is left over nothing is planned, and nothing is written to find that out."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed(FILES).commit()
+    lake.store_clock.advance(9 * DAY)
+    before = lake.everything()
+    lake.store.calls.clear()
+    plan = _plan(lake)
+    assert (plan.jobs, plan.uploads, plan.lock, plan.left) == ([], [], None, [])
+    assert {verb for verb, _ in lake.store.calls} <= {"get", "head", "list_objects", "list_uploads"}
+    assert _sweep(lake).failures == []
+    assert lake.everything() == before
+
+
+def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
+    """Without being told otherwise a sweep only reports: uploads, bytes, ages and what they cost."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), FILES)
+    _stray(lake, body=b"x" * 1000)
+    lake.store_clock.advance(2 * DAY)
+    before = lake.everything()
+    report = sweep(lake.store, FLIGHTS, older_than=DAY)
+    assert report.dry_run
+    assert (report.plan.pending, report.plan.bytes, report.plan.oldest) == (3, 1014, 2 * DAY)
+    assert report.plan.monthly_cost == pytest.approx(1014 / 2**30 * 0.023)
+    assert report.to_dict()["plan"]["bytes"] == 1014
+    assert lake.everything() == before
+
+
+def test_a_living_job_is_never_touched() -> None:
+    """Whatever it is doing, a job with a recent sign of life keeps every upload and record, and commits."""
+    for options in ({}, {"unique_filenames": False}, {"track_pending": "s3"}):
+        lake = Lake()
+        lake.put(OLD)
+        job = lake.set_up(**options)
+        lake.store_clock.advance(5 * DAY)
+        committed = [lake.run_task(job, {path: body}, task=path[3]) for path, body in FILES.items()]
+        with job.task_attempt("spark", "1", "9", "1", threads=0, min_part_bytes=1) as attempt:
+            attempt.open("dt=9/at-work.parquet")
+            steps = [partial(job.seal_stage, "spark", "1", committed), job.seal]
+            for step in (lambda: None, *steps):
+                step()
+                before = lake.everything()
+                report = _sweep(lake)
+                assert lake.everything() == before
+                assert (report.jobs, report.uploads, report.plan.jobs) == ([], 0, [])
+                assert "sign of life" in _left(report.plan)
+        job.commit()
+        assert len(lake.data()) == 3
+
+
+def test_a_silent_job_is_aborted() -> None:
+    """An open or sealed job without a sign of life for long enough is aborted, with everything of it."""
+    for seal in (False, True):
+        lake = Lake()
+        lake.put(OLD)
+        job = lake.set_up()
+        lake.run_stage(job, FILES)
+        if seal:
+            job.seal()
+        lake.store_clock.advance(DAY - 1)
+        assert _plan(lake).jobs == []
+        lake.store_clock.advance(1)
+        before = lake.visible()
+        report = _sweep(lake)
+        assert [(done.job_id, done.action, done.objects) for done in report.jobs] == [(OURS, "abort", 0)]
+        assert (lake.pending(), lake.staging(), lake.visible()) == ([], [], before)
+
+
+def test_an_upload_is_a_sign_of_life() -> None:
+    """A job that writes no record, but began an upload lately, is alive."""
+    lake = Lake()
+    job = lake.set_up(committer="magic")
+    lake.store_clock.advance(5 * DAY)
+    with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
+        attempt.open("dt=1/a.parquet")
+        lake.store_clock.advance(DAY / 2)
+        assert _plan(lake).jobs == []
+        lake.store_clock.advance(DAY / 2)
+        assert [job.job_id for job in _plan(lake).jobs] == [OURS]
+
+
+@pytest.mark.parametrize("silent", [0.0, 9 * DAY])
+def test_a_job_that_is_committing_is_reported_for_recovery(silent: float) -> None:
+    """However old, a begun commit is left as it is, and the report says to recover it."""
+    lake = Lake()
+    _stop(lake, "complete_upload", ".parquet", lake.sealed(FILES).commit)
+    lake.store_clock.advance(silent)
+    before = lake.everything()
+    report = _sweep(lake)
+    assert lake.everything() == before
+    assert "recover" in _left(report.plan)
+    assert isinstance(lake.job().recover(), ManifestRecord)
+
+
+def test_a_committed_job_is_finished() -> None:
+    """Staging left by a commit that passed its point of no return is finished: deletions, marker, cleanup."""
+    lake = Lake()
+    lake.put(OLD)
+    _stop(lake, "put", f"{OURS}.json", lake.sealed(FILES).commit)
+    report = _sweep(lake)
+    assert [done.action for done in report.jobs] == ["finish"]
+    new = {named(path): body for path, body in FILES.items()}
+    assert lake.data() == {**new, "dt=3/part-0.parquet": b"old 3/0"}
+    assert lake.staging() == []
+    assert f"{ROOT}_SUCCESS" in lake.keys(ROOT)
+
+
+@pytest.mark.parametrize(("verb", "ending"), [("abort_upload", ".parquet"), ("delete", "job.json")])
+def test_an_abort_that_stopped_is_finished(verb: str, ending: str) -> None:
+    """A job left aborting, or aborted and not cleaned up, is brought to its end."""
+    lake = Lake()
+    _stop(lake, verb, ending, lake.sealed(FILES).abort)
+    report = _sweep(lake)
+    assert [done.action for done in report.jobs] == ["abort"]
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_remains_of_no_job_are_discarded_when_old() -> None:
+    """A setup that stopped, and records of a job that is gone, go with the uploads that they name."""
+    lake = Lake()
+    _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("half-set-up")))
+    job = lake.set_up(unique_filenames=False)
+    lake.run_task(job, FILES)
+    for name in ("job.json", "state.json"):
+        lake.store.delete(BUCKET, f"{ROOT}__magic_job-{OURS}/{name}")
+    assert _plan(lake).jobs == []
+    lake.store_clock.advance(DAY)
+    plan = _plan(lake)
+    assert [(dead.job_id, dead.action, dead.uploads) for dead in plan.jobs] == [
+        (OURS, "discard", 2),
+        (an_id("half-set-up"), "discard", 0),
+    ]
+    assert _sweep(lake).failures == []
+    assert lake.pending() == []
+    assert lake.keys(f"{ROOT}__magic") == []
+
+
+def test_remains_of_a_late_task_do_not_unmake_a_commit() -> None:
+    """A pendingset that a straggler wrote after its job was committed goes; the job stays committed."""
+    lake = Lake()
+    manifest = lake.sealed(FILES).commit()
+    lake.forge_task({ROOT + named("dt=1/late.parquet"): BUCKET})
+    _stray(lake, named("dt=1/later.parquet"))
+    lake.store_clock.advance(DAY)
+    assert [done.action for done in _sweep(lake).jobs] == ["discard"]
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert lake.job().commit() == manifest
+
+
+def test_uploads_that_nobody_claims_are_aborted_when_old() -> None:
+    """Old strays go, the upload of a marker that was being put back among them; young ones stay."""
+    lake = Lake()
+    for path in ("dt=1/stray.parquet", "_SUCCESS", named("dt=1/late.parquet", THEIRS)):
+        _stray(lake, path)
+    lake.store_clock.advance(DAY)
+    _stray(lake, "dt=1/young.parquet")
+    beside = lake.store.create_upload(BUCKET, "flights10/x", metadata={}, content_type="x")
+    report = _sweep(lake)
+    assert (report.uploads, report.bytes) == (3, 15)
+    assert [upload.age for upload in report.plan.uploads] == [DAY] * 3
+    left = {upload.upload_id: upload.key for upload in lake.store.list_uploads(BUCKET, "")}
+    assert sorted(left.values()) == [f"{ROOT}dt=1/young.parquet", "flights10/x"]
+    assert beside in left
+
+
+def test_uploads_under_fixed_names_are_claimed_by_whoever_intends_them() -> None:
+    """Of two jobs that write one key, the dead one's sweep leaves the key's uploads to the living one."""
+    lake = Lake()
+    options = {"unique_filenames": False, "committer": "magic"}
+    dead = lake.set_up(**options)
+    lake.run_task(dead, FILES)
+    lake.store_clock.advance(2 * DAY)
+    alive = lake.set_up(THEIRS, **options)
+    counted = lake.run_task(alive, FILES)
+    lake.store_clock.advance(1)
+    report = _sweep(lake)
+    assert lake.staging(THEIRS) != []
+    alive.seal_stage("spark", "1", [counted])
+    alive.seal()
+    alive.commit()
+    assert lake.data() == FILES
+    assert (report.uploads, report.failures) == (0, [])
+    assert [done.job_id for done in _sweep(lake).jobs] == [OURS]
+    assert (lake.data(), lake.pending()) == (FILES, [])
+
+
+def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
+    """A sweep in the middle of nested destinations leaves both jobs their uploads, however old."""
+    lake = Lake(prefix="")
+    options = JobOptions(committer="magic")
+    above = Job.setup(lake.store, "s3://lake/", job_id=OURS, options=options)
+    inside = Job.setup(lake.store, f"{FLIGHTS.uri}dt=2/", job_id=THEIRS, options=options)
+    above.task_attempt("spark", "1", "0", "1", threads=0).open("flights/dt=1/a.parquet")
+    inside.task_attempt("spark", "1", "0", "1", threads=0).open("b.parquet")
+    lake.store_clock.advance(9 * DAY)
+    before = lake.everything()
+    report = _sweep(lake)
+    assert lake.everything() == before
+    assert OURS in _left(report.plan)
+    assert THEIRS in _left(report.plan)
+
+
+def test_jobs_with_their_staging_elsewhere_are_known_when_told() -> None:
+    """With the staging root, a living job keeps its uploads, a dead one goes, and strangers are left."""
+    lake = Lake()
+    root = Destination("other", "staging/")
+    options = JobOptions(committer="magic", staging=root.uri)
+    jobs = {
+        job_id: Job.setup(lake.store, uri, job_id=job_id, options=options, clock=lake.clock)
+        for job_id, uri in (
+            (an_id("dead"), FLIGHTS.uri),
+            (an_id("alive"), FLIGHTS.uri),
+            (an_id("guest"), "s3://lake/trains/"),
+        )
+    }
+    for job in jobs.values():
+        job.task_attempt("spark", "1", "0", "1", threads=0).open("dt=1/a.parquet")
+    lake.store_clock.advance(2 * DAY)
+    lake.run_task(jobs[an_id("alive")], FILES)
+    report = _sweep(lake, staging_root=root)
+    assert [done.job_id for done in report.jobs] == [an_id("dead")]
+    assert len(lake.pending()) == 4
+    assert jobs[an_id("alive")].state() is not None
+    assert jobs[an_id("guest")].state() is not None
+
+
+def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
+    """The lock goes when its lease is over and its job ended; not before, and not while the job is there."""
+    for held_by, lapsed, swept in ((THEIRS, False, False), (THEIRS, True, True), (OURS, True, False)):
+        lake = Lake()
+        lake.set_up()
+        staging = f"{FLIGHTS.uri}__magic_job-{held_by}/"
+        lock = LockRecord(job_id=held_by, staging=staging, owner="somebody", lease=60.0, nonce="n")
+        lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+        lake.store_clock.advance(62 if lapsed else 60)
+        report = _sweep(lake)
+        assert report.lock == swept
+        assert (f"{ROOT}_s3commit/lock.json" not in lake.keys(ROOT)) == swept
+
+
+def test_a_lock_that_is_taken_anew_stays() -> None:
+    """A lock that a living job took between plan and deed is left to it."""
+    lake = Lake()
+    lock = LockRecord(
+        job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-{THEIRS}/", owner="o", lease=60.0, nonce="n"
+    )
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+    lake.store_clock.advance(100)
+    plan = _plan(lake)
+    assert plan.lock is not None
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+    lake.store_clock.advance(100)
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", b"{}")
+    report = apply_sweep(lake.store, plan, threads=0)
+    assert not report.lock
+    assert [skipped.what for skipped in report.skipped] == ["s3://lake/flights/_s3commit/lock.json"]
+
+
+def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
+    """Damage is reported and not swept away: who knows what it was."""
+    lake = Lake()
+    lake.run_task(lake.set_up(), FILES)
+    lake.tamper(f"{ROOT}__magic_job-{OURS}/state.json", cut=3)
+    lake.store_clock.advance(9 * DAY)
+    before = lake.everything()
+    assert "cannot be read" in _left(_sweep(lake).plan)
+    assert lake.everything() == before
+
+
+def test_a_job_that_came_alive_after_the_plan_is_skipped() -> None:
+    """Between plan and deed a task committed, or the state moved: the job is left, and the report says so."""
+    for wake, why in (
+        (lambda lake: lake.run_task(lake.job(), {"dt=5/a.parquet": b"5"}, task="00005"), "sign of life"),
+        (lambda lake: lake.job().seal(), "its state was changed"),
+        (lambda lake: lake.job().abort(), "it is gone"),
+    ):
+        lake = Lake()
+        lake.run_stage(lake.set_up(), FILES)
+        lake.store_clock.advance(2 * DAY)
+        plan = _plan(lake)
+        assert len(plan.jobs) == 1
+        wake(lake)
+        before = lake.everything()
+        report = apply_sweep(lake.store, plan, threads=0)
+        assert lake.everything() == before
+        assert report.jobs == []
+        assert why in report.skipped[0].reason
+
+
+def test_a_job_that_comes_alive_at_the_last_moment_wins_or_loses_as_a_whole() -> None:
+    """If the job is sealed right before the sweep moves its state, the sweep leaves it alone."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_stage(job, FILES)
+    lake.store_clock.advance(2 * DAY)
+    plan = _plan(lake)
+
+    def wake() -> None:
+        lake.store.rest()
+        job.seal()
+
+    lake.store.before = once("put", "state.json", wake)
+    report = apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0)
+    assert "at that moment" in report.skipped[0].reason
+    job.commit()
+    assert len(lake.data()) == 2
+
+
+def test_an_upload_that_is_claimed_after_the_plan_is_skipped() -> None:
+    """A stray that turns out to be of a job that is set up again is left to that job."""
+    lake = Lake()
+    _stray(lake, named("dt=1/a.parquet"))
+    lake.store_clock.advance(2 * DAY)
+    plan = _plan(lake)
+    lake.set_up()
+    report = apply_sweep(lake.store, plan, threads=0)
+    assert report.uploads == 0
+    assert OURS in report.skipped[0].reason
+    assert len(lake.pending()) == 1
+
+
+class _Undated(MemoryStore):
+    """Says the same of every upload, as moto does."""
+
+    def list_uploads(self, bucket: str, prefix: str):  # type: ignore[no-untyped-def]
+        return (Upload(u.key, u.upload_id, 1_289_347_200.0) for u in super().list_uploads(bucket, prefix))
+
+
+def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
+    """Where the age of uploads is a constant, nobody's uploads are left; dead jobs are swept all the same."""
+    lake = Lake()
+    lake.store = _Undated((BUCKET,), now=lake.store_clock.time, min_part_bytes=1)  # type: ignore[assignment]
+    lake.run_task(lake.set_up(), FILES)
+    lake.store_clock.advance(2 * DAY)
+    _stray(lake)
+    report = _sweep(lake)
+    assert [done.job_id for done in report.jobs] == [OURS]
+    assert lake.pending() == [f"{ROOT}dt=1/stray.parquet"]
+    assert "does not tell when" in _left(report.plan)
+
+
+def test_ages_are_by_the_stores_clock() -> None:
+    """A machine whose clock is years off sweeps exactly the same."""
+    for skew in (-3650 * DAY, 3650 * DAY):
+        lake = Lake()
+        lake.clock.advance(skew)
+        lake.run_task(lake.set_up(), FILES)
+        _stray(lake)
+        assert _plan(lake).pending == 0
+        lake.store_clock.advance(DAY)
+        assert _plan(lake).pending == 3
+
+
+def test_where_no_record_is_the_store_is_asked_for_its_time() -> None:
+    """With nothing but strays, the store's time comes from a small object that is gone afterwards."""
+    lake = Lake()
+    _stray(lake)
+    lake.store_clock.advance(DAY)
+    before = lake.everything()
+    assert [upload.age for upload in _plan(lake).uploads] == [DAY]
+    assert lake.everything() == before
+
+
+def test_one_failure_does_not_keep_the_rest() -> None:
+    """A job that cannot be ended is reported as a failure; the others, and the strays, are swept."""
+    lake = Lake()
+    for job_id in (OURS, THEIRS):
+        lake.run_task(lake.set_up(job_id), FILES)
+    _stray(lake)
+    lake.store_clock.advance(DAY)
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "put" and OURS in key:
+            error = S3CommitError("no")
+            error.add_note("an upload may be left")
+            raise error
+
+    lake.store.before = refuse
+    report = _sweep(lake)
+    assert [done.job_id for done in report.jobs] == [THEIRS]
+    assert report.uploads == 1
+    assert OURS in report.failures[0].what
+    assert "an upload may be left" in report.failures[0].reason
+    lake.store.rest()
+    assert [done.job_id for done in _sweep(lake).jobs] == [OURS]
+
+
+def test_older_than_is_no_negative_number() -> None:
+    """A negative age is refused before anything is asked."""
+    with pytest.raises(ValueError, match="older_than"):
+        _plan(Lake(), older_than=-1.0)
+
+
+DEAD = an_id("dead-0000")
+ENDED = an_id("ended-000")
+ABORTED = an_id("aborted-0")
+
+
+@dataclass
+class _Graveyard:
+    """A destination with one of each kind of dead thing, and a living job among them."""
+
+    lake: Lake = field(default_factory=Lake)
+    alive: dict[str, bytes] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        lake = self.lake
+        lake.put(OLD)
+        lake.run_task(lake.set_up(DEAD, conflict_mode="append"), FILES)
+        lake.set_up(an_id("dead-fixed"), unique_filenames=False, conflict_mode="append")
+        lake.run_task(lake.job(an_id("dead-fixed")), FILES)
+        _stop(lake, "put", f"{ENDED}.json", lake.sealed(FILES, job_id=ENDED).commit)
+        _stop(lake, "put", "state.json", lake.sealed(FILES, job_id=ABORTED, conflict_mode="append").abort)
+        _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("remains")))
+        _stray(lake)
+        _stray(lake, "_SUCCESS")
+        lake.store_clock.advance(2 * DAY)
+        job = lake.set_up(conflict_mode="append")
+        lake.run_stage(job, {"dt=7/alive.parquet": b"alive"})
+        _stray(lake, "dt=7/young.parquet")
+        lake.store.create_upload(
+            BUCKET, f"flights10/{named('x.parquet', DEAD)}", metadata={}, content_type="x"
+        )
+        self.alive = self._alive()
+        self.kept = [f"{ROOT}dt=7/young.parquet", f"flights10/{named('x.parquet', DEAD)}"]
+
+    def _alive(self) -> dict[str, bytes]:
+        return {key: self.lake.get(key) for key in self.lake.keys(f"{ROOT}__magic_job-{OURS}/")}
+
+    def check_the_living(self) -> None:
+        """The living job has every record as it was, and its upload."""
+        assert self._alive() == self.alive
+        assert set(self.lake.pending()) >= {*self.kept, ROOT + named("dt=7/alive.parquet")}
+
+    def check_swept(self) -> None:
+        """Nothing of the dead is left, what was committed is finished, and the living job commits."""
+        self.check_the_living()
+        lake = self.lake
+        assert sorted(lake.pending()) == sorted([*self.kept, ROOT + named("dt=7/alive.parquet")])
+        assert {key.split("/")[1] for key in lake.keys(f"{ROOT}__magic_job-")} == {f"__magic_job-{OURS}"}
+        assert lake.keys(f"{ROOT}_s3commit/lock.json") == []
+        assert lake.keys(f"{ROOT}_s3commit/time") == []
+        ended = {named(path, ENDED): body for path, body in FILES.items()}
+        assert lake.data() == {**ended, "dt=3/part-0.parquet": b"old 3/0"}
+        job = lake.job()
+        job.seal()
+        job.commit()
+        assert lake.data() == {
+            **ended, "dt=3/part-0.parquet": b"old 3/0", named("dt=7/alive.parquet"): b"alive"
+        }  # fmt: skip
+
+
+def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
+    """One sweep removes one of each kind of dead thing, beside a living job."""
+    yard = _Graveyard()
+    report = _sweep(yard.lake)
+    assert {(done.job_id, done.action) for done in report.jobs} == {
+        (DEAD, "abort"), (an_id("dead-fixed"), "abort"), (ENDED, "finish"), (ABORTED, "abort"),
+        (an_id("remains"), "discard"),
+    }  # fmt: skip
+    assert (report.uploads, report.skipped, report.failures) == (2, [], [])
+    yard.check_swept()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_sweep_that_stops_anywhere_is_done_by_the_next_one(fault: Effect) -> None:
+    """Stopped at any call, of plan or deed, a sweep harmed no living job, and the next one does the rest."""
+    for stop in count(1):
+        yard = _Graveyard()
+        store = FaultyStore(yard.lake.store, Fault(fault, nth=stop))
+        with suppress(Crash, S3CommitError):
+            _sweep(yard.lake, store)
+        if not store.struck:
+            assert stop > 100
+            break
+        yard.check_the_living()
+        # The upload that asks for the time is taken for a leftover when nobody can be waiting for it.
+        yard.lake.store_clock.advance(120)
+        assert _sweep(yard.lake).failures == []
+        yard.check_swept()
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready: bool) -> None:
+    """At whatever call of its sweep a silent job wakes up, works and commits: all of it is there, or none."""
+    outcomes = []
+    for stop in count(1):
+        lake = Lake()
+        lake.put(OLD)
+        job = lake.set_up(conflict_mode="append")
+        early = lake.run_task(job, FILES)
+        if ready:
+            job.seal_stage("spark", "1", [early])
+            job.seal()
+        lake.store_clock.advance(2 * DAY)
+        calls = count(1)
+
+        def wake(
+            _: StoreCall, lake: Lake = lake, calls: Any = calls, stop: int = stop, early: Any = early
+        ) -> None:
+            if next(calls) != stop:
+                return
+            awake = lake.job()
+            try:
+                if not ready:
+                    late = lake.run_task(awake, {"dt=3/late.parquet": b"late"}, task="00001")
+                    awake.seal_stage("spark", "1", [early, late])
+                    awake.seal()
+                awake.commit()
+            except S3CommitError:
+                outcomes.append(False)
+            else:
+                outcomes.append(True)
+
+        report = _sweep(lake, FaultyStore(lake.store, before=wake))
+        if next(calls) <= stop:
+            break
+        if outcomes[-1]:
+            files = FILES if ready else {**FILES, "dt=3/late.parquet": b"late"}
+            assert lake.data() == {**OLD, **{named(path): body for path, body in files.items()}}
+            assert report.jobs == []
+        else:
+            assert lake.data() == OLD
+        lake.store_clock.advance(2 * DAY)
+        assert _sweep(lake).failures == []
+        assert (lake.pending(), lake.staging()) == ([], [])
+    assert set(outcomes) == {True, False}
+    assert len(outcomes) > 15
+
+
+def test_the_id_of_an_aborted_job_is_kept_for_thirty_days_and_longer_than_asked() -> None:
+    """The record of an abort goes only when it is older than thirty days and than what was asked for."""
+    lake = Lake()
+    spent = f"{ROOT}_s3commit/aborted/"
+    old = lake.set_up()
+    lake.run_task(old, FILES)
+    old.abort()
+    lake.store_clock.advance(29 * DAY)
+    assert _sweep(lake).spent == 0
+    lake.store_clock.advance(2 * DAY)
+    young = lake.set_up(THEIRS)
+    young.abort()
+    assert _plan(lake, older_than=60 * DAY).spent == []
+    report = _sweep(lake)
+    assert ([one.job_id for one in report.plan.spent], report.spent) == ([old.reference.job_id], 1)
+    assert [info.key for info in lake.store.list_objects(BUCKET, spent)] == [
+        f"{spent}{young.reference.job_id}.json"
+    ]
+    assert report.failures == report.skipped == []
+
+
+def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
+    """While anything pending carries the id of an aborted job, the record that forbids it stays."""
+    lake = Lake()
+    job = lake.set_up()
+    job.abort()
+    _stray(lake, f"dt=1/part-0-{job.reference.job_id}.parquet")
+    lake.store_clock.advance(31 * DAY)
+    assert _plan(lake).spent == []
+
+
+def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
+    """Between plan and sweep the job was aborted once more: that record stands for its own thirty days."""
+    lake = Lake()
+    job = lake.set_up()
+    job.abort()
+    lake.store_clock.advance(31 * DAY)
+    _stray(lake)
+    plan = _plan(lake)
+    key = plan.spent[0].uri.removeprefix(f"s3://{BUCKET}/")
+    lake.store.put(BUCKET, key, b'{"another": "record"}')
+    report = apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0)
+    assert report.spent == 0
+    assert "written anew" in report.skipped[0].reason

@@ -1,0 +1,134 @@
+"""Writing and committing in one call: committed whole, or aborted, or left to be recovered."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, OutcomeUnknown, S3CommitError
+from airflow_s3commit.protocol.inspect.verify_dataset import verify
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.manifests import latest_manifest, read_manifest
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.protocol.watch.search import search_manifest
+from airflow_s3commit.protocol.write_job import write_job, write_table
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore
+from tests.fakes import ManualClock
+from tests.protocol.building import Lake
+
+FILES = {"dt=1/a.csv": b"one", "dt=2/b.csv": b"two"}
+
+
+def _write(store: ObjectStore, destination: str | Destination, jobs: list[Job]) -> ManifestRecord:
+    """Write the files; the job is in the list as soon as it is known."""
+    with write_job(destination, store=store, conflict_mode="append", clock=ManualClock()) as writer:
+        jobs.append(writer.job)
+        for path, body in FILES.items():
+            with writer.open(path) as file:
+                file.write(body)
+    assert writer.manifest is not None
+    return writer.manifest
+
+
+def test_the_job_is_committed_at_the_end_of_the_block() -> None:
+    """Nothing is visible inside the block, and everything after it; nothing stays pending."""
+    lake = Lake()
+    with write_job(lake.destination, store=lake.store, conflict_mode="append", name="flights") as writer:
+        with writer.open("dt=1/a.csv") as file:
+            file.write(b"one")
+        assert writer.manifest is None
+        assert lake.visible() == {}
+    assert writer.manifest == latest_manifest(lake.store, lake.destination)
+    assert writer.manifest.context["name"] == "flights"
+    assert list(lake.data().values()) == [b"one"]
+    assert lake.pending() == []
+
+
+def test_an_exception_in_the_block_aborts_the_job() -> None:
+    """The exception comes through as it is; nothing of the job is visible or pending, and its id is spent."""
+    lake, jobs = Lake(), []
+
+    def interrupted() -> None:
+        with write_job(lake.destination, store=lake.store, conflict_mode="append") as writer:
+            jobs.append(writer.job)
+            with writer.open("dt=1/a.csv") as file:
+                file.write(b"one")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (lake.visible(), lake.pending(), jobs[0].state()) == ({}, [], None)
+
+
+def test_a_refused_commit_aborts_the_job() -> None:
+    """Where conflict mode fail meets data, the data stays and the job is gone."""
+    lake = Lake()
+    lake.put({"dt=1/old.csv": b"old"})
+    with (
+        pytest.raises(DestinationNotEmpty),
+        write_job(lake.destination, store=lake.store) as writer,
+        writer.open("dt=1/a.csv") as file,
+    ):
+        file.write(b"one")
+    assert list(lake.data().values()) == [b"old"]
+    assert lake.pending() == []
+
+
+@pytest.mark.parametrize("effect", ["reject", "lose-answer"])
+def test_wherever_a_call_fails_the_job_is_gone_or_can_be_finished(effect: Effect) -> None:
+    """One call fails, any of them: the job is committed, or gone without a trace, or recovers whole.
+
+    A commit that may have begun is not aborted: its outcome is unknown.
+    """
+    reads = FaultyStore(Lake().store)
+    _write(reads, "s3://lake/out/", [])
+    kept = 0
+    for nth in range(1, len(reads.calls) + 1):
+        lake, jobs = Lake(), []
+        failed: S3CommitError | None = None
+        try:
+            _write(FaultyStore(lake.store, Fault(effect, nth=nth)), lake.destination, jobs)
+        except S3CommitError as error:
+            failed = error
+        done = failed is None
+        if failed and jobs and (state := jobs[0].state()) is not None:
+            kept += 1
+            assert isinstance(failed, OutcomeUnknown) or state.state not in ("open", "sealed"), nth
+            again = Job.at(lake.store, jobs[0].reference, clock=ManualClock())
+            done = isinstance(again.recover(), ManifestRecord)
+        elif failed and jobs:
+            done = jobs[0].manifest() is not None
+        assert sorted(lake.data().values()) == (sorted(FILES.values()) if done else []), nth
+        # A set-up that is cut short leaves the probe of the store, which a sweep removes.
+        assert [key for key in lake.pending() if "/probe-" not in key] == [], nth
+    assert kept or effect == "reject"
+
+
+def test_a_table_is_committed_in_one_call() -> None:
+    """The rows are in the partitions, by the manifest; a wrong option leaves nothing."""
+    pa = pytest.importorskip("pyarrow")
+    lake = Lake()
+    table = pa.table({"dt": ["1", "2"], "rows": [1, 2]})
+    manifest = write_table(table, Destination.parse(lake.destination), store=lake.store, partition_by=["dt"])
+    assert manifest.counts.rows == 2
+    assert set(manifest.partitions) == {"dt=1", "dt=2"}
+    with pytest.raises(InvalidOption):
+        write_table(table, lake.destination, store=lake.store, conflict_mode="append", options={"no": "such"})
+    assert lake.pending() == []
+
+
+@pytest.mark.parametrize("form", ["s3://lake/out", "s3a://lake/out/", Destination("lake", "out/")])
+def test_a_destination_is_a_uri_or_a_destination(form: str | Destination) -> None:
+    """Every public function takes either, and means the same place."""
+    lake = Lake()
+    assert Destination.of(form) == Destination("lake", "out/")
+    manifest = _write(lake.store, form, [])
+    assert manifest.destination == "s3://lake/out/"
+    assert latest_manifest(lake.store, form) == manifest
+    assert read_manifest(lake.store, form, manifest.job_id) == manifest
+    assert search_manifest(lake.store, form, job=manifest.job_id, partitions="dt=1") == manifest
+    assert search_manifest(lake.store, form, partitions=["dt=3"]) is None
+    assert verify(lake.store, form).complete
+    assert sweep(lake.store, form, older_than=3600.0).plan.destination == "s3://lake/out/"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_s3commit.reader.partitions import (
+    NULL_DIRECTORY,
+    PartitionColumns,
+    UnreadablePartitions,
+    infer_type,
+    unescape,
+)
+from airflow_s3commit.tables import partitions
+
+
+@given(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))
+def test_what_the_writer_escapes_is_read_back(text: str) -> None:
+    """`unescape` is the inverse of the writer's escaping, and both know the same directory for null."""
+    assert unescape(partitions.escape(text)) == text
+    assert partitions.NULL_DIRECTORY == NULL_DIRECTORY
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "007", "-5"], pa.int32()),
+        (["1", "2147483648"], pa.int64()),
+        (["1", "9223372036854775808"], pa.decimal128(38, 0)),
+        (["1", "2.5", "1e3"], pa.float64()),
+        (["1", "NaN"], pa.string()),
+        (["2013-01-01", "2024-02-29"], pa.date32()),
+        (["2013-01-01", "2013-02-29"], pa.string()),
+        (["2013-01-01", "1"], pa.string()),
+        (["2013-01-01 00:00:00"], pa.string()),
+        (["true", "false"], pa.string()),
+        (["\u0661"], pa.string()),
+        ([], pa.string()),
+    ],
+)
+def test_types_are_inferred_as_spark_does(texts: list[str], kind: pa.DataType) -> None:
+    """The narrowest type that holds all values, and string where none does."""
+    assert infer_type(texts) == kind
+
+
+def test_values_come_typed_and_unescaped() -> None:
+    """Each directory makes one expression of its columns, null among them."""
+    columns = PartitionColumns(["dt=2013-01-01/a%3Db=x%2Fy%25", f"dt={NULL_DIRECTORY}/a%3Db=Köln"])
+    assert columns.schema == pa.schema([("dt", pa.date32()), ("a=b", pa.string())])
+    assert str(columns.expression("dt=2013-01-01/a%3Db=x%2Fy%25")) == (
+        '((dt == 2013-01-01) and (a=b == "x/y%"))'
+    )
+    assert "is_null(dt" in str(columns.expression(f"dt={NULL_DIRECTORY}/a%3Db=Köln"))
+
+
+def test_a_given_type_is_taken() -> None:
+    """What is named in the schema is not inferred; the rest is."""
+    columns = PartitionColumns(["zip=01234/n=1"], pa.schema([("zip", pa.string())]))
+    assert columns.schema == pa.schema([("zip", pa.string()), ("n", pa.int32())])
+    moments = PartitionColumns(["t=2013-01-01 10%3A00%3A00"], pa.schema([("t", pa.timestamp("us"))]))
+    assert str(dt.datetime(2013, 1, 1, 10)) in str(moments.expression("t=2013-01-01 10%3A00%3A00"))
+
+
+def test_a_value_that_is_not_of_the_given_type_is_named() -> None:
+    """The error has column, value and type."""
+    with pytest.raises(UnreadablePartitions, match="'n' has the value 'x', which is no int32"):
+        PartitionColumns(["n=x"], pa.schema([("n", pa.int32())]))
+
+
+def test_directories_that_do_not_go_together_are_refused() -> None:
+    """All files have the same partition columns in the same order, and those given are among them."""
+    with pytest.raises(UnreadablePartitions, match="different partition columns"):
+        PartitionColumns(["a=1/b=1", "b=1/a=1"])
+    with pytest.raises(UnreadablePartitions, match=r"partition_schema has c; the files' .* are a"):
+        PartitionColumns(["a=1"], pa.schema([("c", pa.int32())]))
+
+
+def test_plain_directories_make_no_columns() -> None:
+    """A file at the root, or in a directory without `=`, has no partition columns."""
+    columns = PartitionColumns(["", "some/where"])
+    assert columns.schema.names == []
+    assert columns.expression("") is None

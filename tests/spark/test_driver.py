@@ -1,0 +1,115 @@
+"""What tasks upload that are being killed, after an abort or a commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_s3commit import Job, JobOptions, MemoryStore
+from airflow_s3commit.exceptions import JobClosed
+from airflow_s3commit.spark.driver import abort_twins, abort_until_quiet
+from tests.fakes import ManualClock
+from tests.protocol.building import OURS, THEIRS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPTIONS = JobOptions(committer="magic", conflict_mode="append")
+
+
+class Later(ManualClock):
+    """A clock during whose pauses something happens, as tasks go on while an abort waits."""
+
+    def __init__(self, happens: Callable[[int], None]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._happens(len(self.slept))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Return an empty store."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def job(store: MemoryStore) -> Job:
+    """Return a job of a write's own."""
+    return Job.setup(store, "s3://lake/t", options=OPTIONS, job_id=OURS)
+
+
+def start_upload(store: MemoryStore, number: int) -> None:
+    """Start an upload as a task does that has not noticed the abort."""
+    store.create_upload("lake", f"t/part-{number}-{OURS}.parquet", metadata={}, content_type="")
+
+
+def commit(job: Job) -> None:
+    """Commit a job without output."""
+    job.seal_stage("spark", "0", [])
+    job.seal()
+    job.commit()
+
+
+def test_what_tasks_upload_after_an_abort_is_found(store: MemoryStore, job: Job) -> None:
+    """Uploads that tasks start while the abort waits are aborted, and each find makes it wait longer."""
+    start_upload(store, 0)
+    clock = Later(lambda pauses: start_upload(store, pauses) if pauses in (3, 6) else None)
+    assert abort_until_quiet(job, clock) == 3
+    assert list(store.list_uploads("lake", "t/")) == []
+    assert clock.monotonic() == 10.0
+
+
+def test_an_abort_ends_soon_where_nothing_more_comes(store: MemoryStore, job: Job) -> None:
+    """Without late uploads it looks for a few seconds; where no task can be left, once."""
+    clock = ManualClock()
+    start_upload(store, 0)
+    assert abort_until_quiet(job, clock) == 1
+    assert clock.monotonic() == 4.0
+    assert abort_until_quiet(job, clock, quiet=0.0) == 0
+    assert clock.monotonic() == 4.0
+
+
+def test_an_abort_ends_though_uploads_never_do(store: MemoryStore, job: Job) -> None:
+    """Tasks that go on and on keep an abort for ten seconds, not longer."""
+    clock = Later(lambda pauses: start_upload(store, pauses))
+    assert abort_until_quiet(job, clock) == 10
+    assert clock.monotonic() == 10.0
+
+
+def test_a_job_aborted_before_it_was_set_up_is_not_set_up(store: MemoryStore) -> None:
+    """A task that begins after the abort cannot set the job up and leaves nothing."""
+    reference = Job.setup(MemoryStore(), "s3://lake/t", options=OPTIONS, job_id=THEIRS).reference
+    abort_until_quiet(Job.at(store, reference), ManualClock())
+    with pytest.raises(JobClosed, match=THEIRS):
+        Job.setup(store, "s3://lake/t", options=OPTIONS, job_id=THEIRS)
+    assert not [info.key for info in store.list_objects("lake", "t/") if "__magic_job" in info.key]
+
+
+def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
+    """Where the commit went through after all, nothing is aborted."""
+    commit(job)
+    assert abort_until_quiet(job, ManualClock()) == 0
+    assert job.manifest() is not None
+
+
+def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: Job) -> None:
+    """Uploads of a speculative attempt that Spark is still killing are aborted; the commit stands."""
+    commit(job)
+    start_upload(store, 0)
+    clock = Later(lambda pauses: start_upload(store, pauses) if pauses == 2 else None)
+    assert abort_twins(job, clock) == 2
+    assert list(store.list_uploads("lake", "t/")) == []
+    assert clock.monotonic() == 6.0
+    assert job.manifest() is not None
+
+
+def test_a_commit_stands_though_its_twins_cannot_be_aborted(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a job cannot be looked at after its commit, that is logged with the next action."""
+    assert abort_twins(job, ManualClock()) == 0
+    assert "s3commit sweep" in caplog.text

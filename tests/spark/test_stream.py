@@ -1,0 +1,46 @@
+"""What ``foreach_batch`` refuses before a batch is written."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_s3commit import JobReference
+from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.spark import committer_conf, foreach_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFERENCE = JobReference(job_id="j1", destination="s3://lake/t/", staging="s3://lake/t/__magic_job-j1/")
+
+
+def test_modes_that_make_no_sense_for_batches_are_refused() -> None:
+    """A stream's batches come again and again: they append or overwrite."""
+    with pytest.raises(InvalidOption, match="errorifexists"):
+        foreach_batch(destination="s3://lake/t/", mode="errorifexists")  # type: ignore[arg-type]
+
+
+def test_unknown_options_are_refused_before_the_query_starts() -> None:
+    """A misspelt option is an error of the call that makes the function."""
+    with pytest.raises(InvalidOption, match="compresion"):
+        foreach_batch(destination="s3://lake/t/", options={"compresion": "zstd"})
+
+
+def test_a_job_in_the_conf_is_refused() -> None:
+    """A job that its owner commits as a whole cannot be the job of batches that commit one by one."""
+    conf: dict[str, Any] = committer_conf(REFERENCE, "load", "1")
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get=conf.get)))
+    with pytest.raises(InvalidOption, match="names job j1"):
+        foreach_batch(destination="s3://lake/t/")(frame, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_a_thread_that_runs_no_stream_is_refused(spark: SparkSession) -> None:
+    """Outside a streaming query's own thread there is no query id, and no other one is made up."""
+    with pytest.raises(InvalidOption, match="not the thread that runs a streaming query's batches"):
+        foreach_batch(destination="s3://lake/t/")(spark.range(1), 0)

@@ -1,0 +1,81 @@
+"""libcurl signs what botocore would sign, to the byte."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.store import S3Store
+from tests.store.s3.fault_server import FaultServer, Say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.store.s3.fault_server import Seen
+
+pytestmark = pytest.mark.loopback
+
+pytest.importorskip("pycurl")
+
+KEY_CHARACTERS = "abXY01-_.~/!*'();:@&=+$,?#[]%<> \"{}|\\^`äß日é"
+ID_CHARACTERS = "abXY01-_.~=+/&% "
+
+
+def signed_by_botocore(seen: Seen, endpoint: str, *keys: str) -> str:
+    """Return the header by which botocore would have authorised a request, at the same second."""
+    given = seen.headers
+    names = given["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    headers = {name: given[name] for name in names if name != "host" and not name.startswith("x-amz-")}
+    request = AWSRequest(seen.method, endpoint + seen.path, headers, seen.body)
+    signer: Any = S3SigV4Auth(Credentials(*keys), "s3", "us-east-1")
+    second = dt.datetime.strptime(given["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
+    with patch("botocore.auth.get_current_datetime", return_value=second):
+        signer.add_auth(request)
+    return str(request.headers["Authorization"])
+
+
+def some_calls(count: int) -> Iterator[Call]:
+    """Yield calls whose keys and uploads have every character that URLs quote."""
+    draw = random.Random(20261121)
+    for _ in range(count):
+        key = "".join(draw.choices(KEY_CHARACTERS, k=draw.randint(1, 30))) + "k"
+        upload = "".join(draw.choices(ID_CHARACTERS, k=draw.randint(1, 20)))
+        yield Complete("lake", key, upload, ["e"] * draw.randint(1, 5))
+        yield Abort("lake", key, upload)
+        yield Head("lake", key)
+        yield Get("lake", key)
+
+
+def test_signatures_are_botocores() -> None:
+    """For keys and upload ids with all that URLs quote, libcurl's signature is the one botocore makes."""
+    with FaultServer(Say(404)) as server:
+        store = S3Store.connect(server.config, transport="curl")
+        count = len(list(store.perform(enumerate(some_calls(60)))))
+        assert count == len(server.seen) == 240
+        for seen in server.seen:
+            expected = signed_by_botocore(seen, server.endpoint_url, "the-access-key", "the-secret-key")
+            assert seen.headers["authorization"] == expected
+
+
+@pytest.mark.parametrize("secret", ["Välue-ß日", "a b:c", "%2F+/=", "x" * 5000])
+def test_secrets_of_any_text_sign_alike(secret: str) -> None:
+    """A secret key beyond ASCII, or with what URLs quote, signs as botocore's does; so does a long token."""
+    token = "T/+=" * 1000
+    with FaultServer(Say(404)) as server:
+        config = replace(server.config, secret_key=secret, session_token=token)
+        store = S3Store.connect(config, transport="curl", retry=RetryPolicy(deadline=0.0))
+        list(store.perform(enumerate(some_calls(2))))
+        assert len(server.seen) == 8
+        for seen in server.seen:
+            expected = signed_by_botocore(seen, server.endpoint_url, "the-access-key", secret, token)
+            assert seen.headers["authorization"] == expected

@@ -1,0 +1,204 @@
+"""Every way in which a request can fail becomes the error that says what happened, and shows no secret."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+from botocore import exceptions as botocore_errors
+from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import ProtocolError
+
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    NoSuchBucket,
+    NoSuchKey,
+    NoSuchUpload,
+    OutcomeUnknown,
+    PreconditionFailed,
+    S3CommitError,
+    StoreRejected,
+    Unavailable,
+)
+from airflow_s3commit.store.s3.errors import translate
+from airflow_s3commit.store.s3.request import Request
+from tests.cases import each
+
+PUT = Request("PutObject", "lake", "flights/_SUCCESS")
+GET = Request("GetObject", "lake", "flights/_SUCCESS")
+HEAD = Request("HeadObject", "lake", "flights/_SUCCESS")
+HEAD_BUCKET = Request("HeadBucket", "lake")
+COMPLETE = Request("CompleteMultipartUpload", "lake", "flights/a.parquet", "upload-1")
+
+URL = "https://s3.example.test/lake/flights"
+
+
+def answer(
+    status: int, code: str, request: Request, *, headers: dict[str, str] | None = None, by: str = ""
+) -> S3CommitError:
+    """Translate an answer of the store, or of the service ``by``, to a request."""
+    response: Any = {
+        "Error": {"Code": code, "Message": "said\n  the store"},
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers or {}},
+    }
+    return translate(ClientError(response, by or request.operation), request)
+
+
+@each(
+    ("status", "code", "request_", "expected"),
+    [
+        (404, "NoSuchKey", GET, NoSuchKey),
+        (404, "NoSuchBucket", PUT, NoSuchBucket),
+        (404, "NoSuchUpload", COMPLETE, NoSuchUpload),
+        (404, "404", HEAD, NoSuchKey),
+        (404, "404", HEAD_BUCKET, NoSuchBucket),
+        (404, "NoSuchLifecycleConfiguration", GET, StoreRejected),
+        (412, "PreconditionFailed", PUT, PreconditionFailed),
+        (412, "412", HEAD, PreconditionFailed),
+        (409, "ConditionalRequestConflict", PUT, Unavailable),
+        (409, "OperationAborted", PUT, Unavailable),
+        (409, "ConditionalRequestConflict", COMPLETE, StoreRejected),
+        (403, "AccessDenied", PUT, AccessDenied),
+        (403, "403", HEAD, AccessDenied),
+        (401, "Unauthorized", GET, AccessDenied),
+        (403, "InvalidAccessKeyId", GET, AccessDenied),
+        (403, "SignatureDoesNotMatch", GET, AccessDenied),
+        (403, "RequestTimeTooSkewed", PUT, AccessDenied),
+        (400, "ExpiredToken", PUT, AccessDenied),
+        (400, "InvalidToken", PUT, AccessDenied),
+        (403, "InvalidObjectState", GET, StoreRejected),
+        (503, "SlowDown", PUT, Unavailable),
+        (503, "503", HEAD, Unavailable),
+        (503, "ServiceUnavailable", COMPLETE, Unavailable),
+        (429, "TooManyRequests", PUT, Unavailable),
+        (400, "RequestTimeout", PUT, Unavailable),
+        (500, "SlowDown", COMPLETE, Unavailable),
+        (500, "InternalError", PUT, OutcomeUnknown),
+        (500, "InternalError", GET, Unavailable),
+        (502, "502", COMPLETE, OutcomeUnknown),
+        (504, "504", COMPLETE, OutcomeUnknown),
+        (504, "504", HEAD, Unavailable),
+        (501, "NotImplemented", PUT, StoreRejected),
+        (400, "InvalidPart", COMPLETE, StoreRejected),
+        (405, "MethodNotAllowed", PUT, StoreRejected),
+    ],
+)
+def test_answers(status: int, code: str, request_: Request, expected: type[S3CommitError]) -> None:
+    """What a store answers becomes the error that says whether the request took effect."""
+    error = answer(status, code, request_)
+    assert type(error) is expected
+    assert str(request_) in str(error)
+
+
+@each(
+    ("error", "reading", "changing"),
+    [
+        (botocore_errors.ReadTimeoutError(endpoint_url=URL), Unavailable, OutcomeUnknown),
+        (botocore_errors.ConnectionClosedError(endpoint_url=URL), Unavailable, OutcomeUnknown),
+        (botocore_errors.HTTPClientError(error=OSError()), Unavailable, OutcomeUnknown),
+        (botocore_errors.ResponseStreamingError(error=OSError()), Unavailable, OutcomeUnknown),
+        (botocore_errors.IncompleteReadError(actual_bytes=1, expected_bytes=2), Unavailable, OutcomeUnknown),
+        (botocore_errors.SSLError(endpoint_url=URL, error=ssl.SSLError("EOF")), Unavailable, OutcomeUnknown),
+        (ResponseParserError("cut off"), Unavailable, OutcomeUnknown),
+        (ProtocolError("reset"), Unavailable, OutcomeUnknown),
+        (botocore_errors.EndpointConnectionError(endpoint_url=URL), Unavailable, Unavailable),
+        (botocore_errors.ConnectTimeoutError(endpoint_url=URL), Unavailable, Unavailable),
+        (botocore_errors.ProxyConnectionError(proxy_url=URL), Unavailable, Unavailable),
+        (
+            botocore_errors.SSLError(
+                endpoint_url=URL, error=ssl.SSLCertVerificationError("[SSL: CERTIFICATE_VERIFY_FAILED] no")
+            ),
+            StoreRejected,
+            StoreRejected,
+        ),
+        (botocore_errors.NoCredentialsError(), AccessDenied, AccessDenied),
+        (botocore_errors.PartialCredentialsError(provider="env", cred_var="key"), AccessDenied, AccessDenied),
+        (
+            botocore_errors.CredentialRetrievalError(provider="process", error_msg="exit 1"),
+            AccessDenied,
+            AccessDenied,
+        ),
+        (botocore_errors.ParamValidationError(report="Body is wrong"), StoreRejected, StoreRejected),
+    ],
+)
+def test_failures_on_the_way(
+    error: Exception, reading: type[S3CommitError], changing: type[S3CommitError]
+) -> None:
+    """A lost answer is an unknown outcome of what changes something; what was not sent did not happen."""
+    assert type(translate(error, GET)) is reading
+    assert type(translate(error, COMPLETE)) is changing
+
+
+def test_a_failure_of_the_credentials_service_touched_nothing() -> None:
+    """When the service that hands out credentials fails the request itself was never sent."""
+    assert type(answer(500, "InternalFailure", PUT, by="AssumeRole")) is Unavailable
+    assert type(answer(400, "ExpiredTokenException", PUT, by="AssumeRoleWithWebIdentity")) is AccessDenied
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        (
+            {"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"},
+            30.0,
+        ),
+        ({"retry-after": "Sun, 06 Nov 1994 08:49:00 GMT", "date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 0.0),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+    ],
+)
+def test_the_wait_that_was_asked_for(headers: dict[str, str], seconds: float | None) -> None:
+    """A throttled request knows how long the store asks to wait, in seconds or until a time of its clock."""
+    error = answer(503, "SlowDown", PUT, headers=headers)
+    assert isinstance(error, Unavailable)
+    assert error.retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "hint"),
+    [
+        ("ExpiredToken", 400, "renew"),
+        ("InvalidAccessKeyId", 403, "access key, secret key and session token"),
+        ("RequestTimeTooSkewed", 403, "clock"),
+        ("AccessDenied", 403, r"allow s3:PutObject"),
+    ],
+)
+def test_a_refusal_says_what_to_check(code: str, status: int, hint: str) -> None:
+    """Refused credentials say which bucket and key it was and what to look at."""
+    with pytest.raises(AccessDenied, match=hint) as caught:
+        raise answer(status, code, PUT)
+    assert "s3://lake/flights/_SUCCESS" in str(caught.value)
+
+
+def test_rejections_carry_the_stores_code() -> None:
+    """A rejection keeps the store's own code, or the HTTP status where there is none."""
+    errors = [answer(400, "InvalidPart", COMPLETE), answer(405, "", PUT)]
+    assert [error.code for error in errors if isinstance(error, StoreRejected)] == ["InvalidPart", "405"]
+
+
+def test_messages_are_short_lines() -> None:
+    """A store's message is repeated in one line and not without end."""
+    response: Any = {"Error": {"Code": "Odd", "Message": "a\n" * 5000}}
+    text = str(translate(ClientError(response, "PutObject"), PUT))
+    assert "\n" not in text
+    assert len(text) < 500
+
+
+def test_what_a_credential_process_printed_stays_out() -> None:
+    """Messages of errors that may quote secrets or content are not repeated."""
+    error = botocore_errors.CredentialRetrievalError(provider="process", error_msg="SecretAccessKey=hunter2")
+    assert "hunter2" not in str(translate(error, PUT))
+    wrong = botocore_errors.ParamValidationError(report="value: b'row of a customer'")
+    assert "customer" not in str(translate(wrong, PUT))
+
+
+@pytest.mark.parametrize(("key", "upload_id"), [("", None), ("", "u"), ("k", "")])
+def test_requests_without_a_name_are_never_made(key: str, upload_id: str | None) -> None:
+    """An empty key or upload id, which would make it another request on the wire, is rejected."""
+    with pytest.raises(StoreRejected):
+        Request("AbortMultipartUpload", "lake", key, upload_id)

@@ -1,0 +1,218 @@
+"""Tables of plain Python, through a task attempt, to files and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import io
+import json
+from collections import Counter
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.manifests import manifest_files
+from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.partitions import UnsupportedPartition
+from tests.protocol.building import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TABLE = pa.table({"dt": ["a", "b", "a"], "x": [1, 2, 3]})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Return an empty store."""
+    return MemoryStore()
+
+
+@pytest.fixture(params=["magic", "directory", "partitioned"])
+def job(request: pytest.FixtureRequest, store: MemoryStore) -> Job:
+    """Return a job of each committer."""
+    options = JobOptions(committer=request.param, conflict_mode="append")
+    return Job.setup(store, "s3://lake/t", options=options, job_id=OURS)
+
+
+def write(job: Job, *tables: Any, **arguments: Any) -> dict[str, bytes]:
+    """Write tables in one attempt, commit, and return the visible files."""
+    with job.task_attempt("load", "1", "map.7", "1") as attempt:
+        for table in tables:
+            attempt.write_table(table, **arguments)
+        job.seal_stage("load", "1", [attempt.commit()])
+    job.seal()
+    job.plan()
+    manifest = job.commit()
+    store, bucket = job._context.store, "lake"
+    entries = manifest_files(store, manifest)
+    return {entry.key.removeprefix("t/"): store.get(bucket, entry.key).body for entry in entries}
+
+
+def rows(files: dict[str, bytes]) -> Counter[tuple[str, Any]]:
+    """Count the values of x by directory."""
+    found: Counter[tuple[str, Any]] = Counter()
+    for path, body in files.items():
+        for value in pq.read_table(io.BytesIO(body))["x"].to_pylist():
+            found[path.rpartition("/")[0], value] += 1
+    return found
+
+
+def test_tables_of_one_attempt_share_directories(job: Job) -> None:
+    """A second table goes to further files, and what is committed has the rows of both."""
+    files = write(job, TABLE, TABLE.slice(0, 1), partition_by=["dt"])
+    assert rows(files) == Counter({("dt=a", 1): 2, ("dt=a", 3): 1, ("dt=b", 2): 1})
+    assert [path.rpartition(".c")[2] for path in sorted(files)] == [
+        "000.snappy.parquet", "001.snappy.parquet", "000.snappy.parquet",
+    ]  # fmt: skip
+    assert all("/part-map_7_" in path and f"-load-{OURS}.c" in path for path in files)
+
+
+def _tables() -> Iterator[Any]:
+    frame = pd.DataFrame({"dt": ["a", "b", "a"], "x": [1, 2, 3]}, index=["p", "q", "r"])
+    yield pytest.param(TABLE, id="table")
+    yield pytest.param(TABLE.to_batches()[0], id="batch")
+    yield pytest.param(frame, id="pandas")
+    yield pytest.param(frame.astype({"dt": "category"}), id="categories")
+    # As polars hands over a categorical.
+    views = pa.array(["a", "b"]).cast(pa.string_view())
+    looked_up = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.uint32()), views)
+    yield pytest.param(pa.table([looked_up, TABLE["x"]], names=["dt", "x"]), id="views of categories")
+    yield pytest.param(
+        pa.table([TABLE["dt"].cast(pa.string_view()), TABLE["x"]], names=["dt", "x"]), id="views"
+    )
+
+
+@pytest.mark.parametrize("table", list(_tables()))
+def test_every_library_speaks_arrow(job: Job, table: Any) -> None:
+    """Tables of any library end in the same files, an index left out."""
+    files = write(job, table, partition_by=["dt"])
+    assert rows(files) == Counter({("dt=a", 1): 1, ("dt=a", 3): 1, ("dt=b", 2): 1})
+    assert {tuple(pq.read_schema(io.BytesIO(body)).names) for body in files.values()} == {("x",)}
+
+
+def test_a_relation_and_a_reader_are_read_once_and_streamed(job: Job) -> None:
+    """DuckDB's relations and readers of batches are written as they come."""
+    relation = duckdb.sql("select 'a' as dt, range::bigint as x from range(5000)")
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, iter(TABLE.to_batches()))
+    files = write(job, relation, reader, partition_by=["dt"])
+    expected = Counter(("dt=a", n) for n in range(5000))
+    expected.update([("dt=a", 1), ("dt=a", 3), ("dt=b", 2)])
+    assert rows(files) == expected
+
+
+def test_formats_are_read_back_by_others(job: Job) -> None:
+    """Each format's files hold the rows, and are named as Spark names them."""
+    with job.task_attempt("load", "1", "0", "1") as attempt:
+        attempt.write_table(TABLE, format="orc")
+        attempt.write_table(TABLE, format="csv", options={"header": "true", "compression": "gzip"})
+        attempt.write_table(TABLE, format="json")
+        job.seal_stage("load", "1", [attempt.commit()])
+    job.seal()
+    job.commit()
+    found = {
+        info.key.partition(".")[2]: job._context.store.get("lake", info.key).body
+        for info in job._context.store.list_objects("lake", "t/part-")
+    }
+    assert sorted(found) == ["c000.zstd.orc", "c001.csv.gz", "c002.json"]
+    assert pyarrow.orc.read_table(io.BytesIO(found["c000.zstd.orc"])).to_pydict() == TABLE.to_pydict()
+    assert gzip.decompress(found["c001.csv.gz"]) == b"dt,x\na,1\nb,2\na,3\n"
+    lines = found["c002.json"].decode().splitlines()
+    assert [json.loads(line) for line in lines] == TABLE.to_pylist()
+
+
+def test_an_empty_table_is_a_file_with_its_schema(job: Job) -> None:
+    """Readers find the columns; a partitioned table of nothing has no file."""
+    (body,) = write(job, TABLE.slice(0, 0)).values()
+    assert pq.read_schema(io.BytesIO(body)) == TABLE.schema
+
+
+def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
+    """Times are microseconds, dictionaries their values; what would lose digits is refused."""
+    table = pa.table(
+        {
+            "x": pa.array([1], pa.uint32()),
+            "ms": pa.array([dt.datetime(2020, 1, 1)], pa.timestamp("ms")),
+            "ns": pa.array([1_000], pa.timestamp("ns", "UTC")),
+            "n": pa.array([[Decimal("1.5")]], pa.large_list(pa.decimal256(20, 2))),
+            "half": pa.array([1.5], pa.float16()),
+        }
+    )
+    (body,) = write(job, table).values()
+    schema = pq.read_schema(io.BytesIO(body))
+    assert schema.types[:3] == [pa.uint32(), pa.timestamp("us"), pa.timestamp("us", "UTC")]
+    assert schema.types[3:] == [pa.list_(pa.field("element", pa.decimal128(20, 2))), pa.float32()]
+    late = pa.table({"ns": pa.array([1_001], pa.timestamp("ns"))})
+    with (
+        job.task_attempt("more", "1", "0", "1") as attempt,
+        pytest.raises(UnsupportedColumn, match="would lose data"),
+    ):
+        attempt.write_table(late)
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments", "error", "says"),
+    [
+        (TABLE, {"options": {"header": "true"}}, InvalidOption, "header is one of csv"),
+        (TABLE, {"partition_by": ["day"]}, UnsupportedPartition, "'day' is not among dt, x"),
+        (TABLE, {"partition_by": ["dt", "x"]}, UnsupportedPartition, "no column would be left"),
+        ([1, 2], {}, TypeError, "list is no table"),
+        (pa.table({"d": pa.array([1], pa.duration("s"))}), {}, UnsupportedColumn, r"duration\[s\]"),
+        (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "CSV has no text for"),
+        (pa.table({"t": [dt.time(1)]}), {"format": "orc"}, UnsupportedColumn, "ORC has no equal of"),
+        (pa.table({"t": [dt.time(1)]}), {"format": "json"}, UnsupportedColumn, "JSON has no text for"),
+        (pa.table([[1], [2]], names=["a", "a"]), {}, UnsupportedColumn, "two columns have one name"),
+        (
+            pa.table({"t": pa.array([-1], pa.timestamp("us", "UTC"))}), {"format": "orc"},
+            UnsupportedColumn, "before 1970 with fractions",
+        ),
+        (
+            pa.table({"t": pa.array([[-150_000]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))}),
+            {"format": "orc"}, UnsupportedColumn, "dates before 1582-10-15",
+        ),
+        (
+            pa.table({"t": pa.array([3_000_000], pa.int32()).cast(pa.date32())}), {"format": "csv"},
+            UnsupportedColumn, "between the years 1 and 9999",
+        ),
+        (
+            pa.table({"t": pa.array([0], pa.timestamp("us"))}),
+            {"options": {"outputTimestampType": "INT96"}}, UnsupportedColumn, "INT96 cannot hold",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(  # noqa: PLR0917
+    job: Job, store: MemoryStore, table: Any, arguments: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    """The message names the column or option, and the attempt that fails leaves no upload."""
+    with pytest.raises(error, match=says), job.task_attempt("load", "1", "0", "1") as attempt:
+        attempt.write_table(table, **arguments)
+    assert list(store.list_uploads("lake", "t/")) == []
+
+
+def test_an_attempt_that_ended_takes_no_table(job: Job) -> None:
+    """After its commit an attempt refuses more rows, so that none are lost unseen."""
+    with job.task_attempt("load", "1", "0", "1") as attempt:
+        attempt.commit()
+        with pytest.raises(JobClosed):
+            attempt.write_table(TABLE)
+
+
+def test_files_end_near_the_size_that_is_asked_for(job: Job) -> None:
+    """With a target size no file but the last is smaller, and none much larger."""
+    table = pa.table({"x": pa.array(range(50_000), pa.int64())})
+    files = write(job, table, options={"targetFileBytes": "64k", "compression": "none"})
+    sizes = [len(files[path]) for path in sorted(files)]
+    assert len(sizes) > 3
+    assert all(64 << 10 <= size <= 100 << 10 for size in sizes[:-1])
+    found = pa.concat_tables(pq.read_table(io.BytesIO(files[path])) for path in sorted(files))
+    assert found["x"].to_pylist() == list(range(50_000))
