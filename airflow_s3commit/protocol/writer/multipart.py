@@ -73,7 +73,7 @@ class WritableFile(ABC):
         """Return the number of bytes written so far."""
         return self._length
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - a method of files, and there is nothing to do
         """Do nothing: parts are sent when they are full, or after the file is closed."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class WritableFile(ABC):
     @property
     @abstractmethod
     def _of_abort(self) -> tuple[str, str]:
-        """What is said of an abort that fails after another error."""
+        """The note of an abort that fails after another error: what failed, and what it left."""
 
     def __enter__(self) -> Self:
         return self
@@ -283,7 +283,7 @@ class OutputFile(WritableFile):
 
     @property
     def _of_abort(self) -> tuple[str, str]:
-        """What is said of an abort that fails after another error."""
+        """The note of an abort that fails after another error: what failed, and what it left."""
         return (
             f"aborting the upload of {self.uri}",
             "it may stay pending until its job ends, and is not visible",
