@@ -1,1 +1,1 @@
-"""Everything that only looks: jobs, details, timelines, previews, verification, audit."""
+"""Read-only views of jobs: summaries, details, timelines, previews, verification and audits."""

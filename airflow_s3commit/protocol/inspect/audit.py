@@ -1,4 +1,4 @@
-"""Audit: is what a job is about to make visible what was expected? Judged by its seal alone, as a value."""
+"""Audits a job before its commit: compares the counts and statistics in its seal with rules."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from airflow_s3commit.store.base import ObjectStore
 
 _Ratio = Annotated[float, Meta(ge=0)]
 
-#: The last commit to a destination: its manifest; the error where it cannot be read; None if there is none.
+#: The last commit to a destination: its manifest, or the error if it cannot be read, or None without one.
 CommitBefore: TypeAlias = ManifestRecord | S3CommitError | None
 
 
 class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is expected of a job's output. What is not known of it counts as failed.
+    """Rules for a job's output. A rule fails if the number that it needs is unknown.
 
     Attributes:
-        min_rows: At least so many rows.
-        max_rows: At most so many.
-        min_files: At least so many files.
-        max_files: At most so many.
-        min_bytes: At least so many bytes.
-        max_bytes: At most so many.
-        partitions: Each of these partitions has data, such as ``dt=2013-01-01``.
-        only_partitions: No other partition has.
-        max_null_ratio: Of each of these columns, at most this part of the values is null, from 0 to 1.
-        ranges: All values of each of these columns lie between two bounds, inclusive; None leaves one open.
-            Dates and times are compared as ISO 8601 text, in the column's own form.
-        max_drift: Against the commit before, the rows differ at most by this part: 0.5 is half as many up to
-            half as many again.
+        min_rows: Minimum number of rows.
+        max_rows: Maximum number of rows.
+        min_files: Minimum number of files.
+        max_files: Maximum number of files.
+        min_bytes: Minimum number of bytes.
+        max_bytes: Maximum number of bytes.
+        partitions: Partitions that must have data, such as ``dt=2013-01-01``.
+        only_partitions: Whether no other partition may have data.
+        max_null_ratio: Maximum share of null values by column, from 0 to 1.
+        ranges: Minimum and maximum of the values by column, inclusive; None for no bound. Dates and times are
+            compared as ISO 8601 text, in the same form as the column's.
+        max_drift: Maximum relative difference between the number of rows and that of the previous commit:
+            0.5 allows half as many up to one and a half times as many.
 
     """
 
@@ -58,23 +58,34 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, rules: Mapping[str, Any]) -> AuditRules:
-        """Read them from plain values; numbers may be written as text.
+        """Return the rules from JSON values.
+
+        Args:
+            rules: The rules by name; numbers may be text.
 
         Raises:
-            ValueError: One is not known, or makes no sense.
+            ValueError: A rule is unknown or has an invalid value, or there is none.
 
         """
         try:
             read = msgspec.convert(dict(rules), type=cls, strict=False)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{dict(rules)!r} are no audit rules: {error}") from error
+            raise ValueError(f"audit rules {dict(rules)!r} are not valid: {error}") from error
         if read == cls():
-            raise ValueError("the audit has no rule: it would pass anything")
+            raise ValueError("the audit has no rules, so it would pass any output; add at least one")
         return read
 
 
 class AuditCheck(Struct, frozen=True, kw_only=True):
-    """One expectation and what was found."""
+    """The result of one rule.
+
+    Attributes:
+        check: Name of the rule, with its column if it has one.
+        passed: Whether the output keeps the rule.
+        expected: The rule's limit, as text.
+        found: The value of the output, as text.
+
+    """
 
     check: str
     passed: bool
@@ -83,7 +94,14 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(Struct, frozen=True, kw_only=True):
-    """What an audit found. ``compared_with`` is the job of the commit that drift was measured against."""
+    """The result of an audit.
+
+    Attributes:
+        job_id: Id of the audited job.
+        checks: The result of each rule.
+        compared_with: Id of the job whose commit ``max_drift`` was measured against; None without one.
+
+    """
 
     job_id: str
     checks: list[AuditCheck]
@@ -100,35 +118,40 @@ class AuditReport(Struct, frozen=True, kw_only=True):
         return [check for check in self.checks if not check.passed]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the report as JSON values, with ``passed``."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {"passed": self.passed}
 
     def require(self) -> None:
-        """Do nothing if every check passed.
+        """Raise an error unless every check passed.
 
         Raises:
-            AuditFailed: One did not.
+            AuditFailed: A check failed; the message lists all failed checks.
 
         """
         if self.failures:
-            said = "; ".join(
-                f"{one.check}: expected {one.expected}, found {one.found}" for one in self.failures
+            failures = "; ".join(
+                f"{check.check}: expected {check.expected}, found {check.found}" for check in self.failures
             )
             raise AuditFailed(
-                f"job {self.job_id} failed {len(self.failures)} of {len(self.checks)} checks: {said}. Nothing"
-                " of it is visible; abort it, or mend the data or the rules and run it again"
+                f"job {self.job_id} failed {len(self.failures)} of {len(self.checks)} checks: {failures}."
+                " None of its output is visible; abort the job, or fix the data or the rules and run it again"
             )
 
 
 def commit_before(store: ObjectStore, destination: Destination) -> CommitBefore:
-    """Return what a job's output is compared with: the last commit to its destination.
+    """Return the last commit to a destination, for `audit`. Reads only.
 
-    A destination that only other committers wrote to has none. A commit that was made and cannot be read is
-    returned as the error, so that `audit` fails what depends on it. Repeatable; changes nothing.
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+
+    Returns:
+        The manifest of the last commit; None if there is none, or another committer wrote it; the error if
+        the manifest cannot be read, so that `audit` fails the rules that need it.
 
     Raises:
-        S3CommitError: The store could not be asked.
+        S3CommitError: A request failed.
 
     """
     try:
@@ -148,13 +171,16 @@ def commit_before(store: ObjectStore, destination: Destination) -> CommitBefore:
 def audit(
     job_id: str, sealed: SealReference, rules: AuditRules, *, before: CommitBefore = None
 ) -> AuditReport:
-    """Hold a job's sealed output against what is expected of it. Asks nothing of the store.
+    """Compare a job's sealed output with rules. Sends no requests.
 
     Args:
-        job_id: The job, for the report.
-        sealed: Its seal: counts, partitions, and the columns' statistics.
-        rules: What is expected.
-        before: What `commit_before` returned; only ``max_drift`` asks for it.
+        job_id: Id of the job, for the report.
+        sealed: The job's seal, with counts, partitions and column statistics.
+        rules: The rules.
+        before: The result of `commit_before`; only ``max_drift`` needs it.
+
+    Returns:
+        The report; call its `AuditReport.require` to raise an error for failed checks.
 
     """
     checks = [
@@ -186,12 +212,12 @@ def _partitions(partitions: Mapping[str, Counts], rules: AuditRules) -> Iterator
     expected = {name.strip("/") for name in rules.partitions}
     if expected:
         missing = sorted(expected - present)
-        found = f"no data for {_few(missing)}" if missing else "data for all of them"
-        yield _check("partitions", not missing, _few(sorted(expected)), found)
+        found = f"no data for {_shortened(missing)}" if missing else "data for all of them"
+        yield _check("partitions", not missing, _shortened(sorted(expected)), found)
     if rules.only_partitions:
         others = sorted(present - expected)
-        found = f"data for {_few(others)}" if others else "no others"
-        yield _check("only_partitions", not others, "no others", found)
+        found = f"data for {_shortened(others)}" if others else "no other partitions"
+        yield _check("only_partitions", not others, "no other partitions", found)
 
 
 def _nulls(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
@@ -204,13 +230,13 @@ def _nulls(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
 
 
 def _null_ratio(counts: Counts, column: str) -> float | None:
-    """Return which part of a column is null; None if that is not known."""
+    """Return the share of null values in a column; None if unknown."""
     if not counts.files:
         return 0.0
     known = (counts.columns or {}).get(column)
     if known is None or known.nulls is None:
         return None
-    # Where a writer did not count the values, every row has one, or null.
+    # If the writer did not count the values, the column is flat: each row has one value or null.
     total = counts.rows if known.values is None else known.values + known.nulls
     if total is None:
         return None
@@ -232,7 +258,7 @@ def _ranges(counts: Counts, rules: AuditRules) -> Iterator[AuditCheck]:
 
 
 def _at_most(lower: Any, upper: Any, column: ColumnStatistics) -> bool:
-    """Compare a bound with a column's value; bounds that cannot be compared do not hold."""
+    """Compare a bound with a column's value; return False if they cannot be compared."""
     if lower is None or upper is None:
         return True
     one, other = (value.isoformat() if hasattr(value, "isoformat") else value for value in (lower, upper))
@@ -249,23 +275,24 @@ def _drift(counts: Counts, rules: AuditRules, before: CommitBefore) -> Iterator[
         return
     expected = f"at most {rules.max_drift:g}"
     if before is None:
-        yield _check("max_drift", True, expected, "no commit before")
+        yield _check("max_drift", True, expected, "no previous commit")
     elif isinstance(before, S3CommitError):
-        yield _check("max_drift", False, expected, f"a commit before that cannot be read: {before}")
+        yield _check("max_drift", False, expected, f"a previous commit that cannot be read: {before}")
     elif counts.rows is None or before.counts.rows is None:
         yield _check("max_drift", False, expected, None)
     else:
         earlier = before.counts.rows
         drift = abs(counts.rows - earlier) / earlier if earlier else float(counts.rows > 0)
-        found = f"{drift:.4g}: {counts.rows} rows after {earlier}"
+        found = f"{drift:.4g}: {counts.rows} rows, previously {earlier}"
         yield _check("max_drift", drift <= rules.max_drift, expected, found)
 
 
 def _check(name: str, passed: bool, expected: str, found: object) -> AuditCheck:
-    said = "nothing that is known" if found is None else str(found)
-    return AuditCheck(check=name, passed=passed, expected=expected, found=said)
+    return AuditCheck(
+        check=name, passed=passed, expected=expected, found="unknown" if found is None else str(found)
+    )
 
 
-def _few(names: list[str]) -> str:
+def _shortened(names: list[str]) -> str:
     shown = ", ".join(name or "the root" for name in names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""One job seen from close by: its stages, pending uploads and lock, and what its commit would replace."""
+"""Details of one job: its stages, pending uploads, commit lock, and a preview of its commit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class StageDetails(Struct, frozen=True, kw_only=True):
     """One stage attempt of a job.
 
     Attributes:
-        stage: The stage.
-        attempt: Which attempt of it.
-        sealed: Whether it said which of its task attempts count.
-        counts: Whether it is part of what the job commits; None before the job is sealed.
-        tasks: Its task attempts: those that count if it is sealed, else those that committed so far.
-        output: What it wrote; None before it is sealed.
+        stage: Id of the stage.
+        attempt: Id of the attempt.
+        sealed: Whether the stage attempt is sealed.
+        counts: Whether the job's seal lists the stage attempt; None before the job is sealed.
+        tasks: Number of task attempts: those in its seal or, before it is sealed, those committed so far.
+        output: Totals of its output; None before it is sealed.
 
     """
 
@@ -45,16 +45,17 @@ class StageDetails(Struct, frozen=True, kw_only=True):
 
 
 class JobDetails(Struct, frozen=True, kw_only=True):
-    """Everything about one job.
+    """Details of one job.
 
     Attributes:
-        summary: What a list of jobs shows.
+        summary: The job's summary.
         stages: Its stage attempts.
-        uploads: What its records and the store say of its uploads; only for jobs not yet committed or
-            aborted.
-        preview: What its commit would do; only for jobs that are sealed or being committed.
-        lock: Seconds since it took or renewed the destination's commit lock; None if it does not hold it.
-        problems: What could not be read, and why.
+        uploads: Comparison of its records with the store; None unless the job is open, sealed or
+            committing.
+        preview: The effect of its commit; None unless the job is sealed or committing.
+        lock: Seconds since the job took or renewed the destination's commit lock; None if it does not hold
+            the lock.
+        problems: Why records could not be read.
 
     """
 
@@ -66,7 +67,7 @@ class JobDetails(Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the details as JSON values."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {
             "summary": self.summary.to_dict(),
@@ -77,16 +78,19 @@ class JobDetails(Struct, frozen=True, kw_only=True):
 def describe_job(
     store: ObjectStore, destination: Destination, job_id: str, staging_root: Destination | None = None
 ) -> JobDetails:
-    """Look at one job from close by; nothing is changed.
+    """Return the details of one job. Reads only.
+
+    A damaged record does not raise: it is among the ``problems``.
 
     Args:
         store: The store of the destination.
-        destination: Its destination.
-        job_id: Its id.
-        staging_root: Where its records are, if not below the destination.
+        destination: The destination of the job.
+        job_id: Id of the job.
+        staging_root: The root of the job's staging, if not the destination.
 
     Raises:
-        NoSuchJob: Nothing of it is there.
+        NoSuchJob: The job has neither a staging nor a manifest.
+        S3CommitError: A request failed.
 
     """
     context = JobContext(store, Layout.of(destination, job_id, staging_root))
@@ -104,7 +108,7 @@ def describe_job(
             if summary.state in ("sealed", "committing"):
                 preview = preview_commit(context)
         except Refused as error:
-            # Damaged, or moved on by another process while it was looked at.
+            # A record is damaged, or another process changed the job in the meantime.
             problems.append(str(error))
     return JobDetails(
         summary=summary,

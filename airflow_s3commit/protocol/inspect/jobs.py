@@ -1,4 +1,4 @@
-"""List the jobs and pending uploads of a destination. Reads only."""
+"""Lists the jobs and pending uploads of a destination. Reads only."""
 
 from __future__ import annotations
 
@@ -40,33 +40,36 @@ from airflow_s3commit.protocol.model.pendingset import PendingSet
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
 from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore, Upload
 
-#: Maximum number of a Hadoop job's uploads to check singly.
-_MOST_ASKED = 1_000
+#: Maximum number of a Hadoop job's uploads to check one by one.
+_MAX_CHECKED_UPLOADS = 1_000
 
-
-#: Seconds without activity after which a job of Hadoop counts as dead.
+#: Seconds without activity after which a Hadoop job counts as dead.
 _ALIVE_SECONDS = 900.0
+
+#: Maximum number of manifests, and of abort records, to list: ten requests each.
+_MAX_LISTED = 10_000
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
-    """One job, as its records show it.
+    """Summary of one job, from its records.
 
     Attributes:
-        job_id: Its id.
-        destination: URI of its destination; None if only its staging is left.
-        staging: URI of its staging; None for a job that is committed and cleaned up.
-        state: Its state; None if its setup did not finish, or only leftovers exist.
-        since: Time of that state, in milliseconds by the clock of ``owner``, for people.
-        owner: Host and process that wrote the state.
-        reason: Why it was aborted; for a job of Hadoop, the reason for its status.
-        hadoop: Status of a job of Hadoop's S3A committers; None for ours.
-        options: Its options.
-        context: The orchestrator's facts about it.
+        job_id: The job's id.
+        destination: URI of its destination; None if no readable record names it.
+        staging: URI of its staging; None if the job ended and was cleaned up.
+        state: Its state; None if setup did not finish, or only leftovers exist.
+        since: When it entered the state, in milliseconds since the epoch by the clock of ``owner``. For
+            display only.
+        owner: Host and process that wrote the state record.
+        reason: Why the job was aborted; for a Hadoop job, the reason for its status.
+        hadoop: Status of a job of Hadoop's S3A committers; None for other jobs.
+        options: Its options; None if the job record is missing.
+        context: Entries that the orchestrator set at setup, such as ``dag_id`` and ``run_id``.
         age: Seconds since its state was written, by the store's clock; None if unknown.
-        silent: Seconds since the last write to its staging, by the store's clock.
-        output: Totals of its seal or, before it is sealed, of its pendingsets.
-        manifest: Its manifest, if it is committed.
-        problem: Why a record of it cannot be read.
+        silent: Seconds since the last write to its staging, by the store's clock; None if unknown.
+        output: Totals from its manifest, its seal or, before it is sealed, its pendingsets.
+        manifest: Its manifest, if the job is committed and cleaned up.
+        problem: Why a record cannot be read; None if all can.
 
     """
 
@@ -87,7 +90,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, the manifest by its totals."""
+        """Return the summary as JSON values, with the totals of the manifest."""
         plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, manifest=None))
         return {**plain, "manifest": self.manifest.to_dict() if self.manifest is not None else None}
 
@@ -96,13 +99,13 @@ class UploadSummary(Plain, frozen=True, kw_only=True):
     """One pending upload.
 
     Attributes:
-        key: The key it is for.
-        upload_id: The store's id of it.
-        initiated: When it began, in seconds since the epoch, as the store says.
+        key: Object key of the upload.
+        upload_id: Upload id of the store.
+        initiated: When the upload began, in seconds since the epoch by the store's clock.
         age: Seconds since then by the store's clock; None if unknown.
-        job_id: The job that claims it by its key or records; None if no job does.
-        parts: Number of uploaded parts; None if not requested, or if it ended meanwhile.
-        bytes: Their bytes, which are billed; None likewise.
+        job_id: The job that claims the upload by its key or records; None if no job does.
+        parts: Number of uploaded parts; None if not measured, or if the upload has ended.
+        bytes: Total bytes of the parts, which the store bills; None if ``parts`` is None.
 
     """
 
@@ -122,15 +125,18 @@ def list_jobs(
     *,
     committed: bool = False,
 ) -> Iterator[JobSummary]:
-    """Yield the jobs that have a staging at a destination, optionally the committed ones too. Reads only.
+    """Yield the jobs that have a staging folder, and optionally the committed ones. Reads only.
 
-    A job with damaged records has a ``problem``.
+    A damaged record does not raise: it is the ``problem`` of its job.
 
     Args:
         store: The store of the destination.
-        destination: The destination.
-        staging_root: Where else to look for staging folders of jobs on this destination.
-        committed: Whether to yield jobs that are committed and cleaned up too, from their manifests.
+        destination: The destination of the jobs.
+        staging_root: Second directory to search for staging folders of jobs on this destination.
+        committed: Whether to yield also the jobs that are committed and cleaned up, from their manifests.
+
+    Raises:
+        S3CommitError: A request failed.
 
     """
     seen = set()
@@ -141,7 +147,9 @@ def list_jobs(
             if facts.elsewhere is not None or (facts.job is None and root != destination):
                 continue
             seen.add(folder.job_id)
-            hadoop = left_by_hadoop(context, facts, most=_MOST_ASKED) if facts.state is None else None
+            hadoop = (
+                left_by_hadoop(context, facts, most=_MAX_CHECKED_UPLOADS) if facts.state is None else None
+            )
             yield _hadoop_summary(folder, hadoop) if hadoop is not None else _summary(context, folder, facts)
     if committed:
         yield from _committed_jobs(store, destination, seen)
@@ -156,15 +164,18 @@ def pending_uploads(
     most: int | None = None,
     threads: int = 16,
 ) -> Iterator[UploadSummary]:
-    """Yield every pending upload below a destination, with the job that claims it.
+    """Yield every pending upload below a destination, with the job that claims it. Reads only.
 
     Args:
         store: The store of the destination.
         destination: The destination.
-        staging_root: Where else to look for staging folders.
-        measure: Whether to ask for each upload's parts: one request an upload, more for a thousand parts.
-        most: How many to look at, in the store's order; None for all.
+        staging_root: Second directory to search for staging folders.
+        measure: Whether to list each upload's parts: one request per upload and 1,000 parts.
+        most: Maximum number of uploads, in the store's order; None for all.
         threads: Concurrent requests; 0 sends them in the caller's thread.
+
+    Raises:
+        S3CommitError: A request failed.
 
     """
     uploads = list(islice(store.list_uploads(destination.bucket, destination.prefix), most))
@@ -184,7 +195,7 @@ def pending_uploads(
             key=upload.key,
             upload_id=upload.upload_id,
             initiated=upload.initiated,
-            age=_since(upload.initiated, now),
+            age=_age(upload.initiated, now),
             job_id=owners.get(upload.upload_id),
             parts=parts,
             bytes=size,
@@ -194,8 +205,8 @@ def pending_uploads(
 def ended_summary(
     destination: Destination, stored: Stored[ManifestRecord] | Stored[AbortedRecord]
 ) -> JobSummary:
-    """Describe a job that ended and was cleaned up, by its manifest or the record of its abort."""
-    record, age = stored.record, _since(stored.modified, stored.date)
+    """Return the summary of a job that was cleaned up, from its manifest or abort record."""
+    record, age = stored.record, _age(stored.modified, stored.date)
     if isinstance(record, AbortedRecord):
         return JobSummary(
             job_id=record.job_id,
@@ -223,7 +234,7 @@ def ended_summary(
 def damaged_ending(
     destination: Destination, key: str, problem: InvalidRecord, age: float | None
 ) -> JobSummary:
-    """Describe a job that ended and was cleaned up, and whose record of that cannot be read."""
+    """Return the summary of a job that was cleaned up, and whose manifest or abort record is damaged."""
     return JobSummary(
         job_id=ending_id(key),
         destination=None,
@@ -235,20 +246,29 @@ def damaged_ending(
 
 
 def ending_kind(destination: Destination, key: str) -> type[ManifestRecord] | type[AbortedRecord]:
-    """Return which record a key of a destination holds: a manifest, or the record of an abort."""
+    """Return the type of the record at a key: a manifest or an abort record."""
     return AbortedRecord if key.startswith(aborted_prefix(destination)) else ManifestRecord
 
 
 def ending_id(key: str) -> str:
-    """Return the job whose manifest, or record of an abort, has this key."""
+    """Return the job id in the key of a manifest or abort record."""
     return key.rpartition("/")[2].removesuffix(".json")
 
 
 def find_ending(store: ObjectStore, destination: Destination, key: str) -> JobSummary | None:
-    """Describe a job by its manifest, or by the record of its abort; None if there is none.
+    """Return the summary of a job from its manifest or abort record. Reads only.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination of the job.
+        key: Key of the manifest or abort record.
+
+    Returns:
+        The summary; None if there is no object at the key.
 
     Raises:
-        InvalidRecord: It is damaged, another job's, or was copied here.
+        InvalidRecord: The record is damaged, belongs to another job, or was copied here.
+        S3CommitError: The request failed.
 
     """
     kind: type[Any] = ending_kind(destination, key)
@@ -291,8 +311,8 @@ def _summary(context: JobContext, folder: StagingFolder, facts: JobFacts) -> Job
         reason=state.record.reason if state is not None else None,
         options=job.options if job is not None else None,
         context=job.context if job is not None else {},
-        age=_since(state.modified, now) if state is not None else None,
-        silent=_since(folder.newest, now),
+        age=_age(state.modified, now) if state is not None else None,
+        silent=_age(folder.newest, now),
         output=output,
         problem=problem,
     )
@@ -314,7 +334,7 @@ def _hadoop_summary(folder: StagingFolder, job: HadoopJob) -> JobSummary:
 
 
 def _output(context: JobContext, folder: StagingFolder) -> Counts:
-    """Count what a job has pending, as its records say."""
+    """Return the totals of the seal or, before the job is sealed, of its pendingsets."""
     if "sealed.json" in folder.names:
         stored = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
         if stored is not None:
@@ -353,22 +373,18 @@ def _committed_jobs(store: ObjectStore, destination: Destination, seen: set[str]
             yield ended
 
 
-def _since(then: float, now: float | None) -> float | None:
-    # Times of one store, but told by several of its machines: a moment may seem to lie ahead.
+def _age(then: float, now: float | None) -> float | None:
+    # A store's machines have slightly different clocks, so ``then`` may be after ``now``.
     return max(now - then, 0.0) if now is not None else None
 
 
-#: Objects that are listed to find the latest: ten requests for each of manifests and aborts.
-_LISTED = 10_000
-
-
 class Endings(Struct, frozen=True, kw_only=True):
-    """Jobs that ended, the last one first.
+    """The jobs that ended last, latest first.
 
     Attributes:
-        jobs: What is known of them: of a committed one its manifest, of an aborted one when, why and whose.
-        complete: Whether all endings were looked at to find the last ones; their names are in no order of
-            time, and a listing is cut short where there are very many.
+        jobs: Summaries of the jobs, from their manifests and abort records.
+        complete: Whether the listing was complete. Keys are not in order of time, so a listing that is cut
+            short may lack later jobs.
 
     """
 
@@ -377,12 +393,14 @@ class Endings(Struct, frozen=True, kw_only=True):
 
 
 def latest_endings(store: ObjectStore, destination: Destination, most: int) -> Endings:
-    """Find the jobs that were committed or aborted last; nothing is changed.
+    """Return the jobs that were committed or aborted last. Reads only.
+
+    A damaged record does not raise: it is the ``problem`` of its job.
 
     Args:
         store: The store of the destination.
         destination: The destination.
-        most: How many to read.
+        most: Maximum number of jobs.
 
     Raises:
         S3CommitError: A request failed.
@@ -391,9 +409,9 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> E
     found: list[ObjectInfo] = []
     complete = True
     for prefix in (manifests_prefix(destination), aborted_prefix(destination)):
-        listed = list(islice(store.list_objects(destination.bucket, prefix), _LISTED + 1))
-        complete = complete and len(listed) <= _LISTED
-        found += (info for info in listed[:_LISTED] if info.key.endswith(".json"))
+        listed = list(islice(store.list_objects(destination.bucket, prefix), _MAX_LISTED + 1))
+        complete = complete and len(listed) <= _MAX_LISTED
+        found += (info for info in listed[:_MAX_LISTED] if info.key.endswith(".json"))
     latest = heapq.nlargest(most, found, key=lambda info: info.modified)
     jobs: dict[str, JobSummary] = {}
     for info, outcome in fetch_listed(
@@ -404,7 +422,7 @@ def latest_endings(store: ObjectStore, destination: Destination, most: int) -> E
 
 
 def _ended_summary(destination: Destination, key: str, fetched: Fetched | InvalidRecord) -> JobSummary:
-    age = max(fetched.date - fetched.info.modified, 0.0) if isinstance(fetched, Fetched) else None
+    age = _age(fetched.info.modified, fetched.date) if isinstance(fetched, Fetched) else None
     where = join_uri(destination.bucket, key)
     kind: type[Any] = ending_kind(destination, key)
     try:

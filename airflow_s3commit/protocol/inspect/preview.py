@@ -1,4 +1,4 @@
-"""What the commit of a job would do to data that is there, found out without writing a plan."""
+"""Preview of a commit: which existing objects it replaces. Writes no plan."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from airflow_s3commit.protocol.model.seal import SealRecord
 
 
 class CommitPreview(Plain, frozen=True, kw_only=True):
-    """What a commit replaces, and what stands in its way.
+    """The effect of a commit on a destination.
 
     Attributes:
-        conflict_mode: The job's.
-        planned: Whether a plan says so, which the commit will keep to; else it is what a plan made now would
-            say.
-        files: Files that the commit makes visible.
-        bytes: Their bytes.
-        partitions: Partitions that get data.
-        replaced: Objects that it deletes or overwrites.
-        replaced_bytes: Their bytes.
-        overwritten: How many of these it overwrites in place: once that has begun there is no way back.
-        conflict: URI of an object because of which conflict mode ``fail`` refuses; None if it does not.
+        conflict_mode: Conflict mode of the job.
+        planned: Whether the numbers are from the plan that the commit follows; if not, they are from a
+            listing, and a plan made later may differ.
+        files: Number of files that the commit makes visible.
+        bytes: Bytes of these files.
+        partitions: Number of partitions that receive files.
+        replaced: Number of existing objects that the commit deletes or overwrites.
+        replaced_bytes: Bytes of these objects.
+        overwritten: Number of these objects that it overwrites in place, which cannot be rolled back.
+        conflict: URI of an existing object because of which conflict mode ``fail`` refuses the commit; None
+            if the commit is possible.
 
     """
 
@@ -47,13 +48,17 @@ class CommitPreview(Plain, frozen=True, kw_only=True):
 
 
 def preview_commit(context: JobContext) -> CommitPreview:
-    """Find out what the commit of a sealed job would do; nothing is changed.
+    """Return the effect of the commit of a sealed job. Reads only.
+
+    Args:
+        context: The job; its state is ``sealed`` or ``committing``.
 
     Raises:
-        AlreadyCommitted: It is committed.
-        JobClosed: It is not sealed yet, or aborted.
-        NoSuchJob: It is not known.
-        InvalidRecord: Its seal or plan is damaged.
+        AlreadyCommitted: The job is committed.
+        JobClosed: The job is not sealed yet, or is aborted.
+        NoSuchJob: The job does not exist.
+        InvalidRecord: The job's seal or plan is damaged.
+        S3CommitError: A request failed.
 
     """
     with naming(context, "preview"):
@@ -67,15 +72,15 @@ def preview_commit(context: JobContext) -> CommitPreview:
             bytes=seal.record.counts.bytes,
             partitions=len(seal.record.partitions),
         )
-        return _as_planned(context, state, seal.etag, preview) or _as_is(
+        return _from_plan(context, state, seal.etag, preview) or _from_listing(
             context, options, seal.record, preview
         )
 
 
-def _as_planned(
+def _from_plan(
     context: JobContext, state: StateRecord, seal_etag: str, preview: CommitPreview
 ) -> CommitPreview | None:
-    """Read the plan that the commit keeps to; None if it will make one."""
+    """Return the preview from the plan that the commit follows; None if the commit will make a plan."""
     try:
         stored = find_plan(context, state.plan_etag)
     except InvalidRecord:
@@ -90,10 +95,10 @@ def _as_planned(
     )
 
 
-def _as_is(
+def _from_listing(
     context: JobContext, options: JobOptions, seal: SealRecord, preview: CommitPreview
 ) -> CommitPreview:
-    """Look at what is there now, by the rules of `airflow_s3commit.protocol.lifecycle.plan`."""
+    """Return the preview from a listing, by the rules of `airflow_s3commit.protocol.lifecycle.plan`."""
     mode = options.conflict_mode
     if mode == "append" and options.unique_filenames:
         return preview

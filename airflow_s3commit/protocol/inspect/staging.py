@@ -1,7 +1,7 @@
-"""The staging folders on a store, and the pending uploads that each claims.
+"""Staging folders on a store, and the pending uploads that each of them claims.
 
-A folder claims an upload whose file name has its job's id, whose key it intends to write, or whose id one of
-its records names. Any of the three keeps a sweep from aborting the upload.
+A folder claims an upload if the file name contains the job id, if the folder has an intent for the key, or if
+one of its records names the upload id. A sweep does not abort a claimed upload.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
 
 logger = logging.getLogger(__name__)
 
-#: For each upload's id, the folders that claim it.
+#: The folders that claim an upload, by upload id.
 Claims = dict[str, list["StagingFolder"]]
 
 
 @dataclass(slots=True, eq=False)
 class StagingFolder:
-    """The staging of one job, from a listing.
+    """The staging folder of one job, from a listing.
 
     Attributes:
-        staging: Its directory.
-        job_id: The job, by the folder's name.
-        objects: Number of objects.
-        newest: Time of the newest object, by the store's clock.
-        names: Those of ``job.json``, ``state.json`` and ``sealed.json`` that exist.
+        staging: Directory of the folder.
+        job_id: Job id in the folder's name.
+        objects: Number of objects in the folder.
+        newest: ``Last-Modified`` of the newest object, in seconds since the epoch; 0 without objects.
+        names: Which of ``job.json``, ``state.json`` and ``sealed.json`` exist.
         intents: Digests of the keys of open intents.
-        recorded: Whether any record in it names uploads.
+        recorded: Whether the folder has records that name uploads.
 
     """
 
@@ -65,17 +65,17 @@ class StagingFolder:
 
     @property
     def root(self) -> Destination:
-        """The directory that the folder is in: the job's destination, unless the job chose otherwise."""
+        """The directory above the folder: the job's destination, or its option ``staging``."""
         prefix = self.staging.prefix.removesuffix(f"{MAGIC_PREFIX}{self.job_id}/")
         return Destination(self.staging.bucket, prefix)
 
     @property
     def is_older(self) -> bool:
-        """Whether its job id is of an older version or of Hadoop: then file names prove nothing."""
+        """Whether the job id is of an older version or of Hadoop, and may be part of other file names."""
         return not is_canonical(self.job_id)
 
     def layout(self, destination: Destination) -> Layout:
-        """Return the keys of the folder's job, if it is one on this destination."""
+        """Return the keys of the folder's job, on the assumption that this is its destination."""
         return Layout(destination, self.staging, self.job_id)
 
 
@@ -84,10 +84,10 @@ class JobFacts:
     """The record and state of a job, as far as they can be read.
 
     Attributes:
-        job: Its record; None if there is none.
-        state: Its state; None if there is none.
-        problem: Why a record cannot be read, or is a copy's; None if all is well.
-        elsewhere: URI of the destination, if the job is one on another.
+        job: The job record; None if missing or damaged.
+        state: The state record; None if missing or damaged.
+        problem: Why a record cannot be read, or that it was copied here; None if there is no problem.
+        elsewhere: URI of the job's destination, if it is another one than expected.
 
     """
 
@@ -98,7 +98,7 @@ class JobFacts:
 
 
 def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
-    """Return the staging folders in a directory, by job id."""
+    """Return the staging folders in a directory, in order of their job ids."""
     folders: dict[str, StagingFolder] = {}
     prefix = root.key(MAGIC_PREFIX)
     for info in store.list_objects(root.bucket, prefix):
@@ -108,25 +108,33 @@ def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
         folder = folders.get(job_id)
         if folder is None:
             folder = folders[job_id] = StagingFolder(root.below(MAGIC_PREFIX + job_id), job_id)
-        _note(folder, name, info.modified)
+        _count_object(folder, name, info.modified)
     return [folders[job_id] for job_id in sorted(folders)]
 
 
 def folder_of(store: ObjectStore, layout: Layout) -> StagingFolder:
-    """Return one job's staging folder, with no objects if it is gone."""
+    """Return one job's staging folder; it has no objects if it does not exist."""
     folder = StagingFolder(layout.staging, layout.job_id)
     for info in store.list_objects(layout.staging.bucket, layout.staging.prefix):
-        _note(folder, info.key[len(layout.staging.prefix) :], info.modified)
+        _count_object(folder, info.key[len(layout.staging.prefix) :], info.modified)
     return folder
 
 
 def folders_around(
     store: ObjectStore, bucket: str, keys: Iterable[str], *, skip: Destination, threads: int
 ) -> list[StagingFolder]:
-    """Return the staging folders in every directory above some keys, except ``skip``.
+    """Return the staging folders in every directory above the keys.
 
-    Destinations nest: a job on ``flights/dt=1/`` or on the whole bucket uploads below ``flights/`` too. Its
-    staging is in one of the directories above its keys, unless it chose another.
+    Destinations nest: a job on ``flights/dt=1/`` or on the whole bucket also uploads below ``flights/``. Its
+    staging is in one of the directories above its keys, unless its option ``staging`` names another.
+
+    Args:
+        store: The store.
+        bucket: The bucket of the keys.
+        keys: Object keys of uploads.
+        skip: A directory to leave out, because the caller lists it.
+        threads: Number of directories to list at once; 0 lists in the caller's thread.
+
     """
     directories = {""}
     for key in keys:
@@ -143,7 +151,7 @@ def folders_around(
 
 
 def job_facts(context: JobContext) -> JobFacts:
-    """Read a job's record and state; a record that cannot be read, or was copied here, is a fact too."""
+    """Return a job's record and state. A damaged or copied record does not raise: it is the ``problem``."""
     job, state, problem = None, None, None
     try:
         stored = records.find(
@@ -165,12 +173,12 @@ def job_facts(context: JobContext) -> JobFacts:
 
 
 def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = None) -> HadoopJob | None:
-    """Examine what Hadoop left of a job whose end nobody has begun; None if it left nothing.
+    """Return the files of Hadoop's committers for a job; None if there are none, or the job is ending.
 
     Args:
         context: The job.
-        facts: What its own records say.
-        most: How many uploads are asked about singly; None for all.
+        facts: Its record and state.
+        most: Maximum number of uploads to check one by one; None for all.
 
     """
     if facts.state is not None and facts.state.record.state not in ("open", "sealed"):
@@ -181,7 +189,7 @@ def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = N
 
 
 def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -> Claims:
-    """Return the folders that claim each upload by its key: by the job id in it, or by an intent."""
+    """Return the folders that claim each upload by the job id in its file name, or by an intent."""
     intended: dict[str, list[StagingFolder]] = {}
     for folder in folders:
         for digest in folder.intents:
@@ -200,7 +208,7 @@ def claims_by_key(folders: Sequence[StagingFolder], uploads: Iterable[Upload]) -
 def claims_by_record(
     store: ObjectStore, folders: Iterable[StagingFolder], uploads: Iterable[Upload]
 ) -> Claims:
-    """Return the folders with a record that names each upload; reads all records."""
+    """Return the folders that claim each upload by a record. Reads all records."""
     wanted = {upload.upload_id for upload in uploads}
     claims: Claims = {}
     if not wanted:
@@ -212,7 +220,7 @@ def claims_by_record(
     return claims
 
 
-def _note(folder: StagingFolder, name: str, modified: float) -> None:
+def _count_object(folder: StagingFolder, name: str, modified: float) -> None:
     folder.objects += 1
     folder.newest = max(folder.newest, modified)
     if name in ("job.json", "state.json", "sealed.json"):
@@ -249,6 +257,6 @@ def _ids_in(fetched: Fetched | InvalidRecord, where: str) -> list[str]:
         return [upload.uploadId for upload in decode_uploads(fetched.body, where)]
     except InvalidRecord:
         logger.warning(
-            "%s cannot be read; what it names is judged by key and age alone", where, exc_info=True
+            "%s cannot be read; the uploads in it are judged by key and age alone", where, exc_info=True
         )
         return []

@@ -1,4 +1,4 @@
-"""Timeline of a job: when it entered each state, from its records' ``Last-Modified``."""
+"""Timeline of a job and progress of its commit, from ``Last-Modified`` of records and from listings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EventName: TypeAlias = Literal[
     "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted"
 ]
 
-
+#: Order of events within one second, by the protocol.
 _ORDER: tuple[EventName, ...] = (
     "open",
     "stage sealed",
@@ -35,17 +35,20 @@ _ORDER: tuple[EventName, ...] = (
 
 
 #: Maximum number of stages in a timeline.
-_STAGES = 100
+_MAX_STAGES = 100
+
+#: Maximum number of uploads to list for the progress: twenty requests.
+_MAX_LISTED = 20_000
 
 
 class TimelineEvent(Struct, frozen=True, kw_only=True):
     """One event of a job.
 
     Attributes:
-        name: The state entered, or the step done.
-        at: Seconds since the epoch; by the store's clock unless ``estimated``.
-        what: The stage attempt of ``stage sealed``.
-        estimated: The time is from the clock of the machine that committed the job.
+        name: The state that the job entered, or the step it completed.
+        at: Seconds since the epoch, by the store's clock unless ``estimated``.
+        what: For ``stage sealed``, the stage attempt as ``<stage>-<attempt>``; else None.
+        estimated: Whether the time is from the clock of the machine that ended the job.
 
     """
 
@@ -56,10 +59,10 @@ class TimelineEvent(Struct, frozen=True, kw_only=True):
 
 
 def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
-    """Return the events of a job, earliest first, as far as its records exist. Reads only.
+    """Return the events of a job, earliest first. Reads only.
 
-    A job that is committed and cleaned up has only its manifest: its commit time, and the start of its
-    commit, computed from the duration in the manifest.
+    Events whose records are gone are missing. A job that is committed and cleaned up has two: the time of
+    its commit, and the start of its commit, computed from the duration in the manifest.
 
     Args:
         context: The job.
@@ -71,7 +74,7 @@ def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
     """
     if summary.staging is None:
         return list(_from_manifest(summary))
-    # A store's times are whole seconds: events within one second are sorted by the order of the protocol.
+    # ``Last-Modified`` has whole seconds.
     return sorted(
         _from_records(context, summary),
         key=lambda event: (int(event.at), _ORDER.index(event.name)),
@@ -80,17 +83,17 @@ def timeline(context: JobContext, summary: JobSummary) -> list[TimelineEvent]:
 
 def _from_records(context: JobContext, summary: JobSummary) -> Iterator[TimelineEvent]:
     layout = context.layout
-    asked: list[tuple[tuple[EventName, str | None], str]] = [
+    keys: list[tuple[tuple[EventName, str | None], str]] = [
         (("open", None), layout.job),
         (("sealed", None), layout.seal),
         (("planned", None), layout.plan),
     ]
     if summary.state in ("committing", "committed", "aborting", "aborted"):
-        asked.append(((summary.state, None), layout.state))
-    for stage, attempt, sealed in list(stage_attempts(context))[:_STAGES]:
+        keys.append(((summary.state, None), layout.state))
+    for stage, attempt, sealed in islice(stage_attempts(context), _MAX_STAGES):
         if sealed:
-            asked.append((("stage sealed", f"{stage}-{attempt}"), layout.stage_seal(stage, attempt)))
-    calls = [(tag, Head(context.staging_bucket, key)) for tag, key in asked]
+            keys.append((("stage sealed", f"{stage}-{attempt}"), layout.stage_seal(stage, attempt)))
+    calls = [(tag, Head(context.staging_bucket, key)) for tag, key in keys]
     for (name, what), outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, ObjectInfo):
             yield TimelineEvent(name=name, at=outcome.modified, what=what)
@@ -106,18 +109,14 @@ def _from_manifest(summary: JobSummary) -> Iterator[TimelineEvent]:
     yield TimelineEvent(name=summary.state, at=ended, estimated=True)
 
 
-#: Maximum number of uploads to list: twenty requests.
-_LISTED = 20_000
-
-
 class CommitProgress(Struct, frozen=True, kw_only=True):
     """Progress of a running commit.
 
     Attributes:
         completed: Uploads completed so far.
         files: Uploads of the job.
-        rate: Completions per second since the commit began; None in its first second.
-        left: Estimated seconds until all are completed; None if unknown.
+        rate: Completed uploads per second since the commit began; None in its first second.
+        left: Estimated seconds until all uploads are completed; None if unknown.
 
     """
 
@@ -135,10 +134,15 @@ class CommitProgress(Struct, frozen=True, kw_only=True):
 def commit_progress(
     store: ObjectStore, destination: Destination, jobs: Iterable[JobSummary]
 ) -> dict[str, CommitProgress]:
-    """Return the progress of those of the jobs that are committing, by job id. Reads only.
+    """Return the progress of the jobs that are committing, by job id. Reads only.
 
-    Omits jobs whose file names do not contain the job id, because a listing of uploads does not show their
-    owner; omits all jobs if more uploads are pending than are listed.
+    Omits jobs with fixed file names, because a listing of uploads does not show which job owns them. Omits
+    all jobs if more than 20,000 uploads are pending.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination of the jobs.
+        jobs: Summaries of jobs; those that are not committing are ignored.
 
     Raises:
         S3CommitError: A request failed.
@@ -151,8 +155,8 @@ def commit_progress(
     ]
     if not committing:
         return {}
-    listed = list(islice(store.list_uploads(destination.bucket, destination.prefix), _LISTED + 1))
-    if len(listed) > _LISTED:
+    listed = list(islice(store.list_uploads(destination.bucket, destination.prefix), _MAX_LISTED + 1))
+    if len(listed) > _MAX_LISTED:
         return {}
     keys = [upload.key for upload in listed]
     return {job.job_id: _progress(job, keys) for job in committing}

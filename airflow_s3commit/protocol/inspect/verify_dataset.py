@@ -1,8 +1,7 @@
-"""Verify: does a committed dataset still hold what its manifest says?
+"""Verifies a committed dataset: compares the files in a manifest with the objects at the destination.
 
-For a job that is not committed yet, see `verify_pending`.
-
-Nothing here changes anything. A finding is no error: it is counted, and the first ones are named.
+For a job that is not committed yet, see `verify_pending`. Reads only. Differences are findings in the report,
+not errors.
 """
 
 from __future__ import annotations
@@ -26,17 +25,26 @@ from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
-#: Of each kind of finding so many are named; all are counted.
+#: Maximum number of findings of each kind that a report names; it counts all of them.
 MAX_NAMED = 1_000
 
-#: Files of the manifest that are held in memory at once; partitions are checked in groups of that size.
+#: Maximum number of the manifest's files in memory: partitions are compared in groups of this size.
 _FILES_AT_ONCE = 200_000
 
 _BATCH = 1_000
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """A committed file whose object is not the committed one. Sizes are in bytes."""
+    """A file of the manifest at whose key there is another object.
+
+    Attributes:
+        key: Object key.
+        expected_size: Bytes of the committed file.
+        size: Bytes of the object.
+        expected_etag: ETag of the committed file; empty if the manifest has none.
+        etag: ETag of the object.
+
+    """
 
     key: str
     expected_size: int
@@ -46,25 +54,25 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(Struct, kw_only=True):
-    """What a manifest and the store say of the same partitions.
+    """Differences between a manifest and the objects at its destination.
 
     Attributes:
-        job_id: The job of the manifest.
-        destination: URI of its destination.
-        conflict_mode: The job's.
-        files: Files that the manifest lists.
-        intact: How many of them are there, by ETag or by the upload's id that the object carries.
-        by_size: How many are there with the right size, but nothing more can be told of them: their ETag is
-            no MD5 sum, and they carry no id.
-        missing_count: How many are not there.
-        missing: Their keys, the first `MAX_NAMED`.
-        changed_count: How many keys have another object.
-        changed: The first `MAX_NAMED` of these.
-        unlisted_count: Data objects in the manifest's partitions that it does not list. After a ``replace``
-            or ``fail`` they are foreign; after an ``append`` they are what was there before.
-        unlisted: Their keys, the first `MAX_NAMED`.
-        latest_job: The last job that committed: if it is another, that one may have replaced what this one
-            wrote. None if that is not known: another committer wrote ``_SUCCESS``, or it is damaged.
+        job_id: Id of the job that committed the manifest.
+        destination: URI of the job's destination.
+        conflict_mode: Conflict mode of the job.
+        files: Number of files in the manifest.
+        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
+        by_size: Number of files that exist with the right size, and cannot be compared further: the manifest
+            has neither an ETag nor an upload id for them.
+        missing_count: Number of files that do not exist.
+        missing: Keys of the first `MAX_NAMED` missing files.
+        changed_count: Number of keys with another object.
+        changed: The first `MAX_NAMED` changed files.
+        unlisted_count: Number of data objects in the manifest's partitions that are not in the manifest.
+            After a ``replace`` or ``fail`` they are foreign; after an ``append`` they may be older data.
+        unlisted: Keys of the first `MAX_NAMED` unlisted objects.
+        latest_job: Id of the last job that committed to the destination; it may have replaced files of this
+            one. None if unknown, because ``_SUCCESS`` is missing, damaged, or of another committer.
 
     """
 
@@ -84,12 +92,12 @@ class VerifyReport(Struct, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every file is there, unchanged."""
+        """Whether every file of the manifest exists unchanged."""
         return not self.missing_count and not self.changed_count
 
     @property
     def exclusive(self) -> bool:
-        """Whether the partitions hold nothing else; true of every ``append``, which does not ask for it."""
+        """Whether the partitions hold no other objects; always true after an ``append``."""
         return self.conflict_mode == "append" or not self.unlisted_count
 
     @property
@@ -98,15 +106,13 @@ class VerifyReport(Struct, kw_only=True):
         return self.latest_job is not None and self.latest_job != self.job_id
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with its verdicts."""
+        """Return the report as JSON values, with ``complete``, ``exclusive`` and ``superseded``."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         verdicts = {"complete": self.complete, "exclusive": self.exclusive, "superseded": self.superseded}
         return plain | verdicts
 
 
 class _Expected(NamedTuple):
-    """What the manifest says of one file."""
-
     size: int
     etag: str
     upload: str
@@ -120,17 +126,17 @@ def verify(
     threads: int = 16,
     signer: Signer | None = None,
 ) -> VerifyReport:
-    """Compare what a job committed with what is at its destination. Changes nothing; repeatable.
+    """Compare the files that a job committed with the objects at its destination. Reads only.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
-        job_id: The job; by default the last one that committed.
-        threads: How many partitions are listed at once; 0 lists in the caller's thread.
-        signer: Checks the manifest's signature.
+        job_id: Id of the job; by default the last one that committed.
+        threads: Number of partitions to list at once; 0 lists in the caller's thread.
+        signer: Verifies the manifest's signature; None if jobs are not signed.
 
     Raises:
-        NoSuchKey: The job, or any job, has not committed there; or the manifest's list of files is gone.
+        NoSuchKey: The job has not committed there, or no job has; or the manifest's list of files is missing.
         ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
         InvalidRecord: ``_SUCCESS``, the manifest or its list of files is damaged.
         SignatureRefused: The manifest is not signed with the signer's key.
@@ -141,19 +147,20 @@ def verify(
 
 
 def verify_manifest(store: ObjectStore, manifest: ManifestRecord, *, threads: int = 16) -> VerifyReport:
-    """Compare what a job committed with what is there.
+    """Compare the files of a manifest with the objects at its destination. Reads only.
 
-    Partitions are listed, files are not asked for one by one: only where a listing's ETag is not the one
-    that follows from the file's parts (encryption, or a changed object) a HEAD looks for the upload's id.
+    Lists the partitions. Sends a HEAD request only for a file whose ETag in the listing is not the one
+    computed from its parts, because the object is encrypted or changed; the HEAD shows the upload id.
 
     Args:
         store: The store of the destination.
-        manifest: The manifest; see `airflow_s3commit.protocol.lifecycle.manifest`.
-        threads: How many partitions are listed at once; 0 lists in the caller's thread.
+        manifest: The manifest.
+        threads: Number of partitions to list at once; 0 lists in the caller's thread.
 
     Raises:
-        InvalidRecord: The manifest's list of files was changed, or names what it must not.
-        NoSuchKey: The list is gone.
+        InvalidRecord: The manifest's list of files was changed, or has a key outside the destination.
+        NoSuchKey: The list of files is missing.
+        S3CommitError: A request failed.
 
     """
     destination = Destination.parse(manifest.destination)
@@ -177,7 +184,7 @@ def verify_manifest(store: ObjectStore, manifest: ManifestRecord, *, threads: in
 
 
 def _groups(manifest: ManifestRecord) -> Iterator[set[str]]:
-    """Yield the partitions in groups whose files fit in memory, the larger ones alone."""
+    """Yield the partitions in groups whose files fit in memory; a larger partition is a group of its own."""
     group: set[str] = set()
     files = 0
     for partition, counts in manifest.partitions.items():
@@ -203,40 +210,42 @@ def _expected(context: JobContext, manifest: ManifestRecord, partitions: set[str
 def _compare(
     context: JobContext, partitions: set[str], expected: dict[str, _Expected], report: VerifyReport
 ) -> None:
-    """Compare a listing with what is expected, which is emptied by it of what is there."""
+    """Compare a listing with the expected files, and remove from ``expected`` the files that exist."""
     for batch in in_batches(data_objects(context, sorted(partitions)), _BATCH):
         doubtful = []
         for info in batch:
             file = expected.pop(info.key, None)
             if file is None:
                 report.unlisted_count += 1
-                _name(report.unlisted, info.key)
+                _add_key(report.unlisted, info.key)
             elif info.size != file.size:
-                _note_change(report, info, file)
+                _add_change(report, info, file)
             elif file.etag and info.etag == file.etag:
                 report.intact += 1
             else:
                 doubtful.append((info, file))
-        _settle(context, doubtful, report)
+        _compare_upload_ids(context, doubtful, report)
     report.missing_count += len(expected)
     for key in sorted(expected):
-        _name(report.missing, key)
+        _add_key(report.missing, key)
 
 
-def _settle(context: JobContext, doubtful: list[tuple[ObjectInfo, _Expected]], report: VerifyReport) -> None:
-    """Look at objects whose ETag says nothing or something else for the id of the upload they came from."""
+def _compare_upload_ids(
+    context: JobContext, doubtful: list[tuple[ObjectInfo, _Expected]], report: VerifyReport
+) -> None:
+    """Compare the upload ids in the metadata of objects whose ETag is not the expected one."""
     calls = []
     for info, file in doubtful:
         if file.upload:
             calls.append(((info, file), Head(context.bucket, info.key)))
         elif file.etag:
-            _note_change(report, info, file)
+            _add_change(report, info, file)
         else:
             report.by_size += 1
     for (info, file), outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, NoSuchKey):
             report.missing_count += 1
-            _name(report.missing, info.key)
+            _add_key(report.missing, info.key)
         elif (
             isinstance(outcome, ObjectInfo)
             and outcome.metadata.get(UPLOAD_METADATA) == file.upload
@@ -244,10 +253,10 @@ def _settle(context: JobContext, doubtful: list[tuple[ObjectInfo, _Expected]], r
         ):
             report.intact += 1
         else:
-            _note_change(report, info, file)
+            _add_change(report, info, file)
 
 
-def _note_change(report: VerifyReport, info: ObjectInfo, file: _Expected) -> None:
+def _add_change(report: VerifyReport, info: ObjectInfo, file: _Expected) -> None:
     report.changed_count += 1
     if len(report.changed) < MAX_NAMED:
         report.changed.append(
@@ -261,9 +270,9 @@ def _note_change(report: VerifyReport, info: ObjectInfo, file: _Expected) -> Non
         )
 
 
-def _name(names: list[str], key: str) -> None:
-    if len(names) < MAX_NAMED:
-        names.append(key)
+def _add_key(keys: list[str], key: str) -> None:
+    if len(keys) < MAX_NAMED:
+        keys.append(key)
 
 
 def _latest_job(store: ObjectStore, destination: Destination) -> str | None:

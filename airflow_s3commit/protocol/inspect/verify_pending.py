@@ -1,4 +1,4 @@
-"""Verify a job before its commit: are the uploads that it is about to complete there, and whole?"""
+"""Verifies a job before its commit: compares its records with the pending uploads on the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ _TASKS = 32
 
 
 class PendingFinding(Struct, frozen=True, kw_only=True):
-    """An upload that is not as the job's records say."""
+    """An upload that differs from the job's records.
+
+    Attributes:
+        key: Object key of the upload.
+        upload_id: Upload id of the store.
+        problem: The difference.
+
+    """
 
     key: str
     upload_id: str
@@ -37,24 +44,24 @@ class PendingFinding(Struct, frozen=True, kw_only=True):
 
 
 class PendingReport(Struct, kw_only=True):
-    """What a job's records and the store say of its uploads.
+    """Differences between a job's records and its uploads on the store.
 
     Attributes:
-        job_id: The job.
-        destination: URI of its destination.
-        state: Its state.
+        job_id: Id of the job.
+        destination: URI of the job's destination.
+        state: State of the job.
         deep: Whether the parts of every upload were compared.
-        files: Uploads that its records name: those that its seal counts or, before it is sealed, all.
-        bytes: Their bytes, as the records say.
-        pending: How many are pending on the store.
-        completed: How many are complete already: their object is there, and theirs.
-        missing_count: How many are neither: a commit will fail.
-        missing: The first 1,000 of these.
-        mismatched_count: How many have other parts than the records say; only looked for when ``deep``.
-        mismatched: The first 1,000 of these.
-        damaged: Records that cannot be read, were changed, or are missing, each with the reason.
-        unrecorded: Pending uploads with the job's id in their key that no such record names: of attempts
-            that are at work, died, or do not count. The commit or abort discards them.
+        files: Number of uploads in the job's seal or, before it is sealed, in all of its records.
+        bytes: Bytes of these uploads, from the records.
+        pending: Number of these uploads that are pending on the store.
+        completed: Number of these uploads that are completed: their object exists.
+        missing_count: Number of these uploads that are neither; the commit will fail.
+        missing: The first 1,000 missing uploads.
+        mismatched_count: Number of uploads whose parts differ from the records; 0 unless ``deep``.
+        mismatched: The first 1,000 mismatched uploads.
+        damaged: Records that are unreadable, changed or missing, each with the reason.
+        unrecorded: Number of pending uploads with the job's id in their key that are not in these records:
+            their task attempt is still writing, died, or is not sealed. The commit or abort discards them.
 
     """
 
@@ -75,26 +82,27 @@ class PendingReport(Struct, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Whether a commit would find everything that it needs."""
+        """Whether the commit finds every upload and record that it needs."""
         return not (self.missing_count or self.mismatched_count or self.damaged)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with its verdict."""
+        """Return the report as JSON values, with ``sound``."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {"sound": self.sound}
 
 
 def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
-    """Compare what a job's records name with the uploads on the store; nothing is changed.
+    """Compare a job's records with the pending uploads on the store. Reads only.
 
     Args:
-        context: The job; it is ``open``, ``sealed`` or ``committing``.
-        deep: Whether to compare the number and ETags of every upload's parts, one request an upload.
+        context: The job; its state is ``open``, ``sealed`` or ``committing``.
+        deep: Whether to compare the number, ETags and size of every upload's parts: one request per upload.
 
     Raises:
-        AlreadyCommitted: It is committed; verify its manifest.
-        JobClosed: It is aborted, or being so.
-        NoSuchJob: It is not known.
+        AlreadyCommitted: The job is committed; verify its manifest.
+        JobClosed: The job is aborting or aborted.
+        NoSuchJob: The job does not exist.
+        S3CommitError: A request failed.
 
     """
     with naming(context, "verify"):
@@ -123,7 +131,7 @@ def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:
 def _recorded(
     context: JobContext, state: StateRecord, report: PendingReport, seen: set[str]
 ) -> Iterator[PendingUpload]:
-    """Yield every upload that the job's records name, once, and note the records that cannot be read."""
+    """Yield each upload in the job's records once, and add damaged records to the report."""
     uploads = _tracked(context, report) if state.state == "open" else _sealed(context, state, report)
     for upload in uploads:
         if upload.uploadId not in seen:
@@ -140,7 +148,7 @@ def _tracked(context: JobContext, report: PendingReport) -> Iterator[PendingUplo
             yield upload
     if unreadable:
         report.damaged.append(
-            f"{unreadable} records in {context.layout.staging.uri} cannot be read; see the log"
+            f"{unreadable} records in {context.layout.staging.uri} cannot be read; the log names them"
         )
 
 
@@ -156,7 +164,7 @@ def _sealed(context: JobContext, state: StateRecord, report: PendingReport) -> I
 
 
 def _readable(context: JobContext, stage: StageSealRecord, report: PendingReport) -> list[PendingUpload]:
-    """Return the uploads of some tasks; if one's pendingset is damaged, of the others."""
+    """Return the uploads of tasks; skip the tasks whose pendingset is damaged."""
     try:
         return [u for _, _, pendingset in each_pendingset(context, [stage]) for u in pendingset.commits]
     except InvalidRecord as error:
@@ -173,7 +181,7 @@ def _readable(context: JobContext, stage: StageSealRecord, report: PendingReport
 def _check(
     context: JobContext, uploads: list[PendingUpload], existing: dict[str, str], report: PendingReport
 ) -> None:
-    """Find out what became of some uploads; a listing that does not show one proves nothing."""
+    """Check uploads one by one if the listing lacks them, because a listing may be incomplete."""
     unseen = [u for u in uploads if report.deep or existing.get(u.uploadId) != u.destinationKey]
     report.pending += len(uploads) - len(unseen)
     gone = []
@@ -186,31 +194,29 @@ def _check(
         problem = _difference(upload, parts) if report.deep else None
         if problem is not None:
             report.mismatched_count += 1
-            _name(report.mismatched, upload, problem)
+            _add_finding(report.mismatched, upload, problem)
     calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in gone]
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
         if isinstance(outcome, ObjectInfo) and is_ours(upload, outcome):
             report.completed += 1
         else:
             report.missing_count += 1
-            other = (
-                "an object of someone else is there" if isinstance(outcome, ObjectInfo) else "no object is"
-            )
-            _name(report.missing, upload, f"the upload is gone, and {other}")
+            other = "another writer's object" if isinstance(outcome, ObjectInfo) else "no object"
+            _add_finding(report.missing, upload, f"the upload is gone, and its key has {other}")
 
 
 def _difference(upload: PendingUpload, parts: list[Part]) -> str | None:
-    """Say how the stored parts differ from the recorded ones; None if not, or if they are being sent."""
+    """Return how the stored parts differ from the recorded ones; None if they do not, or none is recorded."""
     if not upload.etags:
         return None
     numbers = [part.number for part in parts]
     if numbers != list(range(1, len(upload.etags) + 1)):
-        return f"it has parts {_short(numbers)}; {len(upload.etags)} are recorded"
+        return f"it has parts {_short(numbers)}; the record has {len(upload.etags)} parts"
     for part, etag in zip(parts, upload.bare_etags, strict=True):
         if part.etag.strip('"') != etag:
-            return f"part {part.number} has ETag {part.etag}; {etag} is recorded"
+            return f"part {part.number} has ETag {part.etag}; the record has {etag}"
     size = sum(part.size for part in parts)
-    return f"it has {size} bytes; {upload.length} are recorded" if size != upload.length else None
+    return f"it has {size} bytes; the record has {upload.length}" if size != upload.length else None
 
 
 def _short(numbers: list[int]) -> str:
@@ -218,6 +224,6 @@ def _short(numbers: list[int]) -> str:
     return f"{shown}, … ({len(numbers)})" if len(numbers) > 10 else shown or "none"  # noqa: PLR2004
 
 
-def _name(findings: list[PendingFinding], upload: PendingUpload, problem: str) -> None:
+def _add_finding(findings: list[PendingFinding], upload: PendingUpload, problem: str) -> None:
     if len(findings) < _MAX_NAMED:
         findings.append(PendingFinding(key=upload.destinationKey, upload_id=upload.uploadId, problem=problem))

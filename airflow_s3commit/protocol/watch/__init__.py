@@ -1,1 +1,1 @@
-"""Waiting for a manifest, without Airflow: shared by the sensor and the triggers."""
+"""Waits for manifests, without Airflow; the sensor and the triggers share it."""

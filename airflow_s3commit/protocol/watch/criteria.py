@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -12,10 +12,10 @@ from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Refused, Una
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
-#: Outcome of a search. ``absent``: there is no manifest. ``stale``: there are manifests, and none matches.
-#: ``empty``: ``_SUCCESS`` has 0 bytes, as a classic committer writes it. ``half-written``: truncated JSON.
-#: ``foreign``: another program's marker. The others are errors: ``missing-bucket``, ``no-permission``,
-#: ``refused`` (an invalid request), ``unavailable`` (temporary), ``error``.
+#: Outcome of a search. ``absent``: there is no manifest. ``stale``: there are manifests, but none matches.
+#: ``empty``: ``_SUCCESS`` has 0 bytes, as written by Hadoop's classic committers. ``half-written``: truncated
+#: JSON. ``foreign``: a marker of another program. The others are errors: ``missing-bucket``,
+#: ``no-permission``, ``refused`` (an invalid request), ``unavailable`` (temporary), ``error``.
 Outcome: TypeAlias = Literal[
     "found",
     "absent",
@@ -30,16 +30,16 @@ Outcome: TypeAlias = Literal[
     "error",
 ]
 
-#: Outcomes that no later search changes.
+#: Outcomes that a later search does not change.
 FINAL: Final[frozenset[Outcome]] = frozenset({"missing-bucket", "no-permission", "refused"})
 
 
-class Look(NamedTuple):
+class SearchResult(NamedTuple):
     """Result of one search.
 
     Attributes:
         manifest: The matching manifest; None if there is none yet.
-        seen: What the search found, as a text for people.
+        seen: Description of what the search found, for logs.
         outcome: The same as one of a fixed set of words.
 
     """
@@ -101,7 +101,7 @@ class Criteria:
             min_files: Minimum number of files.
 
         Raises:
-            ValueError: ``newer_than`` is no time, or ``min_files`` no number.
+            ValueError: ``newer_than`` is not a time, or ``min_files`` is not a number.
 
         """
         facts = {name: str(value) for name, value in (context or {}).items()}
@@ -118,14 +118,8 @@ class Criteria:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the criteria as JSON values, for another process."""
-        return {
-            "job_id": self.job_id,
-            "context": dict(self.context),
-            "newer_than": self.newer_than,
-            "min_files": self.min_files,
-            "partitions": sorted(self.partitions),
-        }
+        """Return the criteria as JSON values, from which `from_dict` restores them in another process."""
+        return {**asdict(self), "partitions": sorted(self.partitions)}
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Criteria:
@@ -133,9 +127,9 @@ class Criteria:
         return cls(**{**mapping, "partitions": frozenset(mapping.get("partitions", ()))})
 
     def mismatch(self, manifest: ManifestRecord) -> str | None:
-        """Return the first criterion that a manifest does not meet, as a text; None if it meets all."""
+        """Return the first criterion that a manifest does not meet, as text; None if it meets all."""
         if self.job_id is not None and manifest.job_id != self.job_id:
-            return f"is of job {manifest.job_id}, not {self.job_id}"
+            return f"is from job {manifest.job_id}, not {self.job_id}"
         for name, value in self.context.items():
             found = manifest.context.get(name)
             if found != value:

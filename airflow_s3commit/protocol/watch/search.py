@@ -1,4 +1,4 @@
-"""Search a destination for a manifest that meets criteria."""
+"""Searches a destination for a manifest that meets criteria."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
-from airflow_s3commit.protocol.watch.criteria import Criteria, Look, Outcome
+from airflow_s3commit.protocol.watch.criteria import Criteria, Outcome, SearchResult
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def search_manifest(
 ) -> ManifestRecord | None:
     """Return the newest manifest that meets all criteria; None if none does. Reads only.
 
-    One poll of what `S3SuccessManifestSensor` waits for.
+    Polls once; to wait for a manifest in Airflow, use `S3SuccessManifestSensor`.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         job: Reference or id of the job that committed.
-        run_id: The Airflow run that committed.
+        run_id: The Airflow run of the job.
         context: Further entries of the job's context: ``dag_id``, ``partition_key``, …
         newer_than: Earliest commit time, exclusive: a datetime, or ISO 8601 text; UTC without a time zone.
         partitions: Partitions that the job wrote, such as ``dt=2013-01-01``.
@@ -50,7 +50,8 @@ def search_manifest(
     Raises:
         NoSuchBucket: The destination's bucket does not exist.
         AccessDenied: The credentials may not read the destination.
-        ValueError: ``newer_than`` is no time.
+        S3CommitError: Another request failed.
+        ValueError: ``newer_than`` is not a time.
 
     """
     criteria = Criteria.of(
@@ -68,9 +69,9 @@ def search_manifest(
 class ManifestSearch:
     """Repeated search of one destination for a manifest.
 
-    ``_SUCCESS`` names the last commit only, and later commits may follow the one that matches, so the search
-    also reads the manifests of the destination, newest first. A manifest never changes: the search reads
-    each once.
+    ``_SUCCESS`` names the last commit only, and another job may commit after the one that matches. So the
+    search also reads the manifests of the destination, newest first. A manifest never changes, so the search
+    reads each one once.
 
     Args:
         view: Snapshot of the destination; refresh it between two searches.
@@ -85,8 +86,8 @@ class ManifestSearch:
         self._depth = depth
         self._read: set[str] = set()
 
-    def look(self) -> Look:
-        """Search once. Repeatable.
+    def look(self) -> SearchResult:
+        """Search the snapshot once. Repeatable.
 
         Raises:
             NoSuchBucket: The destination's bucket does not exist.
@@ -101,58 +102,60 @@ class ManifestSearch:
             if look.manifest is not None:
                 return look
         if success.outcome == "absent" and self._read:
-            seen = f"{success.seen}, and none of the {len(self._read)} manifests there is the wanted one"
-            return Look(None, seen, "stale")
+            seen = f"{success.seen}, and none of the {len(self._read)} manifests there meets the criteria"
+            return SearchResult(None, seen, "stale")
         return success
 
-    def _examine(self, job_id: str) -> Look:
+    def _examine(self, job_id: str) -> SearchResult:
         where = f"the manifest of job {job_id!r}"
         try:
             where = self._view.where(job_id)
             manifest = self._view.manifest(job_id)
         except NoSuchKey:
-            return Look(None, f"no manifest at {where} yet", "absent")
+            return SearchResult(None, f"no manifest at {where} yet", "absent")
         except InvalidRecord as error:
-            return Look(None, f"{where} is no manifest: {error}", _damage(error))
+            return SearchResult(None, f"{where} is not a valid manifest: {error}", _damage(error))
         mismatch = self._criteria.mismatch(manifest)
         self._read.add(job_id)
         if mismatch is None:
-            return Look(manifest, f"manifest {where}", "found")
-        return Look(None, f"{where} {mismatch}", "stale")
+            return SearchResult(manifest, f"manifest {where}", "found")
+        return SearchResult(None, f"{where} {mismatch}", "stale")
 
-    def _examine_success(self) -> Look:
-        """Describe ``_SUCCESS``, for the log of a sensor that goes on waiting."""
+    def _examine_success(self) -> SearchResult:
+        """Return the result for ``_SUCCESS``."""
         where = self._view.where_success
         try:
             success = self._view.success()
         except NoSuchKey:
-            return Look(None, f"no {where} yet", "absent")
+            return SearchResult(None, f"no {where} yet", "absent")
         except InvalidRecord as error:
-            return Look(None, f"{where} is not a manifest of ours: {error}", _damage(error))
+            return SearchResult(None, f"{where} is not a manifest marker: {error}", _damage(error))
         if success is None:
-            seen = f"{where} has 0 bytes: a classic committer's marker, which says nothing of the data"
-            return Look(None, seen, "empty")
+            seen = f"{where} has 0 bytes: a classic committer wrote it, so there is no manifest"
+            return SearchResult(None, seen, "empty")
         if success.jobId in self._read:
-            return Look(None, f"{where} is of job {success.jobId}, which is not the wanted one", "stale")
+            return SearchResult(
+                None, f"{where} is from job {success.jobId}, which does not meet the criteria", "stale"
+            )
         if not success.jobId or success.manifest_uri is None:
-            seen = f"{where} was written by another S3A committer, and names no manifest of ours"
-            return Look(None, seen, "foreign")
+            seen = f"{where} is from another S3A committer, and names no manifest"
+            return SearchResult(None, seen, "foreign")
         return self._examine_named(success.jobId, where)
 
-    def _examine_named(self, job_id: str, where: str) -> Look:
+    def _examine_named(self, job_id: str, where: str) -> SearchResult:
         look = self._examine(job_id)
         if look.manifest is not None:
-            self._read.discard(job_id)  # the search goes on: a newer one may fit too
-        return Look(look.manifest, f"{where} is of job {job_id}: {look.seen}", look.outcome)
+            self._read.discard(job_id)  # the search continues: a newer one may match too
+        return SearchResult(look.manifest, f"{where} is from job {job_id}: {look.seen}", look.outcome)
 
     def _newest(self) -> Iterable[str]:
-        """Return the jobs whose manifests this search has not read, newest first."""
+        """Return the jobs whose manifests this search has not read yet, newest first."""
         newest = self._view.newest()[: self._depth]
         return [name for name in newest if name not in self._read]
 
 
 def _damage(error: InvalidRecord) -> Outcome:
-    """Distinguish truncated JSON from another kind of record."""
+    """Return ``half-written`` for truncated JSON, ``foreign`` for another kind of record."""
     cause = error.__cause__
     broken = isinstance(cause, msgspec.DecodeError) and not isinstance(cause, msgspec.ValidationError)
     return "half-written" if broken else "foreign"

@@ -1,8 +1,8 @@
-"""Poll a destination once for all waiters of an event loop.
+"""Polls a destination once for all waiters of an event loop.
 
 A triggerer runs thousands of triggers in one event loop. Triggers on one destination share a `SharedPoller`:
-the first whose poll is due requests the store in a thread; the others reuse its snapshot while it is younger
-than their own interval. So a destination costs one poll an interval and at most one thread.
+the first trigger whose poll is due polls the store in a thread; the others reuse its snapshot while it is
+younger than their own interval. So a destination costs one poll per interval and at most one thread.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from airflow_s3commit.protocol.watch.search import ManifestSearch
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from airflow_s3commit.protocol.watch.criteria import Criteria, Look
+    from airflow_s3commit.protocol.watch.criteria import Criteria, SearchResult
 
 
 class SharedPoller:
     """Polls one destination for all waiters of this event loop.
 
     Args:
-        open_view: Creates the snapshot; called in a thread.
-        clock: Monotonic seconds.
+        open_view: Returns the snapshot; called once, in a thread.
+        clock: Returns monotonic seconds.
 
     """
 
@@ -37,38 +37,38 @@ class SharedPoller:
         self._clock = clock
         self._turn = asyncio.Lock()
         # A cancelled waiter releases its turn while its thread is still polling.
-        self._looking = threading.Lock()
+        self._polling = threading.Lock()
         self._view: Snapshot | None = None
-        self._looked: float | None = None
+        self._polled_at: float | None = None
 
     def next_due(self, interval: float) -> float:
         """Return the seconds until the next poll at this interval."""
-        if self._looked is None:
+        if self._polled_at is None:
             return 0.0
-        return max(0.0, self._looked + interval - self._clock())
+        return max(0.0, self._polled_at + interval - self._clock())
 
-    async def look(self, wait: Waiter, max_age: float) -> Look:
-        """Search a snapshot that is at most ``max_age`` seconds old; poll first if it is older.
+    async def look(self, waiter: Waiter, max_age: float) -> SearchResult:
+        """Search the snapshot for a waiter, after a poll if it is older than ``max_age`` seconds.
 
         Raises:
             S3CommitError: As `ManifestSearch.look`.
 
         """
         async with self._turn:
-            return await asyncio.to_thread(self._look, wait, max_age)
+            return await asyncio.to_thread(self._look, waiter, max_age)
 
-    def _look(self, wait: Waiter, max_age: float) -> Look:
-        with self._looking:
-            is_due = self._looked is None or self._clock() - self._looked >= max_age
+    def _look(self, waiter: Waiter, max_age: float) -> SearchResult:
+        with self._polling:
+            is_due = self._polled_at is None or self._clock() - self._polled_at >= max_age
             if is_due:
-                # Set before the request: after a poll that fails, the next is due an interval later.
-                self._looked = self._clock()
+                # Set before the request, so that after a failed poll the next one is due an interval later.
+                self._polled_at = self._clock()
             if self._view is None:
                 self._view = self._open_view()
-            self._view.depth = max(self._view.depth, wait.depth)
+            self._view.depth = max(self._view.depth, waiter.depth)
             if is_due:
                 self._view.refresh()
-            return wait.search_in(self._view).look()
+            return waiter.search_in(self._view).look()
 
 
 class Waiter:
@@ -86,7 +86,7 @@ class Waiter:
         self._search: ManifestSearch | None = None
 
     def search_in(self, view: Snapshot) -> ManifestSearch:
-        """Return this waiter's search."""
+        """Return this waiter's search; the first call creates it."""
         if self._search is None:
             self._search = ManifestSearch(view, self._criteria, depth=self.depth)
         return self._search

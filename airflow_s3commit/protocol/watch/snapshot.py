@@ -1,4 +1,4 @@
-"""Cached view of a destination's manifests, shared by all waiters of a process."""
+"""Cached snapshot of a destination's manifests, shared by all waiters of a process."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Snapshot:
     Args:
         store: The store of the destination.
         destination: The dataset.
-        shared: Many waiters use it: look a job's manifest up in the listing, which serves all of them, before
-            fetching it.
+        shared: Whether many waiters share the snapshot. If so, it fetches a job's manifest only if the
+            listing shows it, because one listing serves all waiters.
         depth: Number of manifests to cache, newest first.
 
     """
@@ -43,40 +43,40 @@ class Snapshot:
         self.depth = depth
         self._manifests: dict[str, ManifestRecord] = {}
         self._known_success: tuple[str, SuccessData] | None = None
-        self._seen: dict[tuple[str, str], object] = {}
+        self._cache: dict[tuple[str, str], object] = {}
 
     def refresh(self) -> None:
-        """Drop everything that may have changed."""
-        self._seen.clear()
+        """Drop everything that may have changed since; the next call sends requests again."""
+        self._cache.clear()
 
     def success(self) -> SuccessData | None:
         """Return the contents of ``_SUCCESS``; None if it has 0 bytes.
 
         Raises:
             NoSuchKey: It does not exist.
-            InvalidRecord: It is truncated, or no manifest.
+            InvalidRecord: It is truncated, or from another program.
 
         """
-        return self._once(("success", ""), self._read_success)
+        return self._cached(("success", ""), self._read_success)
 
     def newest(self) -> list[str]:
         """Return the ids of all jobs that have a manifest, newest first."""
-        return self._once(("listing", ""), self._list)
+        return self._cached(("listing", ""), self._list)
 
     def manifest(self, job_id: str) -> ManifestRecord:
         """Return the manifest of a job.
 
         Raises:
             NoSuchKey: The job has not committed to this destination.
-            InvalidRecord: The object is no manifest.
+            InvalidRecord: The manifest is damaged.
 
         """
         if job_id in self._manifests:
             return self._manifests[job_id]
-        return self._once(("manifest", job_id), lambda: self._read_manifest(job_id))
+        return self._cached(("manifest", job_id), lambda: self._read_manifest(job_id))
 
     def where(self, job_id: str) -> str:
-        """Return the URI of a job's manifest, which need not exist."""
+        """Return the URI of a job's manifest, whether it exists or not."""
         return join_uri(self.destination.bucket, Layout.of(self.destination, job_id).manifest)
 
     @property
@@ -84,17 +84,17 @@ class Snapshot:
         """The URI of ``_SUCCESS``."""
         return join_uri(self.destination.bucket, self.destination.key(SUCCESS))
 
-    def _once(self, what: tuple[str, str], ask: Callable[[], T]) -> T:
-        if what not in self._seen:
+    def _cached(self, key: tuple[str, str], fetch: Callable[[], T]) -> T:
+        if key not in self._cache:
             try:
-                self._seen[what] = ask()
+                self._cache[key] = fetch()
             except S3CommitError as error:
-                self._seen[what] = error
-        seen = self._seen[what]
-        if isinstance(seen, S3CommitError):
-            # One exception, raised for each waiter: drop the traceback of the previous one.
-            raise seen.with_traceback(None)
-        return seen  # type: ignore[return-value]
+                self._cache[key] = error
+        cached = self._cache[key]
+        if isinstance(cached, S3CommitError):
+            # Each waiter raises the same exception: drop the traceback of the previous waiter.
+            raise cached.with_traceback(None)
+        return cached  # type: ignore[return-value]
 
     def _read_success(self) -> SuccessData | None:
         info = self._store.head(self.destination.bucket, self.destination.key(SUCCESS))

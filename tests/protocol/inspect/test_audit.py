@@ -161,7 +161,7 @@ def test_the_first_commit_has_nothing_to_drift_from() -> None:
     """Without a commit before, drift passes and says why."""
     report = audit("job", seal(), AuditRules.from_dict({"max_drift": 0}))
     assert report.passed
-    assert report.checks[0].found == "no commit before"
+    assert report.checks[0].found == "no previous commit"
 
 
 @pytest.mark.parametrize(

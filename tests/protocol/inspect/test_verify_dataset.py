@@ -161,10 +161,10 @@ def test_an_upload_that_was_aborted_is_missing(*, deep: bool) -> None:
     report = verify_pending(lake.context(), deep=deep)
     assert not report.sound
     assert [(finding.key, finding.problem) for finding in report.missing] == [
-        (gone, "the upload is gone, and no object is")
+        (gone, "the upload is gone, and its key has no object")
     ]
     lake.store.put(BUCKET, gone, b"two")
-    assert "someone else" in verify_pending(lake.context(), deep=deep).missing[0].problem
+    assert "another writer" in verify_pending(lake.context(), deep=deep).missing[0].problem
 
 
 def test_uploads_that_are_complete_already_are_told() -> None:
