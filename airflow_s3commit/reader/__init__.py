@@ -1,8 +1,8 @@
-"""Reading what a job committed, by its manifest: one generation, whatever is being written meanwhile.
+"""Reads of a job's committed files by its manifest: one consistent generation, even during a later commit.
 
 `dataset` returns a ``pyarrow.dataset.Dataset`` of exactly the files that one job's manifest lists. A reader
-that lists the destination sees a commit half done; this one sees the last job that committed, until the next
-one has. Importing this package imports no pyarrow; its names do.
+that lists the destination may see half a commit. This one sees the last committed job until the next job
+has committed. Importing this package does not import pyarrow; its names do.
 """
 
 from __future__ import annotations

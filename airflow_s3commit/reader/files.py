@@ -1,4 +1,4 @@
-"""File systems: one that opens only the unchanged files of a manifest, and pyarrow's S3 for an `S3Config`."""
+"""File systems: one that opens only a manifest's unchanged files, and pyarrow's S3 from an `S3Config`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """Opens files for reading after a look at their size; everything else is refused.
+    """A read-only file system handler that checks a file's size when it opens the file.
 
-    Only the opening of a file passes through Python, its bytes do not.
+    Only opening a file goes through Python; reading its bytes does not.
 
     Args:
-        inner: Where the files are, with paths ``bucket/key``.
-        sizes: Their sizes in bytes, by path, as they were committed.
-        job_id: The job that committed them.
-        destination: URI of its destination.
+        inner: The file system with the files, by paths ``bucket/key``.
+        sizes: Committed sizes in bytes, by path.
+        job_id: The job that committed the files.
+        destination: URI of the job's destination.
         stays: Why a dataset of these files cannot be pickled; None if it can.
 
     """
@@ -49,10 +49,10 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         self._stays = stays
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        """Pickle it, if what is read afterwards is the same.
+        """Pickle the handler.
 
         Raises:
-            TypeError: It is not.
+            TypeError: A pickled dataset would read other values.
 
         """
         if self._stays is not None:
@@ -72,8 +72,8 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         """Open a file of the manifest.
 
         Raises:
-            NoSuchKey: It is gone.
-            DestinationChanged: Its size is not the committed one.
+            NoSuchKey: The file is gone.
+            DestinationChanged: The file's size differs from the committed one.
 
         """
         try:
@@ -92,34 +92,34 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         return file
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file of the manifest; see `open_input_file`."""
+        """Open a file of the manifest, exactly as `open_input_file` does."""
         return self.open_input_file(path)
 
     @property
     def _advice(self) -> str:
         return (
-            "if a later job has replaced it, open the dataset again; else see what is left with:"
+            "if a later job has replaced it, open the dataset again; otherwise check the job's files with:"
             f" s3commit verify {self._destination} {self._job_id}"
         )
 
     def get_type_name(self) -> str:
-        """Return the name of the file system below."""
+        """Return the type name of the inner file system."""
         return str(self._inner.type_name)
 
     def normalize_path(self, path: str) -> str:
-        """Return a path as the file system below spells it."""
+        """Return a path as the inner file system spells it."""
         return str(self._inner.normalize_path(path))
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        """Describe files."""
+        """Return type, size and time of files, as the inner file system has them."""
         return list(self._inner.get_file_info(paths))
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        """Refuse to list: a manifest says which files there are."""
+        """Refuse to list: the manifest is the listing."""
         self._refuse(selector)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("a dataset that is read by its manifest can only be read")
+        raise NotImplementedError("a dataset read by its manifest cannot be listed or changed")
 
     create_dir = _refuse
     delete_dir = _refuse
@@ -133,24 +133,25 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
 
 
 def s3_filesystem(config: S3Config) -> S3FileSystem:
-    """Return a file system for reading from the store that a config names.
+    """Return pyarrow's file system for the store of a config.
 
-    The address and region are those that the protocol's own client uses, from the environment and the
-    profile too. Keys that the config does not hold are looked for by pyarrow, in the environment, in the
-    profile that ``AWS_PROFILE`` names, and in the role of the machine.
+    Endpoint and region are those of the protocol's own client, which also reads the environment and the
+    profile. Without keys in the config, pyarrow takes credentials from the environment, from the profile in
+    ``AWS_PROFILE``, or from the machine's role.
 
     Raises:
-        ValueError: The config asks for what pyarrow cannot do: a profile by name, or a certificate unchecked.
+        ValueError: pyarrow does not support the config: it has a profile, or ``verify=False``.
         AccessDenied: The credentials are incomplete.
         StoreRejected: Another part of the config is not usable.
 
     """
     if config.profile and not config.access_key:
         raise ValueError(
-            f"pyarrow takes no profile by name ({config.profile}): set AWS_PROFILE, or give a filesystem"
+            f"pyarrow cannot use the profile {config.profile} of an S3Config: set AWS_PROFILE, or pass a"
+            " filesystem"
         )
     if config.verify is False:
-        raise ValueError("pyarrow checks the store's certificate always: name its authority in verify")
+        raise ValueError("pyarrow always checks the store's certificate: set verify to its authority's file")
     client = new_client(config)
     endpoint, region = urlsplit(client.meta.endpoint_url), client.meta.region_name
     client.close()

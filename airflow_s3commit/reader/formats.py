@@ -1,4 +1,4 @@
-"""Which format the files of a manifest have, and how pyarrow is to read it."""
+"""The file format of a manifest's files, and pyarrow's settings for reading it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _CSV = ("csv",)
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """How files are read.
+    """The options of reading files.
 
     Attributes:
-        given: Names of the options that were given.
+        given: Names of the options that the caller set.
 
     """
 
     format: str | None = set_by(
         Option(
             "format", one_of(*FORMATS),
-            "Format of the files, where their names do not say it: parquet, orc, csv or json.",
+            "Format of files whose names do not end with one: parquet, orc, csv or json.",
             default="by their names",
         ),
         default=None,
@@ -69,13 +69,13 @@ class FileOptions:
     quote_all: bool = set_by(
         Option(
             "quoteAll", parse_flag,
-            "All values are quoted, nulls too: without a nullValue an empty text is read as null.",
+            "All values are quoted, even nulls: without a nullValue an empty text is read as null.",
             formats=_CSV,
         ),
         default=False,
     )  # fmt: skip
     null_value: str = set_by(
-        Option("nullValue", str, "Text of null, beside no text at all.", formats=_CSV), default=""
+        Option("nullValue", str, "Text of null, besides an empty value.", formats=_CSV), default=""
     )
     infer_schema: bool | None = set_by(
         Option(
@@ -85,65 +85,65 @@ class FileOptions:
         default=None,
     )  # fmt: skip
     encoding: str = set_by(
-        Option("encoding", utf8_only, "UTF-8, the only one.", formats=("csv", "json")), default="UTF-8"
+        Option("encoding", utf8_only, "Only UTF-8.", formats=("csv", "json")), default="UTF-8"
     )
     given: tuple[str, ...] = ()
 
     def check(self, format_: str) -> None:
-        """Refuse options that files of a format do not have.
+        """Refuse options that do not apply to a format.
 
         Raises:
-            InvalidOption: There is one.
+            InvalidOption: An option that the caller set does not apply.
 
         """
         check_formats((option for option in FILE_OPTIONS if option.name in self.given), format_)
 
 
-#: Every option of how files are read.
+#: Every option of reading files.
 FILE_OPTIONS: tuple[Option, ...] = options_of(FileOptions)
 
 
 def parse_file_options(options: Mapping[str, str]) -> FileOptions:
-    """Read the options of how files are read; their names are not case-sensitive.
+    """Parse the options of reading files. Their names are not case-sensitive.
 
     Raises:
-        InvalidOption: One is unknown, malformed, or given twice.
+        InvalidOption: An option is unknown, malformed, or given twice, or two contradict each other.
 
     """
     fields, given = read_fields(options, FILE_OPTIONS, " for reading files")
-    read = FileOptions(**fields, given=tuple(option.name for option in given))
-    if read.separator in (read.quote, read.escape):
-        raise InvalidOption(f"sep is {read.separator!r}, and so is quote or escape")
-    return read
+    parsed = FileOptions(**fields, given=tuple(option.name for option in given))
+    if parsed.separator in (parsed.quote, parsed.escape):
+        raise InvalidOption(f"sep is {parsed.separator!r}, and so is quote or escape")
+    return parsed
 
 
 #: Bytes of text that are parsed at once: no row may be longer.
 _BLOCK_BYTES = 8 * 1024 * 1024
 
-#: Endings of compressed text that pyarrow knows by itself.
-_UNPACKED = frozenset({"gz", "bz2", "zst"})
+#: Endings of compressed text that pyarrow decompresses by itself.
+_DECOMPRESSED = frozenset({"gz", "bz2", "zst"})
 
-#: Endings of compressed text that it doesn't know, or that are not what it takes them for.
-_PACKED = frozenset({"deflate", "snappy", "lz4", "zstd", "br", "xz", "zip", "Z"})
+#: Endings of compressed text that pyarrow does not know, or takes for another compression.
+_UNREADABLE = frozenset({"deflate", "snappy", "lz4", "zstd", "br", "xz", "zip", "Z"})
 
-#: The attribute in which Spark, and our writer, keep the type of an ORC column that ORC has no type for.
+#: The attribute that holds Spark's type of an ORC column where ORC has no such type; our writer sets it too.
 _SPARK_TYPE = b"spark.sql.catalyst.type"
 
-#: What such a type begins with where it is a number of microseconds, and not of months.
+#: Prefixes of Spark's interval types that are stored as microseconds, not months.
 _DURATIONS = (b"interval day", b"interval hour", b"interval minute", b"interval second")
 
 
 class UnreadableFiles(ValueError):
-    """The files of a manifest have no format in common, or are in one that pyarrow cannot read as asked."""
+    """A manifest's files have no common format, or one that pyarrow cannot read with the given options."""
 
 
 def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
-    """Return how files are read: in the format that their names have, or else in the one that is said.
+    """Return how to read files: in the format that their names end with, or in the option ``format``.
 
     Raises:
-        UnreadableFiles: Their names have several formats, another than the one that is said, or none and
-            none is said; or text is compressed in a way that pyarrow doesn't know.
-        InvalidOption: An option is none of the format's.
+        UnreadableFiles: The names have several formats, a format other than the given one, or no format
+            while none is given; or pyarrow does not know the compression of a text file.
+        InvalidOption: An option does not apply to the format.
 
     """
     found: dict[str | None, str] = {}
@@ -156,10 +156,10 @@ def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
     for format_, path in found.items():
         if format_ is None and options.format is None:
             raise UnreadableFiles(
-                f"the name of s3://{path} says no format: say it by format, one of {', '.join(FORMATS)}"
+                f"the name of s3://{path} has no known format: set format to one of {', '.join(FORMATS)}"
             )
         if format_ not in (None, name):
-            other = f"s3://{found[name]} is {name}" if name in found else f"format={name} was said"
+            other = f"s3://{found[name]} is {name}" if name in found else f"format={name} was given"
             raise UnreadableFiles(
                 f"s3://{path} is {format_}, and {other}: one dataset has files of one format"
             )
@@ -169,11 +169,11 @@ def reading_of(paths: Iterable[str], options: FileOptions) -> FileReading:
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How the files of one dataset are read.
+    """How to read the files of one dataset.
 
     Attributes:
-        format: Their format.
-        options: How they are read.
+        format: The files' format.
+        options: The options of reading them.
 
     """
 
@@ -182,73 +182,74 @@ class FileReading:
 
     @property
     def is_text(self) -> bool:
-        """Whether the files are text, which has no types of its own."""
+        """Whether the files are text, whose columns have no types."""
         return FORMATS[self.format].text
 
     @property
     def stays(self) -> str | None:
         """Why a dataset of such files cannot be pickled; None if it can."""
-        if self.format != "csv" or self._doubled:
+        if self.format != "csv" or self._quotes_doubled:
             return None
         return (
-            "pyarrow forgets in pickling how the escapes of a CSV dataset are read (escape other than quote):"
-            " send what it takes to open the dataset, and open it there"
+            "a pickled pyarrow dataset of CSV loses how escapes are read (escape differs from quote): send"
+            " the arguments of dataset() to the other process, and call it there"
         )
 
     @property
-    def _doubled(self) -> bool:
+    def _quotes_doubled(self) -> bool:
         return self.options.escape == self.options.quote
 
     def inspect(self, path: str, filesystem: FileSystem, *, infer: bool = True) -> pa.Schema:
         """Return the columns of a file.
 
-        Of JSON and, where types are inferred, CSV, they are those of its first rows; a column without any
-        value is text.
+        Types of JSON columns, and of CSV columns if they are inferred, come from the first rows. A column
+        without values in them is text.
 
         Args:
-            path: The file.
-            filesystem: Where it is.
-            infer: Whether types of CSV columns are inferred if the options do not say it; else they are text.
+            path: Path of the file.
+            filesystem: The file system with the file.
+            infer: Whether to infer types of CSV columns if the option ``inferSchema`` is not set; columns are
+                text otherwise.
 
         """
         found: pa.Schema = self.arrow(None).inspect(path, filesystem)
         if not self.is_text:
-            return pa.schema([_noted(column) for column in found], metadata=found.metadata)
+            return pa.schema([_with_spark_type(column) for column in found], metadata=found.metadata)
         if self.format == "json":
             return pa.schema([(column.name, _json_type(column.type)) for column in found])
         names = found.names if self.options.header else [f"_c{number}" for number in range(len(found))]
-        asked = self.options.infer_schema
-        if not (infer if asked is None else asked):
+        option = self.options.infer_schema
+        if not (infer if option is None else option):
             return pa.schema([(name, pa.string()) for name in names])
         return pa.schema([(name, _csv_type(kind)) for name, kind in zip(names, found.types, strict=True)])
 
     def arrow(self, names: Sequence[str] | None) -> ds.FileFormat:
-        """Return pyarrow's format.
+        """Return pyarrow's file format.
 
         Args:
-            names: The columns of CSV files without a header, in their order; None to have them made up.
+            names: The columns of CSV files without a header, in order; None for generated names.
 
         """
         if self.format == "csv":
             return self._csv(names)
         if self.format == "json":
             if pa.cpu_count() == 1:
-                # In one thread Arrow's reader waits for ever for work that it gave to others (Arrow 26).
+                # With one thread Arrow's JSON reader deadlocks (seen with Arrow 26).
                 pa.set_cpu_count(2)
             read = json.ReadOptions(block_size=_BLOCK_BYTES)
             return ds.JsonFileFormat(ds.JsonFragmentScanOptions(read_options=read))
         return ds.OrcFileFormat() if self.format == "orc" else ds.ParquetFileFormat()
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse types of columns that pyarrow cannot read from text, or would read as something else.
+        """Refuse column types that pyarrow cannot read from text, or would misread.
 
         Raises:
-            UnreadableFiles: There is one.
+            UnreadableFiles: A column has such a type.
 
         """
-        refused = {"csv": _NOT_IN_CSV, "json": _NOT_IN_JSON}.get(self.format)
-        for column in schema if refused else ():
-            if (kind := first_within(column.type, *(refused or ()))) is not None:
+        refused = {"csv": _NOT_IN_CSV, "json": _NOT_IN_JSON}.get(self.format, ())
+        for column in schema:
+            if (kind := first_within(column.type, *refused)) is not None:
                 raise UnreadableFiles(
                     f"pyarrow cannot read {kind} of column {column.name!r} from {self.format}: give it as"
                     " string in schema, or leave it out"
@@ -256,9 +257,8 @@ class FileReading:
 
     def _csv(self, names: Sequence[str] | None) -> ds.CsvFileFormat:
         options = self.options
-        doubled = self._doubled
+        doubled = self._quotes_doubled
         encoding = "utf8" if doubled else encoding_of(options.separator, options.quote, options.escape)
-        made_up = not options.header and names is None
         return ds.CsvFileFormat(
             csv.ParseOptions(
                 delimiter=options.separator,
@@ -277,34 +277,34 @@ class FileReading:
             read_options=csv.ReadOptions(
                 block_size=_BLOCK_BYTES,
                 column_names=None if options.header or names is None else list(names),
-                autogenerate_column_names=made_up,
+                autogenerate_column_names=not options.header and names is None,
                 encoding=encoding,
             ),
         )
 
 
 def _format_in(path: str) -> str | None:
-    """Return the format that a file's name ends with; text may have one of its compression behind it."""
+    """Return the format that a file's name ends with; for text an ending of its compression may follow."""
     stem, _, last = path.rpartition("/")[2].rpartition(".")
     if stem and last in FORMATS:
         return last
-    before = stem.rpartition(".")
-    if before[0] and last in _UNPACKED | _PACKED and before[2] in FORMATS and FORMATS[before[2]].text:
-        return before[2]
+    inner_stem, _, format_ = stem.rpartition(".")
+    if inner_stem and last in _DECOMPRESSED | _UNREADABLE and format_ in FORMATS and FORMATS[format_].text:
+        return format_
     return None
 
 
 def _check_compression(path: str) -> None:
     ending = path.rpartition("/")[2].rpartition(".")[2]
-    if ending in _PACKED:
+    if ending in _UNREADABLE:
         raise UnreadableFiles(
-            f"pyarrow does not read text that is compressed as s3://{path} is: {ending} is none of gzip,"
-            " bzip2 and zstandard"
+            f"pyarrow cannot read s3://{path}: text may be compressed with gzip, bzip2 or zstandard, not"
+            f" {ending}"
         )
 
 
-def _noted(column: pa.Field) -> pa.Field:
-    """Return a column as Spark means it, where ORC has it as a whole number."""
+def _with_spark_type(column: pa.Field) -> pa.Field:
+    """Return a column with Spark's type, where ORC stores an integer."""
     note = (column.metadata or {}).get(_SPARK_TYPE, b"")
     if note == b"timestamp_ntz":
         return column.with_type(pa.timestamp("us"))
@@ -312,7 +312,7 @@ def _noted(column: pa.Field) -> pa.Field:
         return column.with_type(pa.duration("us"))
     if note == b"timestamp":
         return column.with_type(pa.timestamp("us", "UTC"))
-    return column.with_type(_with_children(column.type, _noted))
+    return column.with_type(_with_children(column.type, _with_spark_type))
 
 
 def _with_children(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
@@ -324,7 +324,7 @@ def _with_children(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) ->
 
 
 def _json_type(kind: pa.DataType) -> pa.DataType:
-    # That a text looks like a time makes it none: the next file's may not.
+    # A text that looks like a time stays text: the next file may have other texts in that column.
     if pt.is_timestamp(kind) or pt.is_null(kind):
         return pa.string()
     return _with_children(kind, lambda child: child.with_type(_json_type(child.type)))
@@ -338,5 +338,5 @@ def _csv_type(kind: pa.DataType) -> pa.DataType:
 
 _NOT_IN_CSV = (pt.is_nested, pt.is_binary, pt.is_large_binary, pt.is_duration)
 
-#: Dates are numbers to Arrow's JSON, maps are lists of pairs, and bytes the letters of their base64.
+#: Arrow's JSON reader takes dates for numbers, maps for lists of pairs, and base64 text for the bytes.
 _NOT_IN_JSON = (pt.is_map, pt.is_date, pt.is_binary, pt.is_large_binary, pt.is_duration)

@@ -22,20 +22,20 @@ _INTEGER_DIGITS = 38
 
 
 class UnreadablePartitions(ValueError):
-    """The directories do not make one set of columns, or a value is not of its column's type."""
+    """The directories have different partition columns, or a value is not of its column's type."""
 
 
 def unescape(text: str) -> str:
-    """Return a column name or value as it was before Spark escaped it for a path (``%3A`` becomes ``:``)."""
+    """Undo Spark's escaping of a column name or value in a path: ``%3A`` becomes ``:``."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def infer_type(values: Iterable[str]) -> pa.DataType:
     """Return the type that Spark would infer for a column of these texts.
 
-    The narrowest of 32-bit and 64-bit integer, decimal of 38 digits, double and date that holds them all, or
-    else string. Times stay strings, because what they mean depends on a session's time zone; so do infinities
-    and NaN.
+    It is the narrowest of 32-bit integer, 64-bit integer, decimal of 38 digits, double and date that holds
+    all of them, or string. Times stay strings because their meaning depends on a session's time zone;
+    infinities and NaN stay strings too.
     """
     texts = set(values)
     if texts and all(_INTEGER.fullmatch(text) for text in texts):
@@ -67,7 +67,7 @@ def _is_date(text: str) -> bool:
 
 
 def _parse(directory: str) -> dict[str, str | None]:
-    """Return the partition values of a directory, in its order; what has no ``=`` is no partition."""
+    """Return the partition values of a directory, outermost first; skips elements without ``=``."""
     values = {}
     for element in directory.split("/") if directory else ():
         name, equals, value = element.partition("=")
@@ -81,14 +81,14 @@ class PartitionColumns:
 
     Args:
         directories: The files' directories below the destination.
-        given: Types of columns that are not to be inferred.
+        given: Columns whose types are given, not inferred.
 
     Attributes:
         schema: The columns, outermost first.
 
     Raises:
         UnreadablePartitions: The directories have different columns, ``given`` has a column that they do not
-            have, or a value is not of the type given for it.
+            have, or a value is not of its column's type.
 
     """
 
@@ -106,7 +106,7 @@ class PartitionColumns:
         self._expressions = {directory: self._make_expression(directory) for directory in self._values}
 
     def expression(self, directory: str) -> ds.Expression | None:
-        """Return an expression that holds for every row of a directory; None without partition columns."""
+        """Return an expression that is true for every row of a directory; None without partition columns."""
         return self._expressions[directory]
 
     def _common_names(self, given: pa.Schema | None) -> list[str]:
@@ -141,7 +141,7 @@ class PartitionColumns:
                 value = pa.scalar(text, pa.string()).cast(kind)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise UnreadablePartitions(
-                    f"partition column {name!r} has the value {text!r}, which is no {kind}: {error}; give"
+                    f"partition column {name!r} has the value {text!r}, which is not {kind}: {error}; give"
                     " its type in partition_schema"
                 ) from error
             known = self._known[name, text] = ds.field(name) == value

@@ -1,8 +1,8 @@
-"""Column statistics of the manifest as expressions by which pyarrow skips files.
+"""The manifest's column statistics, as expressions by which pyarrow skips files.
 
-A bound is used only where it orders values as pyarrow does and can be given in the column's own type without
-loss; elsewhere the file is read. Floats are left out: where a filter compares with NaN, pyarrow reasons
-wrongly about bounds.
+A bound is used only if it orders values as pyarrow does and fits the column's type without loss; otherwise
+the file is read. Floats are left out: pyarrow draws wrong conclusions from bounds when a filter compares
+with NaN.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def bounds_expression(
     statistics: Mapping[str, ColumnStatistics], schema: pa.Schema, columns: Collection[str]
 ) -> ds.Expression | None:
-    """Return an expression that holds for every row of a file; None without usable statistics.
+    """Return an expression that is true for every row of a file; None without usable statistics.
 
     Args:
-        statistics: The file's, by column.
-        schema: The dataset's.
-        columns: The columns whose bounds are of interest.
+        statistics: The file's statistics, by column.
+        schema: The dataset's schema.
+        columns: The columns whose bounds to use.
 
     """
     whole = None
@@ -65,7 +65,7 @@ def _scalar(bound: Value, kind: pa.DataType, decimal: bool) -> pa.Scalar | None:
 
 
 def _value(bound: Value, kind: pa.DataType, decimal: bool) -> Any:
-    """Return a bound as Python has it, if it is one for this type of column."""
+    """Return a bound as a Python value; None if it does not fit this type of column."""
     if isinstance(bound, bool) or decimal != pt.is_decimal(kind):
         return None
     if isinstance(bound, int):
@@ -87,7 +87,7 @@ def _read(text: str, kind: pa.DataType) -> Any:
 
 
 def _moment(text: str, kind: pa.TimestampType) -> dt.datetime | None:
-    """Return a time, if its column is of the precision that manifests hold."""
+    """Return a time; None if its column has another precision, or zone, than manifests hold."""
     moment = dt.datetime.fromisoformat(text)
     zoned = moment.tzinfo is not None
     return moment if kind.unit == "us" and zoned == (kind.tz is not None) else None

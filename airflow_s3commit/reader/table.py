@@ -1,4 +1,4 @@
-"""A manifest as a ``pyarrow.dataset.Dataset``."""
+"""Opens a manifest's files as a ``pyarrow.dataset.Dataset``."""
 
 from __future__ import annotations
 
@@ -43,48 +43,50 @@ def dataset(
 ) -> ds.Dataset:
     """Return the files that one job committed, and no others, as a dataset.
 
-    The files are chosen when this is called: nothing that is committed later is in it. Files whose partition
-    a filter excludes are not opened, and of the others only the columns that are asked for are read.
+    The call fixes the list of files: later commits do not change the dataset. A scan does not open files
+    whose partition its filter excludes, and reads only the columns that it selects. The call changes
+    nothing in the store and may be repeated.
 
     Args:
-        store: Where the manifest is: how to reach the store, or a store.
+        store: The store with the manifest, or an `S3Config` to connect with.
         destination: URI of the dataset's directory, or a `Destination`.
         job_id: The job; by default the last one that committed.
-        schema: The columns, without partition columns, where the files differ in theirs; by default those of
-            the first file, inferred from its first rows where it is text. What a file lacks is null. For CSV
-            without a header it names all columns, in their order.
-        partition_schema: Types of partition columns that are not to be inferred from their values.
-        prune_by: Columns whose bounds in the manifest may exclude a file without opening it, where a filter
-            asks for other values. Worth naming are columns by which the rows are sorted.
-        filesystem: Where the data is, with paths ``bucket/key``; by default made from the config.
-        format: ``parquet``, ``orc``, ``csv`` or ``json``, where the files' names do not say it.
-        options: How CSV and JSON are read, by Spark's names:
+        schema: The columns, without partition columns, if the files' columns differ. By default those of the
+            first file; for text their types are inferred from its first rows. A column that a file lacks is
+            null. For CSV without a header the schema names all columns, in order.
+        partition_schema: Types of partition columns; the types of others are inferred from their values.
+        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. It
+            pays for columns by which the rows are sorted.
+        filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
+        format: ``parquet``, ``orc``, ``csv`` or ``json``, for files whose names do not end with it.
+        options: Options of reading CSV and JSON, by Spark's names:
             `airflow_s3commit.reader.formats.FILE_OPTIONS`.
 
     Raises:
         NoSuchKey: No job, or not this one, has committed to the destination; or its list of files is gone.
-            Raised when reading: a file that was committed is gone.
-        DestinationChanged: When reading: a file has not the size that was committed.
-        InvalidRecord: A manifest is damaged or names what lies outside the destination, or ``_SUCCESS`` is
-            another committer's.
-        UnreadablePartitions: The directories do not make one set of columns, or do not fit their types.
-        UnreadableFiles: The files have several formats, none that their names or ``format`` say, or one that
-            pyarrow cannot read as asked.
-        InvalidOption: An option is unknown, malformed, or none of the format's.
-        ValueError: ``filesystem`` is missing, and ``store`` is no config from which it could be made; or
-            ``prune_by`` names no column.
+            A scan raises it if a committed file is gone.
+        DestinationChanged: Raised by a scan: a file's size differs from the committed one.
+        InvalidRecord: A manifest is damaged or lists a key outside the destination, or another committer
+            wrote ``_SUCCESS``.
+        UnreadablePartitions: The directories have different partition columns, or a value is not of its
+            column's type.
+        UnreadableFiles: The files have several formats, an unknown one, or one that pyarrow cannot read
+            with these options.
+        InvalidOption: An option is unknown, malformed, or does not apply to the format.
+        ValueError: ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support
+            the config; or a name in ``prune_by`` is not a column.
 
     """
     if filesystem is None:
         if not isinstance(store, S3Config):
-            raise ValueError("give a filesystem, or an S3Config in place of the store")
+            raise ValueError("pass a filesystem, or an S3Config as store")
         filesystem = s3_filesystem(store)
-    read = parse_file_options({**(options or {}), **({} if format is None else {"format": format})})
+    file_options = parse_file_options({**(options or {}), **({} if format is None else {"format": format})})
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
     place = Destination.of(destination)
     table = list_table(source, manifest_of(source, place, job_id))
     columns = PartitionColumns((file.directory for file in table.files), partition_schema)
-    reading = reading_of((file.path for file in table.files), read)
+    reading = reading_of((file.path for file in table.files), file_options)
     if schema is None:
         schema = first_schema(table, filesystem, reading)
     return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)
@@ -96,10 +98,10 @@ class TableFile:
 
     Attributes:
         path: ``bucket/key``.
-        size: Its bytes.
-        directory: Its directory below the destination.
-        rows: Its rows, where its writer counted them.
-        statistics: What its writer knew of its columns.
+        size: Committed size in bytes.
+        directory: Directory below the destination.
+        rows: Number of rows; None if the writer did not count them.
+        statistics: Column statistics, by column; None if the writer has none.
 
     """
 
@@ -112,12 +114,12 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Files of one job, all or some of them.
+    """Committed files of one job, all or some of them.
 
     Attributes:
         job_id: The job.
-        destination: URI of its destination.
-        files: The files.
+        destination: URI of the job's destination.
+        files: The files, in the manifest's order.
 
     """
 
@@ -126,11 +128,11 @@ class Table:
     files: Sequence[TableFile]
 
     def guarded(self, filesystem: FileSystem, *, stays: str | None = None) -> PyFileSystem:
-        """Return a file system that opens these files as long as they are as they were committed.
+        """Return a file system that opens these files if their sizes are the committed ones.
 
         Args:
-            filesystem: Where they are.
-            stays: Why a dataset of them cannot be pickled; None if it can.
+            filesystem: The file system with the files.
+            stays: Why a dataset of the files cannot be pickled; None if it can.
 
         """
         sizes = {file.path: file.size for file in self.files}
@@ -141,8 +143,8 @@ def list_table(store: ObjectStore, manifest: ManifestRecord) -> Table:
     """Return the files of a manifest.
 
     Raises:
-        NoSuchKey: The list of files is gone.
-        InvalidRecord: It was changed, or names what lies outside the destination.
+        NoSuchKey: The manifest's list of files is gone.
+        InvalidRecord: The list was changed, or has a key outside the destination.
 
     """
     place = Destination.parse(manifest.destination)
@@ -162,22 +164,25 @@ def list_table(store: ObjectStore, manifest: ManifestRecord) -> Table:
 def first_schema(
     table: Table, filesystem: FileSystem, reading: FileReading, *, infer: bool = True
 ) -> pa.Schema:
-    """Return the columns of the first file, with the footer's metadata; none where there is no file.
+    """Return the columns of the first file, with the footer's metadata; no columns without a file.
+
+    Of text files it takes the first one that has rows.
 
     Args:
         table: The files.
-        filesystem: Where they are.
-        reading: How they are read; of text the first file that has rows is meant.
-        infer: Whether types of CSV columns are inferred, if the options do not say it; else they are text.
+        filesystem: The file system with the files.
+        reading: How to read them.
+        infer: Whether to infer types of CSV columns if the option ``inferSchema`` is not set; columns are
+            text otherwise.
 
     Raises:
         NoSuchKey: The file is gone.
-        DestinationChanged: Its size is not the committed one.
+        DestinationChanged: The file's size differs from the committed one.
 
     """
     files = list(table.files)
     if reading.is_text:
-        # Without rows there may be nothing to parse at all, but for a header.
+        # A text file without rows has nothing to parse but a header.
         files = [file for file in files if file.rows != 0] or (files if reading.options.header else [])
     if not files:
         return pa.schema([])
@@ -193,26 +198,34 @@ def dataset_of(
     reading: FileReading,
     prune_by: Collection[str] = (),
 ) -> ds.Dataset:
-    """Return a table's files as a dataset: the columns of ``schema``, then the partition columns.
+    """Return a table's files as a dataset with the columns of ``schema``, then the partition columns.
+
+    Args:
+        table: The files.
+        filesystem: The file system with the files.
+        columns: The partition columns.
+        schema: The files' columns; partition columns among them are ignored.
+        reading: How to read the files.
+        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it.
 
     Raises:
         UnreadableFiles: A column has a type that pyarrow cannot read from text.
-        ValueError: ``prune_by`` names no column.
+        ValueError: A name in ``prune_by`` is not a column.
 
     """
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
     whole = pa.schema([*kept, *columns.schema], metadata=schema.metadata)
     if missing := set(prune_by) - set(whole.names):
-        raise ValueError(f"prune_by names {', '.join(sorted(missing))}, which is no column")
+        raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
     reading.check(kept)
     arrow, guarded = reading.arrow(kept.names), table.guarded(filesystem, stays=reading.stays)
     fragments = []
     for file in table.files:
         if reading.is_text and file.rows == 0:
             continue
-        promise = columns.expression(file.directory)
+        guarantee = columns.expression(file.directory)
         bounds = bounds_expression(file.statistics or {}, whole, prune_by)
         if bounds is not None:
-            promise = bounds if promise is None else promise & bounds
-        fragments.append(arrow.make_fragment(file.path, guarded, promise))
+            guarantee = bounds if guarantee is None else guarantee & bounds
+        fragments.append(arrow.make_fragment(file.path, guarded, guarantee))
     return ds.FileSystemDataset(fragments, whole, arrow, guarded)

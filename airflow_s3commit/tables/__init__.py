@@ -1,7 +1,7 @@
-"""Tables to files, without any engine: Arrow rows in, encoded files out, laid out as Spark lays them out.
+"""Encodes Arrow rows as files in Spark's layout, without Spark.
 
-It knows pyarrow, and of the world only "open this path, write, close". Importing this package, its
-`options` and its `formats` imports no pyarrow; the other modules do.
+The only interface to storage is "open this path, write, close". Importing this package, its `options` or its
+`formats` does not import pyarrow; the other modules do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows as lines of CSV, exactly as Spark writes them.
 
-Its writer quotes a value that has the separator, the quote or an end of line in it, or starts with a quote;
-escapes quotes, and what escapes them, only in quoted values; and drops a line that would be empty.
+Spark's writer quotes a value that contains the separator, the quote or an end of line, or starts with a
+quote. It escapes quotes and escape characters in quoted values only. It drops a line that would be empty.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.options import TextOptions
 from airflow_s3commit.tables.text import value_text
 
-#: What counts as white space: every character up to the space.
+#: White space: every character up to the space.
 _SPACE = "".join(map(chr, range(ord(" ") + 1)))
 
-#: The types that have a text, but for bytes, whose text is CSV's own.
+#: The supported types besides bytes, which CSV writes in its own way.
 _WITH_TEXT = (pt.is_string, pt.is_large_string, pt.is_boolean, pt.is_integer, pt.is_decimal, pt.is_null,
               pt.is_float32, pt.is_float64, pt.is_date32, pt.is_timestamp)  # fmt: skip
 
@@ -33,10 +33,10 @@ class CsvRows:
 
     Args:
         schema: Schema of the rows.
-        options: How they are written.
+        options: The text options of the write.
 
     Raises:
-        UnsupportedColumn: A column has a type that CSV has no text for.
+        UnsupportedColumn: A column has a type that CSV cannot hold.
 
     """
 
@@ -44,22 +44,23 @@ class CsvRows:
         self._schema = schema
         self._options = options
         self._texts = [_text_of(field, options) for field in schema]
-        options_of_quotes = [options.quote] if options.escape_quotes else []
-        triggers = {options.separator, "\n", "\r", *options.line_separator, *options_of_quotes}
+        triggers = {options.separator, "\n", "\r", *options.line_separator}
+        if options.escape_quotes:
+            triggers.add(options.quote)
         self._triggers = "[" + "".join(re.escape(character) for character in sorted(triggers)) + "]"
 
     def header(self) -> pa.Array:
-        """Return the line of the columns' names, or no line."""
+        """Return the line with the columns' names; no line without the option ``header``."""
         if not self._options.header:
             return pa.array([], pa.string())
         names = [pa.array([name], pa.string()) for name in self._schema.names]
         return self._joined([self._field(number, name) for number, name in enumerate(names)])
 
     def lines(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a line for each row, without its end.
+        """Return a line for each row, without line separator; empty lines are left out.
 
         Raises:
-            UnsupportedColumn: A value has no text.
+            UnsupportedColumn: A date or time cannot be written by its pattern.
 
         """
         if not batch.num_columns:
@@ -98,7 +99,7 @@ class CsvRows:
         return pc.binary_join_element_wise(pa.scalar(quote), values, pa.scalar(quote), "")
 
     def _constant(self, number: int, value: str) -> str:
-        """Return what stands for null or an empty text, quoted where Spark quotes it."""
+        """Return the text of null or of an empty string, quoted where Spark quotes it."""
         quote = self._options.quote
         if len(value) >= len(quote) * 2 and value.startswith(quote) and value.endswith(quote):
             return value
@@ -121,7 +122,7 @@ def _text_of(field: pa.Field, options: TextOptions) -> Callable[[pa.Array], pa.A
     if any(is_kind(kind) for is_kind in _WITH_TEXT):
         return lambda values: value_text(values, options)
     raise UnsupportedColumn(
-        f"column {field.name!r} has the type {kind}, which CSV has no text for: cast it to string, or write"
+        f"column {field.name!r} has the type {kind}, which CSV cannot hold: cast it to string, or write"
         " json, parquet or orc"
     )
 

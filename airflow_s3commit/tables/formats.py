@@ -1,6 +1,6 @@
-"""File formats: names, endings and codecs as Spark has them, and the interfaces of their encoders.
+"""File formats: Spark's names, file name endings and codecs, and the interfaces of encoders.
 
-Imports no pyarrow.
+The module does not import pyarrow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnsupportedColumn(ValueError):
-    """A column, or a value in it, cannot be written to this format as it is; the message says the way out."""
+    """The format cannot hold a column or one of its values; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Codec:
     """A compression.
 
     Attributes:
-        engine: Its name in the library that does it.
-        infix: What Spark puts into file names for it.
+        engine: The name that the compressing library uses.
+        infix: The part of file names that Spark adds, such as ``.snappy``; may be empty.
 
     """
 
@@ -40,11 +40,11 @@ class TableFormat:
     """A file format.
 
     Attributes:
-        name: Its name, which is the end of its file names too.
-        content_type: Media type of its files.
-        codecs: Its compressions, by the names that Spark's option ``compression`` takes.
-        default: The compression that Spark chooses.
-        text: Whether it is text, which as a whole is compressed.
+        name: The format's name, and the ending of its files' names.
+        content_type: Media type of the files.
+        codecs: Supported compressions, by the values of Spark's option ``compression``.
+        default: The compression that Spark uses by default.
+        text: Whether files are text, compressed as a whole.
 
     """
 
@@ -55,7 +55,12 @@ class TableFormat:
     text: bool = False
 
     def suffix(self, compression: str) -> str:
-        """Return the end of a file's name, such as ``.snappy.parquet`` or ``.csv.gz``."""
+        """Return the ending of file names, such as ``.snappy.parquet`` or ``.csv.gz``.
+
+        Args:
+            compression: A key of ``codecs``.
+
+        """
         infix = self.codecs[compression].infix
         return f".{self.name}{infix}" if self.text else f"{infix}.{self.name}"
 
@@ -79,7 +84,7 @@ _ORC_CODECS = {
     "uncompressed": Codec("uncompressed", ""),
 }
 
-# Spark's snappy and lz4 of text are in Hadoop's own framing, which nothing but Hadoop reads.
+# Spark compresses text with snappy and lz4 in Hadoop's own framing, which only Hadoop reads.
 _TEXT_CODECS = {
     "none": Codec("none", ""),
     "uncompressed": Codec("none", ""),
@@ -98,7 +103,7 @@ FORMATS: Mapping[str, TableFormat] = {
 
 
 def first_within(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> pa.DataType | None:
-    """Return the type itself, or the first one nested in it, that is of one of the wanted kinds."""
+    """Return the type itself, or the first type nested in it, that any of the predicates accepts."""
     if any(is_kind(kind) for is_kind in wanted):
         return kind
     inner = (first_within(kind.field(number).type, *wanted) for number in range(kind.num_fields))
@@ -106,10 +111,10 @@ def first_within(kind: pa.DataType, *wanted: Callable[[pa.DataType], bool]) -> p
 
 
 class Sink(Protocol):
-    """What an encoder writes into."""
+    """The destination of an encoder's bytes."""
 
     def write(self, data: bytes) -> int:
-        """Append bytes."""
+        """Append bytes, and return how many."""
         ...
 
 
@@ -118,23 +123,28 @@ class TableFile(Sink, Protocol):
 
     @property
     def buffered(self) -> int:
-        """Bytes that it holds in memory."""
+        """Bytes held in memory, not yet sent."""
         ...
 
     def send_buffered(self) -> None:
-        """Let go of what can be let go of."""
+        """Send the buffered bytes, if there are enough for a request."""
         ...
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """End the file, and say what is in it."""
+        """End the file, and record its number of rows and its column statistics."""
         ...
 
 
 class FileOpener(Protocol):
-    """Opens files by their paths below the destination: a task attempt."""
+    """Opens files by their paths below the destination, as a task attempt does."""
 
     def open(self, relative_path: str, *, content_type: str = ...) -> TableFile:
-        """Start a file."""
+        """Open a new file for writing.
+
+        Raises:
+            S3CommitError: The file cannot be written.
+
+        """
         ...
 
 
@@ -153,28 +163,28 @@ class Encoder(Protocol):
 
     @property
     def statistics(self) -> dict[str, ColumnStatistics] | None:
-        """What is known of each column, once closed."""
+        """Column statistics, by column; None until the encoder is closed."""
         ...
 
     def write(self, table: pa.Table) -> None:
-        """Write rows, where the format has them as one row group."""
+        """Write rows; as one row group, if the format has row groups."""
         ...
 
     def close(self) -> None:
-        """Write the end of the file; one without rows is whole too."""
+        """Write the end of the file; a file without rows is valid too. The sink stays open."""
         ...
 
     def abandon(self) -> None:
-        """Let go of the file without another byte reaching the sink."""
+        """Release the encoder's memory, and write no further byte to the sink."""
         ...
 
 
 class FileForm(Protocol):
-    """How the files of one write are encoded; plain data."""
+    """The encoding of one write's files; can be pickled."""
 
     @property
     def suffix(self) -> str:
-        """The end of a file's name."""
+        """The ending of file names, such as ``.snappy.parquet``."""
         ...
 
     @property
@@ -186,25 +196,25 @@ class FileForm(Protocol):
         """Refuse columns that the format cannot hold.
 
         Raises:
-            UnsupportedColumn: There is one.
+            UnsupportedColumn: The format cannot hold a column's type.
 
         """
         ...
 
     def encoder(self, sink: Sink, schema: pa.Schema) -> Encoder:
-        """Start one file."""
+        """Return the encoder of a new file with this schema."""
         ...
 
 
 class DetachableSink:
-    """A sink that counts, and that can be let go of: an encoder thrown away still wants to write its footer.
+    """A sink that counts bytes and can be detached, because an abandoned encoder still writes its footer.
 
     Args:
-        sink: Takes the bytes.
+        sink: The sink to write to.
 
     Attributes:
-        bytes: Bytes that reached the sink.
-        detached: Whether it was let go of.
+        bytes: Number of bytes written to the sink.
+        detached: Whether further bytes are dropped.
 
     """
 
@@ -216,7 +226,7 @@ class DetachableSink:
         self.detached = False
 
     def write(self, data: bytes) -> int:
-        """Append bytes, unless the sink was let go of."""
+        """Append bytes, or drop them if the sink is detached; return how many."""
         if self.detached:
             return len(data)
         written = self._sink.write(data)
@@ -224,20 +234,20 @@ class DetachableSink:
         return written
 
     def flush(self) -> None:
-        """Do nothing: the sink sends what it has when it is full."""
+        """Do nothing: the sink sends its bytes when it has enough of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFooter:
-    """What the files of a write say of Spark; files written without Spark say nothing.
+    """The metadata that Spark's own writer adds to a file; files written without Spark have none.
 
-    Readers of Spark take dates and times in a file of this version, without a key that says otherwise, for
-    those of the proleptic Gregorian calendar, which Arrow's are too.
+    Without a legacy calendar key, Spark reads dates and times of a file with its version in the proleptic
+    Gregorian calendar, which is Arrow's calendar too.
 
     Attributes:
-        version: Version of the Spark that writes.
-        row_metadata: The files' Spark schema (without partition columns) as JSON.
-        types: Spark's names of the columns' types, by column.
+        version: Version of the writing Spark.
+        row_metadata: The files' Spark schema, without partition columns, as JSON.
+        types: Spark's type names, by column.
 
     """
 
@@ -247,7 +257,7 @@ class SparkFooter:
 
     @property
     def parquet(self) -> dict[str, str]:
-        """What goes into the footer of a Parquet file."""
+        """Entries of a Parquet file's footer."""
         return {
             "org.apache.spark.version": self.version,
             "org.apache.spark.sql.parquet.row.metadata": self.row_metadata,
@@ -255,5 +265,5 @@ class SparkFooter:
 
     @property
     def orc(self) -> dict[str, str]:
-        """What goes into the footer of an ORC file."""
+        """Entries of an ORC file's footer."""
         return {"org.apache.spark.version": self.version}

@@ -24,10 +24,10 @@ class JsonRows:
 
     Args:
         schema: Schema of the rows.
-        options: How they are written.
+        options: The text options of the write.
 
     Raises:
-        UnsupportedColumn: A column has a type that JSON has no text for.
+        UnsupportedColumn: A column has a type that JSON cannot hold.
 
     """
 
@@ -37,14 +37,14 @@ class JsonRows:
             _check(field.name, field.type)
 
     def header(self) -> pa.Array:
-        """Return no line: each line names its values."""
+        """Return no line: every line of JSON has the columns' names."""
         return pa.array([], pa.string())
 
     def lines(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a line for each row, without its end.
+        """Return a line for each row, without line separator.
 
         Raises:
-            UnsupportedColumn: A value has no text.
+            UnsupportedColumn: A date or time cannot be written by its pattern.
 
         """
         return self._object(batch.schema.names, batch.columns, batch.num_rows)
@@ -58,12 +58,12 @@ class JsonRows:
             members.append(_join(_quoted_name(name) + ":", values, ","))
         if not members:
             return pa.array(["{}"] * count, pa.string())
-        # A join that skips nulls loses the rows that have nothing else (seen with Arrow 26).
+        # With null_handling="skip" Arrow drops rows that have only nulls (seen with Arrow 26).
         inner = pc.binary_join_element_wise(*members, "", null_handling="replace", null_replacement="")
         return _join("{", pc.ascii_rtrim(inner, characters=","), "}")
 
     def _value(self, values: pa.Array) -> pa.Array:
-        """Return values as JSON; a null stays null."""
+        """Return each value as JSON text; a null stays null."""
         kind = values.type
         if pt.is_struct(kind):
             names = [kind.field(number).name for number in range(kind.num_fields)]
@@ -79,8 +79,8 @@ class JsonRows:
             return _join("[", _lists(values, first, self._value(items).fill_null("null")), "]")
         texts = self._scalar(values)
         if pt.is_floating(kind):
-            odd = pc.invert(pc.is_finite(values)).fill_null(False)
-            return pc.if_else(odd, _quoted(texts), texts)
+            not_finite = pc.invert(pc.is_finite(values)).fill_null(False)
+            return pc.if_else(not_finite, _quoted(texts), texts)
         if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_null(kind):
             return texts
         return _quoted(texts)
@@ -107,13 +107,13 @@ def _check(name: str, kind: pa.DataType, *, key: bool = False) -> None:
     if not any(is_kind(kind) for is_kind in (plain if key else plain + others)):
         as_key = " as the key of a map" if key else ""
         raise UnsupportedColumn(
-            f"column {name!r} has the type {kind}{as_key}, which JSON has no text for: cast it to string, or"
+            f"column {name!r} has the type {kind}{as_key}, which JSON cannot hold: cast it to string, or"
             " write parquet"
         )
 
 
 def _join(*pieces: Any) -> pa.Array:
-    """Return texts put together; where one is null, null."""
+    """Join texts row by row; null where any of them is null."""
     whole = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*whole, "")
 
@@ -134,7 +134,7 @@ def _quoted(values: pa.Array) -> pa.Array:
 
 
 def _items(values: pa.Array) -> tuple[int, pa.Array]:
-    """Return the items of lists or maps, and which of all items the first of them is."""
+    """Return the offset of the first item of lists or maps in their buffer, and the items."""
     first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
     if pt.is_map(values.type):
         items = pa.StructArray.from_arrays([values.keys, values.items], names=["key", "value"])
@@ -143,7 +143,7 @@ def _items(values: pa.Array) -> tuple[int, pa.Array]:
 
 
 def _lists(values: pa.Array, first: int, texts: pa.Array) -> pa.Array:
-    """Return each list's texts with commas between them; null for a list that is null."""
+    """Join each list's texts with commas; null where the list is null."""
     large = pt.is_large_list(values.type)
     offsets = pc.subtract(values.offsets, pa.scalar(first, values.offsets.type))
     made = (pa.LargeListArray if large else pa.ListArray).from_arrays(offsets, texts)

@@ -1,7 +1,7 @@
 """The open files of a task and the rows buffered for them, both bounded.
 
-Rows are kept as Arrow per directory, outside any file, until they make a row group or memory runs short;
-so a directory with few rows needs no open file until the end, and then only for a moment.
+Rows are buffered by directory, outside of any file, until they make a row group or the buffer is full. So a
+directory with few rows has no open file until the end, and then only for a moment.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _DEFAULTS = TableOptions()
 
-#: What a batch of a few rows takes beyond its values, by measurement: objects and padding for each column.
+#: Bytes that a small batch takes besides its values, as measured: objects, and padding of each column.
 _BATCH_OVERHEAD = 512
 
 _COLUMN_OVERHEAD = 384
 
-#: Small batches of one directory are combined when there are this many.
-_MOST_LOTS = 16
+#: This number of small batches of one directory are combined.
+_MAX_SMALL_BATCHES = 16
 
-#: When memory runs short, rows are passed on until this part of what may be kept is left.
+#: A full buffer is written out until one part in this number of its limit is left.
 _KEPT_SHARE = 4
 
-#: So many row groups make a file of the size that is asked for, so that it is not missed by much.
+#: A file of the target size has at least this number of row groups, so that it ends close to that size.
 _GROUPS_PER_FILE = 4
 
 
@@ -49,9 +49,9 @@ class Bounds:
         rows_per_file: Rows after which a file is ended; 0 for no limit.
         file_bytes: Encoded bytes after which a file is ended; 0 for no limit.
         open_files: Files open at a time.
-        row_bytes: Bytes of rows kept before they are encoded.
-        row_group_bytes: Bytes of rows that make a row group.
-        encoded_bytes: Encoded bytes kept by all open files together, until they make parts.
+        row_bytes: Bytes of rows buffered before they are encoded.
+        row_group_bytes: Bytes of rows in a row group, by their size in memory.
+        encoded_bytes: Encoded bytes buffered by all open files together.
 
     """
 
@@ -64,7 +64,7 @@ class Bounds:
 
     @classmethod
     def of(cls, options: TableOptions) -> Bounds:
-        """Return what the options of a write allow."""
+        """Return the limits that the options of a write set."""
         target = options.target_file_bytes
         groups = min(options.row_group_bytes, max(target // _GROUPS_PER_FILE, 1)) if target else 0
         return cls(
@@ -84,15 +84,16 @@ class _Waiting:
 
 
 class RowBuffers:
-    """Rows by directory; the largest lots are passed on when there are too many.
+    """Buffers rows by directory, and writes out the largest directories when the buffer is full.
 
-    Rows may be slices of a batch that holds those of other directories too, and stays in memory as long as
-    one of them does. So what counts is all that came since; what is then left is copied out of its batches.
+    Buffered rows may be slices of a batch with rows of several directories. A batch stays in memory as long
+    as any of its slices does. So the limit counts every row added since the last clean-up, and a clean-up
+    copies the remaining rows out of their batches.
 
     Args:
         schema: Schema of the rows.
-        bounds: How much to keep.
-        write: Takes a directory and its rows.
+        bounds: The limits.
+        write: Writes rows to a directory.
 
     """
 
@@ -103,26 +104,29 @@ class RowBuffers:
         self._waiting: dict[str, _Waiting] = {}
         self._overhead = _BATCH_OVERHEAD + _COLUMN_OVERHEAD * len(schema)
         self._bytes = 0
-        # What was added since nothing waited that shares its memory with rows passed on.
+        # Bytes that the batches of buffered rows may keep in memory, rows written out included.
         self._held = 0
 
     def add(self, directory: str, rows: pa.RecordBatch) -> None:
-        """Keep rows, and pass rows on where a row group is full or memory runs short."""
+        """Buffer rows; write rows out if a row group or the buffer is full."""
         waiting = self._waiting.setdefault(directory, _Waiting())
         waiting.batches.append(rows)
         self._count(waiting, rows.nbytes + self._overhead)
-        if len(waiting.batches) >= _MOST_LOTS and waiting.bytes < self._overhead * _MOST_LOTS * 2:
+        if (
+            len(waiting.batches) >= _MAX_SMALL_BATCHES
+            and waiting.bytes < self._overhead * _MAX_SMALL_BATCHES * 2
+        ):
             waiting.batches = pa.Table.from_batches(waiting.batches).combine_chunks().to_batches()
-            self._count(waiting, -self._overhead * (_MOST_LOTS - 1))
+            self._count(waiting, -self._overhead * (_MAX_SMALL_BATCHES - 1))
         if waiting.bytes >= self._bounds.row_group_bytes:
-            self._pass_on(directory)
+            self._write_out(directory)
         if self._held > self._bounds.row_bytes:
             self._make_room()
 
     def flush(self, then: Callable[[str], None] = lambda _: None) -> None:
-        """Pass everything on, and call ``then`` with each directory after its rows."""
+        """Write all rows out, and call ``then`` with each directory after its rows."""
         for directory in list(self._waiting):
-            self._pass_on(directory)
+            self._write_out(directory)
             then(directory)
 
     def _count(self, waiting: _Waiting, size: int) -> None:
@@ -132,18 +136,18 @@ class RowBuffers:
 
     def _make_room(self) -> None:
         give_memory_back()
-        # Many at a time: the directories are put in order only once for them, and few are left to copy.
+        # Many directories at a time: sort them once, and leave few rows to copy.
         for directory in sorted(self._waiting, key=lambda name: self._waiting[name].bytes, reverse=True):
             if self._bytes * _KEPT_SHARE <= self._bounds.row_bytes:
                 break
-            self._pass_on(directory)
+            self._write_out(directory)
         for waiting in self._waiting.values():
-            lots = len(waiting.batches)
+            batches = len(waiting.batches)
             waiting.batches = [_copied(waiting.batches)]
-            self._count(waiting, -self._overhead * (lots - 1))
+            self._count(waiting, -self._overhead * (batches - 1))
         self._held = self._bytes
 
-    def _pass_on(self, directory: str) -> None:
+    def _write_out(self, directory: str) -> None:
         waiting = self._waiting.pop(directory)
         self._bytes -= waiting.bytes
         if not self._waiting:
@@ -152,7 +156,7 @@ class RowBuffers:
 
 
 def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows as one batch that shares no memory with those."""
+    """Return the rows as one batch that shares no memory with the given ones."""
     if len(batches) > 1:
         return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     (batch,) = batches
@@ -166,21 +170,20 @@ class _Open:
 
 
 class OpenFiles:
-    """The files that a task has open; those least recently written are closed when there are too many.
+    """The open files of a task, by directory; closes the least recently written when there are too many.
 
-    Use it in a ``with`` block: leaving it by an exception lets go of what is open. The uploads themselves
-    are their attempt's to abort.
+    Use it in a ``with`` block: an exception abandons the open encoders. The task attempt aborts the uploads.
 
     Args:
         opener: Opens files.
         schema: Schema of the rows.
-        form: How to encode them.
-        bounds: How much to hold.
+        form: The files' encoding.
+        bounds: The limits.
         stem: First part of the file names, unique to the task within its job.
-        numbers: How many files of that stem each directory has; counted on.
+        numbers: Number of files with that stem, by directory; updated in place.
 
     Attributes:
-        files: How many files were opened.
+        files: Number of files opened so far.
 
     """
 
@@ -209,13 +212,13 @@ class OpenFiles:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             return
-        doing, left = "letting go of a file that was being encoded", "its attempt discards its upload"
+        doing, left = "abandoning a partly encoded file", "its task attempt aborts its upload"
         with noting(error, doing, left):
             run_all([entry.encoder.abandon for entry in self._open.values()], doing, left)
         self._open.clear()
 
     def write(self, directory: str, rows: pa.Table) -> None:
-        """Write rows to the directory's file as one row group, or to several files if one has no room."""
+        """Write rows to the directory's file as one row group, or to several files if one is full."""
         limit = self._bounds.rows_per_file
         while rows.num_rows:
             entry = self._entry(directory)
@@ -227,7 +230,7 @@ class OpenFiles:
         self._make_room()
 
     def write_empty(self, directory: str) -> None:
-        """Write a file that has a schema and no rows."""
+        """Write a file with a schema and no rows to a directory."""
         self._entry(directory)
         self._close(directory)
 
@@ -280,9 +283,9 @@ class OpenFiles:
 
 
 def give_memory_back() -> None:
-    """Return to the system the memory that Arrow's allocator and the C library keep unused.
+    """Return unused memory of Arrow's allocator and the C library to the operating system.
 
-    It costs the pages' being mapped again, some ten milliseconds of processor time for 50 MiB.
+    Mapping the pages again later costs about ten milliseconds of processor time for 50 MiB.
     """
     pa.default_memory_pool().release_unused()
     trim = _malloc_trim()
@@ -292,8 +295,8 @@ def give_memory_back() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's ``malloc_trim``; None where the C library is another one."""
-    # Not by system_memory_pool().release_unused(): in pyarrow's wheels (26.0) that does nothing.
+    """Return glibc's ``malloc_trim``; None with another C library."""
+    # system_memory_pool().release_unused() does nothing in pyarrow's wheels (26.0).
     if sys.platform != "linux":
         return None
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

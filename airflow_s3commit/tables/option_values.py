@@ -1,4 +1,4 @@
-"""Options of reads and writes: how one is declared, read from its text, and checked."""
+"""Options of reads and writes: their declaration, their parsing, and their checks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KIB = 1024
 
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 
-#: What a text may say for true and false, in lower case.
+#: The texts of true and false, in lower case.
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def parse_columns(value: str) -> tuple[str, ...]:
-    """Read column names: separated by commas, or a JSON list for names that have commas.
+    """Parse column names: separated by commas, or a JSON list for names that have commas.
 
     Raises:
-        ValueError: A name is empty or given twice, or the JSON is no list of strings.
+        ValueError: A name is empty or given twice, or the JSON is not a list of strings.
 
     """
     if value.lstrip().startswith("["):
@@ -42,10 +42,10 @@ def parse_columns(value: str) -> tuple[str, ...]:
 
 
 def parse_bytes(value: str) -> int:
-    """Read a positive number of bytes such as ``33554432``, ``32m`` or ``32MiB``.
+    """Parse a positive number of bytes such as ``33554432``, ``32m`` or ``32MiB``.
 
     Raises:
-        ValueError: It is no such number.
+        ValueError: The text is not such a number.
 
     """
     matched = _SIZE.fullmatch(value.strip())
@@ -55,10 +55,10 @@ def parse_bytes(value: str) -> int:
 
 
 def parse_flag(value: str) -> bool:
-    """Read ``true`` or ``false``.
+    """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
 
     """
     try:
@@ -68,12 +68,17 @@ def parse_flag(value: str) -> bool:
 
 
 def parse_limit(value: str) -> int:
-    """Read a number of which zero and less mean "no limit", as they do in Spark, and are returned as 0."""
+    """Parse a limit; return 0 for zero and negative numbers, which mean "no limit" in Spark.
+
+    Raises:
+        ValueError: The text is not a whole number.
+
+    """
     return max(int(value), 0)
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers that are not smaller than one."""
+    """Return a parser of whole numbers that raises ValueError below ``least``."""
 
     def read(value: str) -> int:
         number = int(value)
@@ -85,7 +90,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a reader of words, whatever their case."""
+    """Return a parser of the choices, in any case; it returns lower case, and raises ValueError otherwise."""
 
     def read(value: str) -> str:
         if value.lower() not in choices:
@@ -96,10 +101,10 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def one_character(value: str) -> str:
-    """Read one ASCII character.
+    """Parse one ASCII character.
 
     Raises:
-        ValueError: It is none, or more than one.
+        ValueError: The text is empty, longer, or not ASCII.
 
     """
     if len(value) != 1 or not value.isascii():
@@ -108,18 +113,18 @@ def one_character(value: str) -> str:
 
 
 def utf8_only(value: str) -> str:
-    """Accept the one encoding there is.
+    """Parse the name of an encoding, which must be UTF-8.
 
     Raises:
-        ValueError: Another one is named.
+        ValueError: The text names another encoding.
 
     """
     if value.lower().replace("_", "-") not in ("utf-8", "utf8"):
-        raise ValueError("files are written in UTF-8 only")
+        raise ValueError("only UTF-8 is supported")
     return "UTF-8"
 
 
-#: Letters with a meaning that is the same in every locale and era from year 1 to 9999.
+#: The fields whose text is the same in every locale and era, from year 1 to 9999.
 _FIELDS = ("yyyy", "uuuu", "MM", "dd", "HH", "mm", "ss", "SSSSSS", "SSS", "XXX")
 
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|(.)", re.DOTALL)
@@ -127,11 +132,11 @@ _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class DatetimePattern:
-    """A pattern taken apart.
+    """A parsed pattern of dates or times.
 
     Attributes:
-        text: The pattern as it was given.
-        pieces: What follows what: a field's letters and True, or a literal text and False.
+        text: The pattern itself.
+        pieces: Its pieces in order: a field's letters and True, or a literal text and False.
 
     """
 
@@ -139,17 +144,17 @@ class DatetimePattern:
     pieces: tuple[tuple[str, bool], ...]
 
     def __contains__(self, field: str) -> bool:
-        """Tell whether a field is in the pattern."""
+        """Return whether the pattern has a field, such as ``XXX``."""
         return (field, True) in self.pieces
 
 
 def parse_pattern(value: str) -> DatetimePattern:
-    """Read a pattern of ``yyyy MM dd HH mm ss SSS SSSSSS XXX``, punctuation and ``'quoted text'``.
+    """Parse a pattern of ``yyyy MM dd HH mm ss SSS SSSSSS XXX``, punctuation and ``'quoted text'``.
 
-    Brackets, which make a section optional when it is read, are not written.
+    Brackets make a section optional for a reader; a writer ignores them.
 
     Raises:
-        ValueError: It has other letters, which only Spark can render.
+        ValueError: The pattern has other letters, which only Spark can render.
 
     """
     pieces: list[tuple[str, bool]] = []
@@ -159,16 +164,16 @@ def parse_pattern(value: str) -> DatetimePattern:
             pieces.append(("'" if piece == "''" else found[1].replace("''", "'"), False))
         elif piece.isalpha():
             if piece not in _FIELDS:
-                raise ValueError(f"{piece!r} is none of {', '.join(_FIELDS)}: only Spark can render it")
+                raise ValueError(f"{piece!r} is not one of {', '.join(_FIELDS)}: only Spark can render it")
             pieces.append(("yyyy" if piece == "uuuu" else piece, True))
         elif piece in "{}#'":
-            raise ValueError(f"{piece!r} has a meaning of its own in patterns: quote it")
+            raise ValueError(f"{piece!r} is reserved in patterns: quote it")
         elif piece not in "[]":
             pieces.append((piece, False))
     return DatetimePattern(value, tuple(pieces))
 
 
-#: What Spark writes where no pattern is given.
+#: Spark's default patterns.
 DATE = parse_pattern("yyyy-MM-dd")
 
 TIMESTAMP = parse_pattern("yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]")
@@ -178,16 +183,16 @@ TIMESTAMP_NTZ = parse_pattern("yyyy-MM-dd'T'HH:mm:ss[.SSS]")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, as users know it.
+    """The declaration of one option.
 
     Attributes:
-        name: Its name; case does not matter.
-        read: Reads its text; raises ValueError with what is wrong with it.
-        meaning: What it does, in a sentence.
-        unit: Unit of its value.
-        formats: The formats that have it; empty for all.
-        default: The default as the documentation shows it; derived from the field where it is empty.
-        field: The dataclass field that it sets; filled in by `options_of`.
+        name: The option's name; its case does not matter.
+        read: Parses the option's text; raises ValueError that says what is wrong with the text.
+        meaning: The option's effect, in one sentence.
+        unit: Unit of the value.
+        formats: The file formats that the option applies to; empty for all.
+        default: The default as the documentation shows it; empty to derive it from the field.
+        field: The dataclass field that the option sets; filled in by `options_of`.
 
     """
 
@@ -204,8 +209,8 @@ def set_by(*options: Option, default: Any) -> Any:
     """Declare a dataclass field that options set.
 
     Args:
-        options: The options; several are other names of one value.
-        default: The field's value if none of them is given.
+        options: The options; several are synonyms.
+        default: The field's value if no option is given.
 
     """
     return field(default=default, metadata={"options": options})
@@ -221,7 +226,7 @@ def options_of(declared: type) -> tuple[Option, ...]:
 
 
 def _shown(default: Any, unit: str) -> str:
-    """Return a default as the text that a user would write for it, or as a word where there is none."""
+    """Return a default as the text of an option, or as a word if there is no such text."""
     if isinstance(default, bool):
         return str(default).lower()
     if unit == "bytes":
@@ -236,15 +241,15 @@ def _shown(default: Any, unit: str) -> str:
 def read_fields(
     options: Mapping[str, str], known: Sequence[Option], purpose: str = ""
 ) -> tuple[dict[str, Any], tuple[Option, ...]]:
-    """Read the texts of options into fields of any format; return which options were given too.
+    """Parse the texts of options; return the values by field, and the options that are set.
 
     Args:
         options: Texts by option name, in any case.
-        known: The options there are, in the order in which an error names them.
-        purpose: What the options are for, as an error says it.
+        known: All options, in the order in which an error lists them.
+        purpose: The purpose of the options, for an error; such as `` for reading files``.
 
     Raises:
-        InvalidOption: One is unknown, malformed or given twice.
+        InvalidOption: An option is unknown, malformed or given twice.
 
     """
     by_name = {option.name.lower(): option for option in known}
@@ -256,7 +261,7 @@ def read_fields(
             names = ", ".join(option.name for option in known)
             raise InvalidOption(f"s3commit has no option {name}{purpose}; its options are {names}")
         if option.field in found:
-            raise InvalidOption(f"option {name} is given twice, as {given[option.field].name} too")
+            raise InvalidOption(f"option {name} is given twice, also as {given[option.field].name}")
         given[option.field] = option
         try:
             found[option.field] = option.read(value)
@@ -267,15 +272,15 @@ def read_fields(
 
 
 def check_formats(given: Iterable[Option], chosen: str) -> None:
-    """Refuse options that files of a format do not have.
+    """Refuse options that do not apply to a format.
 
     Raises:
-        InvalidOption: There is one.
+        InvalidOption: An option does not apply to the format.
 
     """
     for option in given:
         if option.formats and chosen not in option.formats:
             raise InvalidOption(
-                f"option {option.name} is one of {' and '.join(option.formats)}; the files' format is"
+                f"option {option.name} is only for {' and '.join(option.formats)}; the files' format is"
                 f" {chosen}"
             )

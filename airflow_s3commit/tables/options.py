@@ -1,4 +1,4 @@
-"""The options of writing a table: declared once, as fields that say which option sets them."""
+"""The options of writing a table, declared once, as dataclass fields that name their options."""
 
 from __future__ import annotations
 
@@ -70,17 +70,15 @@ class TextOptions:
     )
     time_zone: str | None = set_by(
         Option(
-            "timeZone", str, "Zone that times are written in.", formats=_TEXT,
+            "timeZone", str, "Zone of written times.", formats=_TEXT,
             default="the session's, or each column's own",
         ),
         default=None,
     )  # fmt: skip
     line_separator: str = set_by(
-        Option("lineSep", _line_end, "What ends a line.", formats=_TEXT, default="\\n"), default="\n"
+        Option("lineSep", _line_end, "Line separator.", formats=_TEXT, default="\\n"), default="\n"
     )
-    encoding: str = set_by(
-        Option("encoding", utf8_only, "UTF-8, the only one.", formats=_TEXT), default="UTF-8"
-    )
+    encoding: str = set_by(Option("encoding", utf8_only, "Only UTF-8.", formats=_TEXT), default="UTF-8")
     header: bool = set_by(
         Option("header", parse_flag, "Begin files with the columns' names.", formats=_CSV), default=False
     )
@@ -119,11 +117,11 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """How a table is written.
+    """The options of writing a table.
 
     Attributes:
-        encoded_bytes: Encoded bytes that the open files hold together; no option of its own.
-        text: How CSV and JSON are written.
+        encoded_bytes: Encoded bytes buffered by all open files together; no option sets it.
+        text: The options of CSV and JSON files.
 
     """
 
@@ -162,26 +160,25 @@ class TableOptions:
     row_group_bytes: int = set_by(
         Option(
             "parquet.block.size", parse_bytes,
-            "Rows, by their size in memory, that make a row group; no more than rowBytes.", "bytes",
+            "Size in memory of a row group's rows; no more than rowBytes.", "bytes",
             ("parquet",),
         ),
         Option(
             "orc.stripe.size", parse_bytes,
-            "Rows, by their size in memory, that make a stripe; no more than rowBytes.", "bytes", ("orc",),
+            "Size in memory of a stripe's rows; no more than rowBytes.", "bytes", ("orc",),
         ),
         default=48 * _MIB,
     )  # fmt: skip
     int96: bool = set_by(
         Option(
             "outputTimestampType", _int96,
-            "How times with a zone are stored: TIMESTAMP_MICROS, or INT96 as Spark's own writer does by"
-            " default.",
+            "Type of times with a zone: TIMESTAMP_MICROS, or INT96, the default of Spark's own writer.",
             formats=("parquet",), default="TIMESTAMP_MICROS",
         ),
         default=False,
     )  # fmt: skip
     row_bytes: int = set_by(
-        Option("rowBytes", parse_bytes, "Rows that a task holds before they are encoded.", "bytes"),
+        Option("rowBytes", parse_bytes, "Size in memory of the rows that a task buffers.", "bytes"),
         default=48 * _MIB,
     )
     open_files: int = set_by(
@@ -197,7 +194,7 @@ class TableOptions:
 
     @property
     def codec(self) -> str:
-        """The compression: the one asked for, or the format's default."""
+        """The compression: the option, or the format's default."""
         return self.compression or self.file_format.default
 
 
@@ -213,49 +210,57 @@ def parse_table_options(
     format: str | None = None,  # noqa: A002 - as Spark calls it
     partition_by: Sequence[str] | None = None,
 ) -> TableOptions:
-    """Read the options of writing a table.
+    """Parse the options of writing a table.
 
     Args:
-        options: By name, in any case.
-        format: The files' format, where an argument says it.
-        partition_by: The partition columns, where an argument says them.
+        options: Texts by option name, in any case.
+        format: The files' format; None to take it from the options.
+        partition_by: The partition columns; None to take them from the options.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, not one of the format's, or is said by an argument.
+        InvalidOption: An option is unknown, malformed, does not apply to the format, or is given as an
+            argument too.
 
     """
     for name, argument in (("format", format), ("partitionBy", partition_by)):
         if argument is not None and name.lower() in {given.lower() for given in options}:
-            raise InvalidOption(f"{name} is said by an argument and by an option: leave one out")
-    said = {} if format is None else {"format": format}
-    fields = read_options({**options, **said}, TABLE_OPTIONS)
+            raise InvalidOption(f"{name} is given both as an argument and as an option: leave one out")
+    arguments = {} if format is None else {"format": format}
+    fields = read_options({**options, **arguments}, TABLE_OPTIONS)
     if partition_by is not None:
         fields["partition_by"] = tuple(partition_by)
     return table_options(fields)
 
 
 def table_options(fields: dict[str, Any]) -> TableOptions:
-    """Make options of fields that were read, those of text files among them, and check them together.
+    """Return the options with these fields, and check that they fit together.
+
+    Args:
+        fields: Values by field of `TableOptions` and `TextOptions`; the text fields are removed from it.
 
     Raises:
-        InvalidOption: The format has no such compression, or two options contradict each other.
+        InvalidOption: The format does not support the compression, or two options contradict each other.
 
     """
     text = TextOptions(**{name: fields.pop(name) for name in _TEXT_FIELDS & fields.keys()})
     made = TableOptions(**fields, text=text)
     if made.codec not in made.file_format.codecs:
         known = ", ".join(made.file_format.codecs)
-        raise InvalidOption(f"compression={made.codec} is not one of {made.format}'s: {known}")
+        raise InvalidOption(f"{made.format} files cannot have compression={made.codec}; use one of {known}")
     if made.format == "csv" and text.quote == text.separator:
         raise InvalidOption(f"quote and sep are both {text.quote!r}")
     return made
 
 
 def read_options(options: Mapping[str, str], known: Sequence[Option]) -> dict[str, Any]:
-    """Read the texts of options into fields by the options' names.
+    """Parse the texts of options; return the values by field.
+
+    Args:
+        options: Texts by option name, in any case.
+        known: All options.
 
     Raises:
-        InvalidOption: One is unknown, malformed, given twice, or not one of the format's.
+        InvalidOption: An option is unknown, malformed, given twice, or does not apply to the format.
 
     """
     fields, given = read_fields(options, sorted(known, key=lambda option: option.name))

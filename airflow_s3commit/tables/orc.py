@@ -1,7 +1,8 @@
-"""Rows to ORC, so that Spark finds what its own writer would have left.
+"""ORC files with the columns and attributes that Spark's own writer stores.
 
-Times with a zone are instants, which are read back right in any zone (Spark's own files depend on that of
-the reader's JVM). Times without one and intervals are whole numbers with Spark's note of what they are.
+Times with a zone are stored as instants, which read back the same in any zone. Spark's own files depend on
+the zone of the reader's JVM. Times without a zone and intervals are stored as integers with Spark's type in
+an attribute.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
-#: The attribute of a column in which Spark keeps its type.
+#: The attribute of a column with Spark's type.
 _SPARK_TYPE = "spark.sql.catalyst.type"
 
-#: Spark's type of a duration, where it is not known which units it has.
+#: Spark's type of a duration with unknown units.
 _INTERVAL = "interval day to second"
 
-#: The first day of the Gregorian calendar, in days from 1970.
+#: The first day of the Gregorian calendar, in days since 1970.
 _GREGORIAN_DAY = -141_427
 
 #: Microseconds of a second, and of a day.
@@ -44,12 +45,12 @@ _DAY = 86_400 * _SECOND
 
 @dataclass(frozen=True, slots=True)
 class OrcForm:
-    """How the files of one write are encoded.
+    """The encoding of one write's ORC files.
 
     Attributes:
         compression: A key of the format's codecs.
-        spark: What the footer says of Spark.
-        stripe_bytes: Bytes of a stripe.
+        spark: Spark's footer metadata; None without Spark.
+        stripe_bytes: Size of a stripe, in bytes.
 
     """
 
@@ -64,25 +65,25 @@ class OrcForm:
 
     @property
     def suffix(self) -> str:
-        """The end of a file's name, such as ``.zstd.orc``."""
+        """The ending of file names, such as ``.zstd.orc``."""
         return FORMATS["orc"].suffix(self.compression)
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that ORC cannot hold.
 
         Raises:
-            UnsupportedColumn: There is one.
+            UnsupportedColumn: ORC cannot hold a column's type.
 
         """
         for field in schema:
             _check(field.name, field.type)
 
     def encoder(self, sink: Sink, schema: pa.Schema) -> OrcEncoder:
-        """Start one file."""
+        """Return the encoder of a new file with this schema."""
         return OrcEncoder(sink, schema, self)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the file for the schema of the rows."""
+        """Return the file's schema for rows of a schema."""
         types = self.spark.types if self.spark is not None else {}
         fields = [_stored(field, types.get(field.name)) for field in schema]
         return pa.schema(fields, metadata=self.spark.orc if self.spark is not None else None)
@@ -92,13 +93,13 @@ class OrcEncoder:
     """Writes one ORC file.
 
     Args:
-        sink: Takes the bytes; it is the caller's to close.
+        sink: Receives the bytes; the caller closes it.
         schema: Schema of the rows.
-        form: How to encode.
+        form: The encoding.
 
     Attributes:
         rows: Rows written so far.
-        statistics: What is known of each column, once closed.
+        statistics: Column statistics, by column; None until the encoder is closed.
 
     """
 
@@ -123,7 +124,7 @@ class OrcEncoder:
         """Write rows.
 
         Raises:
-            UnsupportedColumn: A date or a time is one that Spark would read back as another.
+            UnsupportedColumn: Spark would read a date or time as another one.
 
         """
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -135,20 +136,20 @@ class OrcEncoder:
         self.rows += table.num_rows
 
     def close(self) -> None:
-        """Write the footer; a file without rows gets its schema too."""
+        """Write the footer; a file without rows has its schema too."""
         if self.rows == 0:
             self._writer.write(self._schema.empty_table())
         self._writer.close()
         self.statistics = self._counts.statistics()
 
     def abandon(self) -> None:
-        """Let go of the file without another byte reaching the sink."""
+        """Release the encoder's memory, and write no further byte to the sink."""
         self._sink.detached = True
         self._writer.close()
 
 
 def _unsliced(table: pa.Table) -> pa.Table:
-    """Copy columns with structs: of a slice, Arrow's ORC writer takes a struct's nulls from other rows.
+    """Copy columns with structs: Arrow's ORC writer takes the nulls of a struct's slice from other rows.
 
     Seen with pyarrow 26: ``[{x: 1}, {x: 2}, None][2:]`` is read back as ``[{x: 1}]``.
     """
@@ -163,12 +164,12 @@ def _check(name: str, kind: pa.DataType) -> None:
     unknown = (pt.is_null, pt.is_time, pt.is_fixed_size_list, pt.is_decimal256, pt.is_unsigned_integer)
     if (found := first_within(kind, *unknown)) is not None:
         raise UnsupportedColumn(
-            f"column {name!r} has the type {found}, which ORC has no equal of: cast it, or write parquet"
+            f"column {name!r} has the type {found}, which ORC cannot hold: cast it, or write parquet"
         )
 
 
 def _check_times(name: str, values: pa.Array) -> None:
-    """Refuse dates and times that Arrow's ORC writer stores so that Spark's reader finds others, or fails."""
+    """Refuse dates and times that Spark's reader would misread, or fail on, in Arrow's ORC files."""
     kind = values.type
     if pt.is_struct(kind):
         for child in values.flatten():
@@ -179,7 +180,7 @@ def _check_times(name: str, values: pa.Array) -> None:
     elif pt.is_nested(kind):
         _check_times(name, values.flatten())
     elif pt.is_date(kind):
-        # In an ORC file that doesn't say which calendar it has, dates before this are Julian.
+        # Spark takes earlier dates for Julian in an ORC file that does not name its calendar.
         _refuse_any(name, pc.less(values.cast(pa.int32()), _GREGORIAN_DAY), "dates before 1582-10-15")
     elif pt.is_timestamp(kind) and kind.tz is not None:
         ticks = values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
@@ -194,12 +195,12 @@ def _refuse_any(name: str, found: pa.Array, what: str) -> None:
 
 
 def _stored(field: pa.Field, spark_type: str | None) -> pa.Field:
-    """Return a column's field in the file, with Spark's note of its type where ORC has no type for it."""
+    """Return a column's field in the file, with Spark's type as an attribute where ORC has no such type."""
     kind = field.type
     if pt.is_timestamp(kind):
-        note = "timestamp_ntz" if kind.tz is None else "timestamp"
+        type_name = "timestamp_ntz" if kind.tz is None else "timestamp"
         stored = pa.int64() if kind.tz is None else kind
-        return pa.field(field.name, stored, field.nullable, {_SPARK_TYPE: note})
+        return pa.field(field.name, stored, field.nullable, {_SPARK_TYPE: type_name})
     if pt.is_duration(kind):
         return pa.field(field.name, pa.int64(), field.nullable, {_SPARK_TYPE: spark_type or _INTERVAL})
     return pa.field(field.name, _stored_type(kind), field.nullable)

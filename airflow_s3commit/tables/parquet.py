@@ -1,8 +1,7 @@
-"""Rows to Parquet, with what Spark's own writer puts into the footer.
+"""Parquet files with the footer entries of Spark's own writer.
 
-Spark reads its schema back from two footer entries; without them intervals come back as integers and
-variants as structs. They are added to the file itself because Arrow's schema is not stored, as Spark
-doesn't.
+Spark reads its schema from two footer entries; without them it reads intervals as integers and variants as
+structs. Arrow's own schema is not stored, as in Spark's files.
 """
 
 from __future__ import annotations
@@ -30,44 +29,49 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
-#: Rows by which it is judged whether a column is worth a dictionary.
+#: Number of rows in the sample that decides whether a column has a dictionary.
 _SAMPLE_ROWS = 10_000
 
-#: Samples smaller than this say nothing.
+#: The smallest number of rows in a useful sample.
 _LEAST_SAMPLE = 1_000
 
-#: So many files of a task go by one judgement: to judge costs more than a small file's encoding.
-_FILES_PER_JUDGEMENT = 16
+#: Number of files of a task per sample: to sample costs more than to encode a small file.
+_FILES_PER_SAMPLE = 16
 
 
 class DictionaryChoice:
-    """Which columns get a dictionary, judged by a sample of every sixteenth file that is large enough."""
+    """The choice of columns with a dictionary, by a sample of every sixteenth file that is large enough."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._columns: list[str] = []
-        self._left = 0
+        self._files_left = 0
 
     def columns(self, first: pa.Table) -> list[str]:
-        """Return the columns for a file whose first rows these are; see `dictionary_columns`."""
+        """Return the leaf columns, by their paths in the file, that get a dictionary.
+
+        Args:
+            first: The first rows of the file.
+
+        """
         if first.num_rows < _LEAST_SAMPLE:
             return dictionary_columns(first)
-        if self._left == 0 or first.schema != self._schema:
+        if self._files_left == 0 or first.schema != self._schema:
             self._schema, self._columns = first.schema, dictionary_columns(first)
-            self._left = _FILES_PER_JUDGEMENT
-        self._left -= 1
+            self._files_left = _FILES_PER_SAMPLE
+        self._files_left -= 1
         return self._columns
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetForm:
-    """How the files of one write are encoded.
+    """The encoding of one write's Parquet files.
 
     Attributes:
         compression: A key of the format's codecs.
-        spark: What the footer says of Spark.
-        int96: Whether times with a zone are stored in 96 bits, as Spark does by default, and not in 64.
-        dictionaries: Which columns get a dictionary; learnt from one file for the next ones.
+        spark: Spark's footer metadata; None without Spark.
+        int96: Whether times with a zone are stored as INT96, as Spark does by default, and not in 64 bits.
+        dictionaries: The choice of columns with a dictionary, shared by the files of a task.
 
     """
 
@@ -83,25 +87,25 @@ class ParquetForm:
 
     @property
     def suffix(self) -> str:
-        """The end of a file's name, such as ``.snappy.parquet``."""
+        """The ending of file names, such as ``.snappy.parquet``."""
         return FORMATS["parquet"].suffix(self.compression)
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse what 96 bits cannot tell apart.
+        """Refuse columns that INT96 cannot hold.
 
         Raises:
-            UnsupportedColumn: There are times without a zone among those that are to have 96 bits.
+            UnsupportedColumn: With ``int96``, a column has times without a zone.
 
         """
         for column in schema:
             if self.int96 and first_within(column.type, _is_local_time) is not None:
                 raise UnsupportedColumn(
-                    f"column {column.name!r} has times without zone, which INT96 cannot hold: leave"
+                    f"column {column.name!r} has times without a zone, which INT96 cannot hold: leave"
                     " outputTimestampType at TIMESTAMP_MICROS"
                 )
 
     def encoder(self, sink: Sink, schema: pa.Schema) -> ParquetEncoder:
-        """Start one file."""
+        """Return the encoder of a new file with this schema."""
         return ParquetEncoder(sink, schema, self)
 
 
@@ -109,13 +113,13 @@ class ParquetEncoder:
     """Writes one Parquet file, a row group for each call of `write`.
 
     Args:
-        sink: Takes the bytes; it is the caller's to close.
+        sink: Receives the bytes; the caller closes it.
         schema: Schema of the rows.
-        form: How to encode.
+        form: The encoding.
 
     Attributes:
         rows: Rows written so far.
-        statistics: What is known of each column, once closed.
+        statistics: Column statistics, by column; None until the encoder is closed.
 
     """
 
@@ -135,7 +139,7 @@ class ParquetEncoder:
         return self._sink.bytes
 
     def write(self, table: pa.Table) -> None:
-        """Write rows as one row group."""
+        """Write rows as one row group; does nothing without rows."""
         if table.num_rows == 0:
             return
         writer = self._writer or self._start(table)
@@ -144,7 +148,7 @@ class ParquetEncoder:
         self.rows += table.num_rows
 
     def close(self) -> None:
-        """Write the footer; a file without rows gets its schema too."""
+        """Write the footer; a file without rows has its schema too."""
         writer = self._writer or self._start(self._schema.empty_table())
         if self._form.spark is not None:
             writer.add_key_value_metadata(self._form.spark.parquet)
@@ -152,7 +156,7 @@ class ParquetEncoder:
         self.statistics = self._counts.statistics(self._footers[0])
 
     def abandon(self) -> None:
-        """Let go of the file without another byte reaching the sink."""
+        """Release the encoder's memory, and write no further byte to the sink."""
         self._sink.detached = True
         if self._writer is not None:
             self._writer.close()
@@ -173,7 +177,7 @@ class ParquetEncoder:
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:
-    """Return the leaf columns, by their paths in the file, that a dictionary makes smaller or cheaper."""
+    """Return the leaf columns, by their paths in the file, with enough repeated values for a dictionary."""
     chosen: list[str] = []
     for column in table.schema:
         if pt.is_nested(column.type):

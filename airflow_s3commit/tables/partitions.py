@@ -1,8 +1,8 @@
-"""Splitting rows by their partition values, into directories named exactly as Spark names them.
+"""Splits rows by their partition values, into directories with exactly the names that Spark gives them.
 
-The escaping is that of Spark's ``ExternalCatalogUtils.escapePathName``; values are rendered as Spark casts
-them to string, times in the zone that their column has (in Spark's batches the session's). Types that only
-Spark can render are refused: their column is to be cast first.
+Names are escaped as by Spark's ``ExternalCatalogUtils.escapePathName``. Values are rendered as Spark casts
+them to string; times in their column's zone, which in Spark's batches is the session's. Columns of types
+that only Spark can render are refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from airflow_s3commit.tables.text import decimal_text, java_double, java_float, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: What Hive and Spark write for a null, and for an empty string.
+#: The value of Hive and Spark for a null, and for an empty string.
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
-# Control characters and what some file system, or Hive's own syntax, reads as more than a character.
+# Control characters, and characters with a meaning in some file system or in Hive's syntax.
 _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 
-#: A slice smaller than its batch by this factor is copied, so that it doesn't keep the batch in memory.
+#: A slice smaller than its batch by this factor is copied, so that it does not keep the batch in memory.
 _WASTE = 2
 
 Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -40,22 +40,26 @@ _ROW_ZERO: Rows = np.zeros(1, dtype=np.int64)
 
 
 class UnsupportedPartition(ValueError):
-    """A column cannot be a partition column as it is; the message names the way out."""
+    """A column cannot be a partition column; the message says what to do."""
 
 
 def escape(text: str) -> str:
-    """Return a column name or value as it stands in a path (``:`` becomes ``%3A``)."""
+    """Escape a column name or value for a path, as Spark does: ``:`` becomes ``%3A``."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns by their names in the schema, checked.
+    """Check partition columns, and return their names as the schema spells them.
 
-    A name that is not there as it is written is looked for without regard to case, as Spark does.
+    A name that the schema does not have is looked up regardless of case, as in Spark.
+
+    Args:
+        schema: Schema of the rows.
+        names: The partition columns, outermost first.
 
     Raises:
-        UnsupportedPartition: A column is missing or ambiguous, has a type that cannot be rendered as Spark
-            renders it, or no other column would be left.
+        UnsupportedPartition: A column is missing or ambiguous, begins with a dot, or has a type that cannot
+            be rendered as Spark does; or all columns are partition columns.
 
     """
     resolved = tuple(resolve_name(schema.names, name) for name in names)
@@ -72,12 +76,12 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Where which value of the partition columns stands in a batch.
+    """The runs of equal partition values in a batch.
 
     Attributes:
-        codes: One small number for each row, the same for the same values.
+        codes: A number for each row; rows of one partition have the same number.
         starts: The rows at which a run of one number begins.
-        first_rows: A row of each number.
+        first_rows: For each number, a row that has it.
 
     """
 
@@ -87,19 +91,19 @@ class _Runs:
 
     @property
     def arranged(self) -> bool:
-        """Whether there is one run for each number."""
+        """Whether the rows of each partition are contiguous."""
         return len(self.starts) == len(self.first_rows)
 
 
 class PartitionSplitter:
-    """Splits batches into directories and the rows that belong there.
+    """Splits batches by directory.
 
     Args:
-        schema: The batches' schema.
-        columns: Partition columns as `resolve_columns` returned them, outermost first.
+        schema: Schema of the batches.
+        columns: Partition columns as `resolve_columns` returns them, outermost first.
 
     Attributes:
-        file_schema: The schema of the rows it yields: all columns but the partition columns.
+        file_schema: Schema of the files: all columns but the partition columns.
 
     """
 
@@ -110,21 +114,25 @@ class PartitionSplitter:
         self._inexact = any(pt.is_floating(schema.field(name).type) for name in columns)
         self._kept = [name for name in schema.names if name not in set(columns)]
         self._known: dict[tuple[Any, ...], str] = {}
-        # What `arranged` found out, `split` is asked for next.
+        # The runs of the last batch: callers call `arranged`, then `split`.
         self._latest: tuple[pa.RecordBatch, _Runs] | None = None
         self.file_schema = pa.schema([schema.field(name) for name in self._kept])
 
     def arranged(self, batch: pa.RecordBatch) -> bool:
-        """Tell whether each partition's rows stand together in the batch."""
+        """Return whether the rows of each partition are contiguous in the batch."""
         if not self._columns or batch.num_rows == 0:
             return True
         return self._runs(batch).arranged
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield each directory that the batch has rows for, once for each distinct value, with its rows.
+        """Yield each partition's directory and its rows, in their order.
 
-        The rows of a partition keep their order. Where those of several alternate, all are put in order at
-        once, and what is yielded are slices of that: each keeps all of it in memory.
+        If the partitions' rows alternate, the batch is sorted first; the yielded rows are slices of the
+        sorted batch, and each of them keeps all of it in memory.
+
+        Raises:
+            UnsupportedPartition: A value cannot be part of a path.
+
         """
         if batch.num_rows == 0:
             return
@@ -139,7 +147,7 @@ class PartitionSplitter:
             order = np.argsort(narrow, kind="stable")
             codes = codes[order]
             starts = _run_starts(codes)
-            # At once: to pick each partition's rows by themselves takes several times as long.
+            # One take for all partitions: one take for each is several times slower.
             rows = pc.take(rows, pa.array(order.astype(np.int32)), boundscheck=False)
         bounds = [*starts.tolist(), len(codes)]
         for start, end in itertools.pairwise(bounds):
@@ -150,14 +158,14 @@ class PartitionSplitter:
     def _runs(self, batch: pa.RecordBatch) -> _Runs:
         if self._latest is not None and self._latest[0] is batch:
             return self._latest[1]
-        found = self._runs_of_one(batch) if len(self._columns) == 1 else None
+        found = self._runs_of_one_column(batch) if len(self._columns) == 1 else None
         if found is None:
-            found = self._runs_of_all(batch)
+            found = self._runs_of_columns(batch)
         self._latest = (batch, found)
         return found
 
-    def _runs_of_one(self, batch: pa.RecordBatch) -> _Runs | None:
-        """Number the values of the only partition column by sorting nothing; None if it has nulls."""
+    def _runs_of_one_column(self, batch: pa.RecordBatch) -> _Runs | None:
+        """Number the values of the only partition column without sorting; None if the column has nulls."""
         encoded = _comparable(batch.column(self._columns[0])).dictionary_encode()
         if encoded.indices.null_count:
             return None
@@ -165,25 +173,25 @@ class PartitionSplitter:
         if len(encoded.dictionary) == 1:
             return _Runs(codes, _ROW_ZERO, _ROW_ZERO)
         starts = _run_starts(codes)
-        # Values are numbered as they come: a new one is where the highest number so far is exceeded.
+        # Values are numbered in order of appearance: a new value exceeds the highest number so far.
         highest = np.maximum.accumulate(codes[starts])
         return _Runs(codes, starts, starts[np.flatnonzero(np.diff(highest, prepend=-1))])
 
-    def _runs_of_all(self, batch: pa.RecordBatch) -> _Runs:
+    def _runs_of_columns(self, batch: pa.RecordBatch) -> _Runs:
         combined: Codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self._columns:
             encoded = _comparable(batch.column(name)).dictionary_encode()
             size = len(encoded.dictionary)
             codes = encoded.indices.fill_null(size).to_numpy(zero_copy_only=False).astype(np.int64)
             combined = combined * (size + 1) + codes
-            # Made dense again after each column, so that no number of columns can overflow.
+            # Renumbered from 0 after each column, so that many columns cannot overflow.
             combined = np.unique(combined, return_inverse=True)[1].reshape(-1).astype(np.int64)
         _, first_rows = np.unique(combined, return_index=True)
         return _Runs(combined, _run_starts(combined), first_rows.astype(np.int64))
 
     def _directory(self, batch: pa.RecordBatch, row: int) -> str:
         values = tuple(_value(batch, name, row) for name in self._columns)
-        # By their texts: -0.0 equals 0.0 and NaN not even itself.
+        # Floats by their text: -0.0 equals 0.0, and NaN does not equal itself.
         key = values if not self._inexact else tuple(map(repr, values))
         known = self._known.get(key)
         if known is None:
@@ -195,7 +203,7 @@ class PartitionSplitter:
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Return floats as their bits, in which -0.0 is another value than 0.0."""
+    """Return floats as their bits, which differ for -0.0 and 0.0."""
     if pt.is_float64(column.type):
         return column.view(pa.int64())
     return column.view(pa.int32()) if pt.is_float32(column.type) else column
@@ -206,7 +214,7 @@ def _value(batch: pa.RecordBatch, name: str, row: int) -> Any:
         return batch.column(name)[row].as_py()
     except (ValueError, OverflowError) as error:
         raise UnsupportedPartition(
-            f"partition column {name!r} holds a value that Python has no equal of ({error}); {_remedy(name)}"
+            f"partition column {name!r} has a value that Python cannot represent ({error}); {_remedy(name)}"
         ) from error
 
 
@@ -233,10 +241,10 @@ def _directory_value(value: Any, render: Callable[[Any], str]) -> str:
 
 
 def resolve_name(names: Sequence[str], name: str) -> str:
-    """Return the column that is meant: the one of that name, or the only one that differs in case.
+    """Return the column of a name: the exact match, or the only match regardless of case.
 
     Raises:
-        UnsupportedPartition: There is none, or more than one.
+        UnsupportedPartition: No column matches, or several match regardless of case.
 
     """
     if name in names:
@@ -255,14 +263,16 @@ def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
         if is_kind(kind):
             return render
     raise UnsupportedPartition(
-        f"column {name!r} has the type {kind}, that partition directories have no text for; {_remedy(name)}"
+        f"column {name!r} has the type {kind}, which a partition column cannot have; {_remedy(name)}"
     )
 
 
 def _text(name: str) -> Callable[[str], str]:
     def render(value: str) -> str:
         if "\x00" in value:
-            raise UnsupportedPartition(f"partition column {name!r} holds a NUL character, as no path may")
+            raise UnsupportedPartition(
+                f"partition column {name!r} has a value with a NUL character, which paths cannot have"
+            )
         return value
 
     return render

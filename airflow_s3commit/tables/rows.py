@@ -1,6 +1,7 @@
-"""Writes tables of any library: as Arrow batches, in types that the file formats and their readers know.
+"""Writes tables of any library, as Arrow batches in types that the file formats and their readers support.
 
-Types that Spark lacks become their equals: dictionaries their values, times microseconds. Nothing is rounded.
+A type that Spark lacks is replaced by an equivalent one: a dictionary by its values, a time by microseconds.
+Values are never rounded.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
 
 _DECIMAL_DIGITS = 38
 
-#: Rows that become what can be written at once: a table in memory is one batch, however large.
+#: Rows that are cast at once: a table in memory may be one large batch.
 _ROWS = 65_536
 
 
 class Rows:
-    """Batches of one schema.
+    """Batches of one schema, cast to types that can be written. It can be iterated once.
 
     Args:
-        reader: The batches as they come.
+        reader: The original batches.
 
     Attributes:
-        schema: Their schema after the columns became what can be written.
+        schema: Schema of the cast batches.
 
     Raises:
-        UnsupportedColumn: A column has a type without an equal, or two have one name.
+        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
 
     """
 
@@ -45,14 +46,14 @@ class Rows:
         self._reader = reader
         names = reader.schema.names
         if len(set(names)) < len(names):
-            raise UnsupportedColumn(f"two columns have one name: {', '.join(names)}")
+            raise UnsupportedColumn(f"two columns have the same name: {', '.join(names)}")
         self.schema = pa.schema([_storable(field) for field in reader.schema])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches.
+        """Yield the cast batches.
 
         Raises:
-            UnsupportedColumn: A time has digits that microseconds cannot hold.
+            UnsupportedColumn: A value does not fit its column's type, such as a time with nanoseconds.
 
         """
         for whole in self._reader:
@@ -72,15 +73,15 @@ class Rows:
 
 
 def rows_of(data: Any) -> Rows:
-    """Return the rows of a table: of pyarrow, pandas, polars, DuckDB, or whatever else speaks Arrow.
+    """Return the rows of a table of pyarrow, pandas, polars, DuckDB, or any library with Arrow's C interface.
 
     Args:
-        data: A table, or a reader of batches, which is read once and as the rows are written. A pandas index
-            is not written.
+        data: A table, or a reader of batches, which is read once while its rows are written. The index of a
+            pandas table is not written.
 
     Raises:
-        UnsupportedColumn: A column has a type without an equal, or two have one name.
-        TypeError: It is no table.
+        UnsupportedColumn: A column has a type without an equivalent, or two columns have the same name.
+        TypeError: The data is not a table.
 
     """
     if type(data).__module__.partition(".")[0] == "pandas":
@@ -90,13 +91,13 @@ def rows_of(data: Any) -> Rows:
     if hasattr(data, "__arrow_c_array__"):
         return Rows(pa.Table.from_batches([pa.record_batch(data)]).to_reader())
     raise TypeError(
-        f"{type(data).__name__} is no table: it has no __arrow_c_stream__, as tables of pyarrow, pandas and"
-        " polars and DuckDB's relations have; what a DuckDB connection answers is one as con.sql(...)"
+        f"{type(data).__name__} is not a table: it has no __arrow_c_stream__; pass a table of pyarrow, pandas"
+        " or polars, or a DuckDB relation such as con.sql(...)"
     )
 
 
 def _decodable(column: pa.Array) -> pa.Array:
-    """Return a column whose dictionary, if it has one, is of values that Arrow can look up."""
+    """Return a column with a dictionary that Arrow can decode: not one of string views."""
     if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
         return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.string()))
     return column
@@ -131,7 +132,7 @@ def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
             return stored
     if not any(is_kind(kind) for is_kind in _AS_THEY_ARE):
         raise UnsupportedColumn(
-            f"column {name!r} has the type {kind}, which files have no equal of: cast it first"
+            f"column {name!r} has the type {kind}, which files cannot hold: cast it first"
         )
     return kind
 
@@ -163,28 +164,29 @@ def write_table(
 ) -> WrittenTable:
     """Write a table to files; every file is closed afterwards.
 
+    Another call with the same ``numbers`` writes further files.
+
     Args:
-        opener: Opens files; what it has opened is its own to discard if this raises.
-        data: See `airflow_s3commit.tables.rows.rows_of`.
+        opener: Opens files. If this raises, the caller discards the files that it has opened.
+        data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
         stem: First part of the file names.
-        numbers: How many files of that stem each directory has; counted on.
+        numbers: Number of files with that stem, by directory; updated in place.
         partition_by: Partition columns, outermost first.
         format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-        options: See `airflow_s3commit.tables.options.TABLE_OPTIONS`.
+        options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, or not one of the format's.
-        UnsupportedColumn: A column, or a value, cannot be written.
-        UnsupportedPartition: A partition column is missing, or has no text.
-        TypeError: The data is no table.
+        InvalidOption: An option is unknown, malformed, or does not apply to the format.
+        UnsupportedColumn: The format cannot hold a column or a value.
+        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
+        TypeError: The data is not a table.
         S3CommitError: A file could not be written.
 
     """
-    said = parse_table_options(options or {}, format=format, partition_by=partition_by)
+    table_options = parse_table_options(options or {}, format=format, partition_by=partition_by)
     rows = rows_of(data)
-    columns = resolve_columns(rows.schema, said.partition_by)
-    form = form_of(said)
-    in_files = [field for field in rows.schema if field.name not in columns]
-    form.check(rows.schema.empty_table().select([field.name for field in in_files]).schema)
-    plan = TablePlan(rows.schema, columns, form, said)
+    columns = resolve_columns(rows.schema, table_options.partition_by)
+    form = form_of(table_options)
+    form.check(pa.schema([field for field in rows.schema if field.name not in columns]))
+    plan = TablePlan(rows.schema, columns, form, table_options)
     return write_batches(opener, rows, plan, stem, empty_file=True, numbers=numbers)

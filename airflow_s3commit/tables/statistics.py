@@ -1,8 +1,8 @@
 """Column statistics of a file, for the manifest.
 
-Null counts are taken from the rows, least and greatest values from the footer that was written anyway.
-Bounds are left out where an order is not the same to everybody: binary and nested values, intervals, floats
-among which is a NaN, long texts.
+Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
+readers may order values differently: binary and nested values, intervals, floats with a NaN among them. Long
+texts have none either.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Texts with more characters than this are no bounds: a manifest is read whole.
+#: The longest text that is a bound, in characters: a manifest is read whole.
 _LONGEST_TEXT = 128
 
-#: The most columns with statistics: those of a wide table would make pendingsets and manifest long.
+#: The largest number of columns with statistics: a wide table would make pendingsets and manifests long.
 MAX_COLUMNS = 32
 
 
@@ -44,7 +44,7 @@ class ColumnCounts:
         self._unordered = {number for number, field in enumerate(schema) if not _has_order(field.type)}
 
     def add(self, rows: pa.Table) -> None:
-        """Count the values of some more rows."""
+        """Count the values of further rows."""
         self._rows += rows.num_rows
         for number, column in enumerate(rows.columns):
             self._nulls[number] += column.null_count
@@ -52,10 +52,10 @@ class ColumnCounts:
                 self._unordered.add(number)
 
     def statistics(self, footer: pq.FileMetaData | None = None) -> dict[str, ColumnStatistics]:
-        """Return what is known of the first top-level columns.
+        """Return the statistics of the first `MAX_COLUMNS` top-level columns, by column.
 
         Args:
-            footer: The footer of the Parquet file they are in; files of other formats have no bounds.
+            footer: The footer of the Parquet file; without it the statistics have no bounds.
 
         """
         leaf, known = 0, {}
@@ -89,7 +89,7 @@ def _has_nan(column: pa.ChunkedArray) -> bool:
 
 
 def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
-    """Return the least and greatest value over all row groups; None if those of one are not known."""
+    """Return the least and greatest value of all row groups; None if a row group has no bounds."""
     least, greatest = [], []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -104,13 +104,13 @@ def _bounds(footer: pq.FileMetaData, leaf: int) -> tuple[Any, Any]:
             least.append(found.min)
             greatest.append(found.max)
         except (OverflowError, ValueError):
-            # Spark knows years that Python doesn't.
+            # Spark has years that Python does not support.
             return None, None
     return min(least, default=None), max(greatest, default=None)
 
 
 def _value(bound: Any) -> Value:
-    """Return a bound as JSON holds it, so written that texts of one type sort as the values do."""
+    """Return a bound as a JSON value; the texts of one type sort as their values do."""
     if isinstance(bound, dt.datetime):
         moment = bound.astimezone(dt.UTC) if bound.tzinfo is not None else bound
         return moment.isoformat(timespec="microseconds")
@@ -128,7 +128,7 @@ def _value(bound: Any) -> Value:
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """Return how many columns of the file a type takes."""
+    """Return the number of a type's leaf columns in the file."""
     if pt.is_struct(kind):
         return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields))
     if pt.is_map(kind):

@@ -1,7 +1,7 @@
-"""Values as the text that Spark, and Java below it, makes of them.
+"""Values as text, exactly as Spark and Java write them.
 
-One departure: Java before 19 writes a few doubles with more digits than it takes to tell them apart
-(JDK-4511638). Here they have the fewest; both are read back as the same number.
+The only difference: Java before 19 writes some doubles with more digits than they need (JDK-4511638). Here
+they have the fewest digits; both texts read back as the same number.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
     "timestamp_text", "value_text",
 ]  # fmt: skip
 
-#: Between these Java writes a number without an exponent.
+#: Java writes numbers between these without an exponent.
 _LEAST_PLAIN = 1e-3
 _MOST_PLAIN = 1e7
 
-#: What the fields of a pattern and Arrow's own text of a time have in common: where each field stands.
+#: The positions of a pattern's fields in Arrow's own text of a time.
 _SLICES = {
     "yyyy": (0, 4), "MM": (5, 7), "dd": (8, 10), "HH": (11, 13), "mm": (14, 16), "ss": (17, 19),
     "SSS": (20, 23), "SSSSSS": (20, 26),
@@ -39,12 +39,12 @@ _MINUTE = 60
 
 
 def java_double(value: float) -> str:
-    """Return Java's ``Double.toString`` of a number."""
+    """Return the text of Java's ``Double.toString``."""
     return _java_number(value, repr, float)
 
 
 def java_float(value: float) -> str:
-    """Return Java's ``Float.toString`` of a 32-bit number."""
+    """Return the text of Java's ``Float.toString``."""
     return _java_number(value, lambda number: str(np.float32(number)), lambda text: float(np.float32(text)))
 
 
@@ -54,16 +54,16 @@ def decimal_text(value: Decimal) -> str:
 
 
 def moment_text(value: dt.datetime) -> str:
-    """Return a time as Spark casts it to string: as many digits of a second as it takes."""
+    """Return a time as Spark casts it to string: without trailing zeros of the second's fraction."""
     text = value.replace(tzinfo=None).isoformat(sep=" ")
     return text.rstrip("0") if value.microsecond else text
 
 
 def value_text(array: pa.Array, options: TextOptions) -> pa.Array:
-    """Return flat values as text, dates and times by the options' patterns; not bytes: formats differ there.
+    """Return values that are neither nested nor bytes as text; dates and times by the options' patterns.
 
     Raises:
-        UnsupportedColumn: As `date_text` and `timestamp_text`.
+        UnsupportedColumn: A date or time lacks a field of its pattern, or its year is not in 1 to 9999.
 
     """
     kind = array.type
@@ -78,7 +78,7 @@ def value_text(array: pa.Array, options: TextOptions) -> pa.Array:
 
 
 def float_text(array: pa.Array) -> pa.Array:
-    """Return floats as Java's text."""
+    """Return floats as Java writes them."""
     texts = pc.cast(array, pa.string())
     size = pc.abs(array)
     plain = pc.or_(
@@ -86,35 +86,40 @@ def float_text(array: pa.Array) -> pa.Array:
     )
     whole = pc.and_(plain, pc.invert(pc.match_substring(texts, ".")))
     texts = pc.if_else(pc.fill_null(whole, False), pc.binary_join_element_wise(texts, ".0", ""), texts)
-    odd = pc.fill_null(pc.invert(plain), False)
-    if not pc.any(odd).as_py():
+    special = pc.fill_null(pc.invert(plain), False)
+    if not pc.any(special).as_py():
         return texts
     render = java_float if pt.is_float32(array.type) else java_double
-    replaced = pa.array([render(value) for value in array.filter(odd).to_pylist()], pa.string())
-    return pc.replace_with_mask(texts, odd, replaced)
+    replaced = pa.array([render(value) for value in array.filter(special).to_pylist()], pa.string())
+    return pc.replace_with_mask(texts, special, replaced)
 
 
 def numbers_text(array: pa.Array) -> pa.Array:
-    """Return integers, booleans and decimals as text; small decimals have an exponent, as in Java."""
+    """Return integers, booleans and decimals as text; decimals with an exponent where Java has one."""
     return pc.cast(array, pa.string())
 
 
 def date_text(array: pa.Array, pattern: DatetimePattern) -> pa.Array:
-    """Return dates by a pattern of dates.
+    """Return dates as text.
 
     Raises:
-        UnsupportedColumn: The pattern has a field that dates have not, or a year has not four digits.
+        UnsupportedColumn: The pattern has a field that dates lack, or a year is not in 1 to 9999.
 
     """
     return _by_pattern(array.cast(pa.timestamp("us")), None, pattern, "a date")
 
 
 def timestamp_text(array: pa.Array, pattern: DatetimePattern, zone: str | None = None) -> pa.Array:
-    """Return times by a pattern; those with a zone in that zone, or in another that is given.
+    """Return times as text.
+
+    Args:
+        array: Times, with or without a zone.
+        pattern: The pattern.
+        zone: The zone of the text, for times with a zone; by default their own.
 
     Raises:
-        UnsupportedColumn: The pattern asks for an offset that a time without zone has not, or a year has not
-            four digits.
+        UnsupportedColumn: The pattern has an offset, which times without a zone lack, or a year is not in
+            1 to 9999.
 
     """
     if array.type.tz is None:
@@ -122,8 +127,8 @@ def timestamp_text(array: pa.Array, pattern: DatetimePattern, zone: str | None =
     local = pc.local_timestamp(array.cast(pa.timestamp("us", zone or array.type.tz)))
     offsets = None
     if "XXX" in pattern:
-        passed = pc.subtract(local.cast(pa.int64()), array.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
-        offsets = pc.divide(passed, 1_000_000)
+        ahead = pc.subtract(local.cast(pa.int64()), array.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+        offsets = pc.divide(ahead, 1_000_000)
     return _by_pattern(local, offsets, pattern, "a time")
 
 
@@ -141,7 +146,7 @@ def _by_pattern(local: pa.Array, offsets: pa.Array | None, pattern: DatetimePatt
         elif piece == "XXX" and offsets is not None:
             pieces.append(_offset_text(offsets, pattern))
         else:
-            raise UnsupportedColumn(f"the pattern {pattern.text!r} asks for {piece}, which {what} has not")
+            raise UnsupportedColumn(f"the pattern {pattern.text!r} has {piece}, which {what} lacks")
     return pc.binary_join_element_wise(text.slice(0, 0) if not pieces else pieces[0], *pieces[1:], "")
 
 
@@ -156,7 +161,7 @@ def _offset(seconds: int, pattern: DatetimePattern) -> str:
         return "Z"
     minutes, left = divmod(abs(seconds), _MINUTE)
     text = f"{'-' if seconds < 0 else '+'}{minutes // _MINUTE:02d}:{minutes % _MINUTE:02d}"
-    # Before zones had whole minutes. Spark's own default writes the seconds, a pattern's XXX does not.
+    # Early offsets have seconds. Spark's default pattern writes them, XXX in other patterns does not.
     return f"{text}:{left:02d}" if left and "[XXX]" in pattern.text else text
 
 
@@ -170,7 +175,7 @@ def _java_number(value: float, shortest: Callable[[float], str], read: Callable[
     if _LEAST_PLAIN <= abs(value) < _MOST_PLAIN:
         plain = format(Decimal(shortest(value)), "f")
         return plain if "." in plain else f"{plain}.0"
-    # Java has two digits at least, and of those the nearest.
+    # Java writes at least two digits, the nearest ones.
     two = f"{value:.1e}"
     exact = Decimal(two if read(two) == value else shortest(value))
     sign, digits, _ = exact.as_tuple()

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
-#: Rows whose text is made at once.
+#: Rows that are rendered at once.
 _ROWS = 16_384
 
-#: zlib's number for the window of a gzip file, and of a zlib stream.
+#: zlib's window bits for a gzip file, and for a zlib stream.
 _WINDOWS = {"gzip": 31, "deflate": 15}
 
 
 class RowLines(Protocol):
-    """Rows as lines."""
+    """Turns rows into lines of text."""
 
     def header(self) -> pa.Array:
-        """Return the lines that a file begins with."""
+        """Return the first lines of a file."""
         ...
 
     def lines(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a line for each row."""
+        """Return a line for each row, without line separator."""
         ...
 
 
@@ -46,12 +46,12 @@ _LINES: dict[str, Callable[[pa.Schema, TextOptions], RowLines]] = {"csv": CsvRow
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """How the files of one write are encoded.
+    """The encoding of one write's CSV or JSON files.
 
     Attributes:
         name: ``csv`` or ``json``.
         compression: A key of the format's codecs.
-        options: How values become text.
+        options: The text options of the write.
 
     """
 
@@ -66,20 +66,20 @@ class TextForm:
 
     @property
     def suffix(self) -> str:
-        """The end of a file's name, such as ``.csv.gz``."""
+        """The ending of file names, such as ``.csv.gz``."""
         return FORMATS[self.name].suffix(self.compression)
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse columns that the format has no text for.
+        """Refuse columns that the format cannot hold.
 
         Raises:
-            UnsupportedColumn: There is one.
+            UnsupportedColumn: The format cannot hold a column's type.
 
         """
         _LINES[self.name](schema, self.options)
 
     def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
-        """Start one file."""
+        """Return the encoder of a new file with this schema."""
         lines = _LINES[self.name](schema, self.options)
         codec = FORMATS[self.name].codecs[self.compression].engine
         return TextEncoder(sink, schema, lines, codec, self.options.line_separator)
@@ -95,16 +95,16 @@ class TextEncoder:
     """Writes one text file.
 
     Args:
-        sink: Takes the bytes; it is the caller's to close.
+        sink: Receives the bytes; the caller closes it.
         schema: Schema of the rows.
-        lines: Makes lines of rows.
-        codec: How the file is compressed.
-        line_separator: What ends a line.
+        lines: Turns rows into lines.
+        codec: The compression: ``none``, ``gzip``, ``deflate`` or ``bzip2``.
+        line_separator: The end of each line.
 
     Attributes:
         rows: Rows written so far.
         bytes: Bytes written so far.
-        statistics: What is known of each column, once closed.
+        statistics: Column statistics, by column; None until the encoder is closed.
 
     """
 
@@ -122,26 +122,26 @@ class TextEncoder:
         self._put(lines.header())
 
     def write(self, table: pa.Table) -> None:
-        """Write rows."""
+        """Write a line for each row."""
         for batch in table.to_batches(max_chunksize=_ROWS):
             self._put(self._lines.lines(batch))
         self._counts.add(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
-        """Write what the compression still holds."""
+        """Write the end of the compressed data."""
         if self._compressor is not None:
             self._send(self._compressor.flush())
         self.statistics = self._counts.statistics()
 
     def abandon(self) -> None:
-        """Do nothing: no byte reaches the sink but by `write` and `close`."""
+        """Do nothing: only `write` and `close` write to the sink."""
 
     def _put(self, lines: pa.Array) -> None:
         if not len(lines):
             return
-        together = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        text = pc.binary_join(together, self._end)[0].as_buffer().to_pybytes() + self._end.encode()
+        one_list = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        text = pc.binary_join(one_list, self._end)[0].as_buffer().to_pybytes() + self._end.encode()
         self._send(text if self._compressor is None else self._compressor.compress(text))
 
     def _send(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Writes rows to files: splits them by partition, buffers them, and encodes them."""
+"""Writes rows to files: splits rows by partition, buffers them, and encodes them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from airflow_s3commit.tables.formats import FileForm, FileOpener, SparkFooter
     from airflow_s3commit.tables.options import TableOptions
 
-#: Rows that are not arranged by partition are gathered, up to this part of what a task may keep, and then
-#: split at once: fewer and larger pieces.
+#: Batches that are not arranged by partition are combined before they are split, which makes fewer and larger
+#: pieces: up to one part in this number of the bytes that a task may buffer.
 _GATHERED_SHARE = 8
 
-#: A batch is cut where it is larger than this part of it.
+#: A batch larger than one part in this number of the same bytes is cut.
 _CUT_SHARE = 8
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
@@ -35,13 +35,13 @@ _DIGEST_DIGITS = 8
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How every task of a write writes; plain data, because it is pickled to each of them.
+    """The settings that all tasks of a write share; pickled to each task.
 
     Attributes:
-        schema: Schema of the rows, for a task that gets none.
-        partition_by: Partition columns, by their names in the schema.
-        form: How files are encoded.
-        options: The options of the table.
+        schema: Schema of the rows, for a task without batches.
+        partition_by: Partition columns, outermost first, as the schema spells them.
+        form: The files' encoding.
+        options: The options of the write.
 
     """
 
@@ -53,11 +53,11 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """What was written.
+    """The result of writing a table.
 
     Attributes:
-        files: How many files.
-        rows: How many rows.
+        files: Number of files written.
+        rows: Number of rows written.
 
     """
 
@@ -66,15 +66,15 @@ class WrittenTable:
 
 
 def file_stem(task: str, stage: str | None, job_id: str) -> str:
-    """Return the first part of a task's file names, which no other task of the job has.
+    """Return the first part of a task's file names, unique within the job.
 
     Args:
         task: Name of the task in its stage.
-        stage: Name of the stage; None for the one that is not named in files.
+        stage: Name of the stage; None for the stage whose files have no stage in their names.
         job_id: The job.
 
     """
-    # Not after the job id: a sweep recognises the id by what follows it.
+    # The stage precedes the job id: a sweep recognises the id by the characters after it.
     middle = "" if stage is None else f"{_plain(stage)}-"
     return f"part-{_plain(task)}-{middle}{job_id}"
 
@@ -91,16 +91,17 @@ def write_batches(
     """Write rows to files, split by their partition values; every file is closed afterwards.
 
     Args:
-        opener: Opens files; what it has opened is its own to discard if this raises.
+        opener: Opens files. If this raises, the caller discards the files that it has opened.
         batches: The rows.
-        plan: How they are written.
+        plan: The settings of the write.
         stem: First part of the file names.
-        empty_file: Whether an unpartitioned table without rows is a file that has the schema.
-        numbers: How many files of that stem each directory has; counted on.
+        empty_file: Whether to write an empty file with the schema if there are no rows and no partition
+            columns.
+        numbers: Number of files with that stem, by directory; updated in place.
 
     Raises:
-        UnsupportedPartition: A value can be no part of a path.
-        UnsupportedColumn: A value cannot be written to the format.
+        UnsupportedPartition: A value cannot be part of a path.
+        UnsupportedColumn: The format cannot hold a value.
         S3CommitError: A file could not be written.
 
     """
@@ -123,13 +124,13 @@ def write_batches(
 
 
 def _plain(name: str) -> str:
-    """Return a name as it can stand in a file's name; two names never become one."""
+    """Return a name in characters that are safe in a file's name; different names stay different."""
     plain = _NOT_IN_NAMES.sub("_", name)
     return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def _cut(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Pass batches on, large ones in pieces: what is bounded by bytes is so by whole batches."""
+    """Yield batches, and large ones in pieces, because limits in bytes are checked after whole batches."""
     for batch in batches:
         pieces = -(-batch.nbytes // max(most_bytes, 1))
         if pieces <= 1 or batch.num_rows <= 1:
@@ -146,39 +147,39 @@ def _gathered(
     splitter: PartitionSplitter,
     most_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Pass arranged batches on as they are, and the others together, in their order."""
+    """Yield batches arranged by partition as they are, and combine the batches between them."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     batch = first
     while batch is not None:
         if splitter.arranged(batch):
-            yield from _together(waiting)
+            yield from _combined(waiting)
             size = 0
             yield batch
         else:
             waiting.append(batch)
             size += batch.nbytes
             if size >= most_bytes:
-                yield from _together(waiting)
+                yield from _combined(waiting)
                 size = 0
         batch = next(remaining, None)
-    yield from _together(waiting)
+    yield from _combined(waiting)
 
 
-def _together(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches as one, and let go of those."""
+def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of batches as one batch, and clear the list to free the others."""
     if batches:
-        together = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        combined = pa.Table.from_batches(batches).combine_chunks().to_batches()
         batches.clear()
-        yield from together
+        yield from combined
 
 
 def form_of(options: TableOptions, spark: SparkFooter | None = None) -> FileForm:
-    """Return how the files are encoded.
+    """Return the encoding of a write's files.
 
     Args:
         options: The options of the write.
-        spark: What the files say of Spark, where it writes them.
+        spark: Spark's footer metadata; None without Spark.
 
     """
     if options.format == "parquet":

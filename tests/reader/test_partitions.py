@@ -66,7 +66,7 @@ def test_a_given_type_is_taken() -> None:
 
 def test_a_value_that_is_not_of_the_given_type_is_named() -> None:
     """The error has column, value and type."""
-    with pytest.raises(UnreadablePartitions, match="'n' has the value 'x', which is no int32"):
+    with pytest.raises(UnreadablePartitions, match="'n' has the value 'x', which is not int32"):
         PartitionColumns(["n=x"], pa.schema([("n", pa.int32())]))
 
 

@@ -152,8 +152,8 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         ({"partitionBy": "day"}, "not among id, t"),
         ({"partitionBy": "t"}, r"cast it to string first, in Spark: df\.withColumn\('t'"),
         ({"partitioned": "t"}, "has no option partitioned"),
-        ({"header": "true"}, "header is one of csv; the files' format is parquet"),
-        ({"format": "csv"}, "column 't' has the type list.*, which CSV has no text for"),
+        ({"header": "true"}, "header is only for csv; the files' format is parquet"),
+        ({"format": "csv"}, "column 't' has the type list.*, which CSV cannot hold"),
     ):
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)

@@ -25,17 +25,17 @@ def test_arguments_and_options_make_one() -> None:
 @each(
     ("options", "says"),
     [
-        ({"header": "true"}, "header is one of csv; the files' format is parquet"),
-        ({"format": "json", "sep": ";"}, "sep is one of csv; the files' format is json"),
-        ({"format": "csv", "parquet.block.size": "1m"}, "parquet.block.size is one of parquet"),
+        ({"header": "true"}, "header is only for csv; the files' format is parquet"),
+        ({"format": "json", "sep": ";"}, "sep is only for csv; the files' format is json"),
+        ({"format": "csv", "parquet.block.size": "1m"}, "parquet.block.size is only for parquet"),
         ({"format": "avro"}, "not one of parquet, orc, csv, json"),
-        ({"format": "csv", "compression": "snappy"}, "compression=snappy is not one of csv's: none,"),
-        ({"compression": "lz4"}, "compression=lz4 is not one of parquet's"),
+        ({"format": "csv", "compression": "snappy"}, "csv files cannot have compression=snappy"),
+        ({"compression": "lz4"}, "parquet files cannot have compression=lz4"),
         ({"format": "csv", "sep": "||"}, "sep='||' of s3commit: not one ASCII character"),
-        ({"format": "csv", "sep": ";", "delimiter": ","}, "delimiter is given twice, as sep too"),
+        ({"format": "csv", "sep": ";", "delimiter": ","}, "delimiter is given twice, also as sep"),
         ({"format": "csv", "sep": '"'}, "quote and sep are both"),
-        ({"format": "csv", "encoding": "UTF-16"}, "UTF-8 only"),
-        ({"format": "csv", "dateFormat": "EEE d"}, "'EEE' is none of"),
+        ({"format": "csv", "encoding": "UTF-16"}, "only UTF-8"),
+        ({"format": "csv", "dateFormat": "EEE d"}, "'EEE' is not one of"),
         ({"format": "csv", "timestampFormat": "yyyy#"}, "quote it"),
         ({"format": "csv", "charToEscapeQuoteEscaping": "x"}, "no option charToEscapeQuoteEscaping"),
         ({"mergeSchema": "true"}, "no option mergeSchema"),
@@ -51,5 +51,5 @@ def test_what_cannot_be_honoured_is_refused_by_name(options: dict[str, str], say
 
 def test_what_is_said_twice_is_refused() -> None:
     """An argument and an option for the same thing contradict each other, even when they agree."""
-    with pytest.raises(InvalidOption, match="format is said by an argument and by an option"):
+    with pytest.raises(InvalidOption, match="format is given both as an argument and as an option"):
         parse_table_options({"Format": "csv"}, format="csv")

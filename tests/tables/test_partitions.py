@@ -95,7 +95,7 @@ def test_types_that_only_spark_can_render_are_refused(kind: pa.DataType) -> None
 def test_dates_beyond_python_are_refused_by_column() -> None:
     """A date after the year 9999 is refused with the column's name, not rendered wrongly."""
     batch = pa.record_batch({"p": pa.array([3_000_000], pa.int32()).cast(pa.date32()), "x": pa.array([1])})
-    with pytest.raises(UnsupportedPartition, match="partition column 'p' holds a value"):
+    with pytest.raises(UnsupportedPartition, match="partition column 'p' has a value"):
         split(batch, "p")
 
 

@@ -163,15 +163,15 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
 @pytest.mark.parametrize(
     ("table", "arguments", "error", "says"),
     [
-        (TABLE, {"options": {"header": "true"}}, InvalidOption, "header is one of csv"),
+        (TABLE, {"options": {"header": "true"}}, InvalidOption, "header is only for csv"),
         (TABLE, {"partition_by": ["day"]}, UnsupportedPartition, "'day' is not among dt, x"),
         (TABLE, {"partition_by": ["dt", "x"]}, UnsupportedPartition, "no column would be left"),
-        ([1, 2], {}, TypeError, "list is no table"),
+        ([1, 2], {}, TypeError, "list is not a table"),
         (pa.table({"d": pa.array([1], pa.duration("s"))}), {}, UnsupportedColumn, r"duration\[s\]"),
-        (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "CSV has no text for"),
-        (pa.table({"t": [dt.time(1)]}), {"format": "orc"}, UnsupportedColumn, "ORC has no equal of"),
-        (pa.table({"t": [dt.time(1)]}), {"format": "json"}, UnsupportedColumn, "JSON has no text for"),
-        (pa.table([[1], [2]], names=["a", "a"]), {}, UnsupportedColumn, "two columns have one name"),
+        (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "CSV cannot hold"),
+        (pa.table({"t": [dt.time(1)]}), {"format": "orc"}, UnsupportedColumn, "ORC cannot hold"),
+        (pa.table({"t": [dt.time(1)]}), {"format": "json"}, UnsupportedColumn, "JSON cannot hold"),
+        (pa.table([[1], [2]], names=["a", "a"]), {}, UnsupportedColumn, "two columns have the same name"),
         (
             pa.table({"t": pa.array([-1], pa.timestamp("us", "UTC"))}), {"format": "orc"},
             UnsupportedColumn, "before 1970 with fractions",
