@@ -1,4 +1,4 @@
-"""Time, as a thing that can be handed in: tests advance it, nothing waits for it."""
+"""Clocks: code takes one as an argument, so that tests control the time and never wait."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the package asks of time."""
+    """A source of time."""
 
     def time(self) -> float:
-        """Seconds since the epoch by this machine: for people to read, never to compare with another's."""
+        """Return this machine's time in seconds since the epoch.
+
+        It is for people to read. Clocks of machines differ, so it does not order events of two of them.
+        """
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow: for deadlines and leases held by this process."""
+        """Return a time in seconds that never goes back, for deadlines and leases within this process."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
+        """Block the calling thread for ``seconds``."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of this machine, by the `time` module."""
 
     def time(self) -> float:
-        """See `Clock.time`."""
+        """Return the seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return a time in seconds that never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock.sleep`."""
+        """Block the calling thread for ``seconds``."""
         time.sleep(seconds)

@@ -1,9 +1,9 @@
-"""Import paths that earlier documentation named: each works for one release, with a `DeprecationWarning`.
+"""Old import paths: each works for one more release, with a `DeprecationWarning`.
 
-A finder behind all others serves the modules of the table that are gone: an import reaches it only where the
-module itself does not exist. Where there is still something by the old name (a package in place of a module,
-a module that lost names), it forwards by ``__getattr__ = forwarding(…)``; a module in place of a package also
-has an empty ``__path__``. To end the support of a path, delete its row.
+`MovedModules`, the last finder on ``sys.meta_path``, loads the modules of `MOVED` that no longer exist. Where
+the old path still exists, as a package in place of a module or as a module that lost names, it forwards its
+old names by ``__getattr__ = forwarding(…)``. A module in place of a package also needs an empty ``__path__``.
+To drop an old path, delete its row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["MOVED", "MovedModules", "forwarding", "install"]
 
 _PACKAGE = "airflow_s3commit."
 
-#: Old modules, without the package's name, and the module of each public name today; ``module:name`` where
-#: the name has changed too.
+#: The old modules, without the package's name, and where each public name is now: a module, or
+#: ``module:name`` if the name has changed too.
 MOVED: dict[str, dict[str, str]] = {
     "hooks.s3_commit": {
         "S3CommitHook": "airflow_s3commit.hooks",
@@ -92,10 +92,10 @@ MOVED: dict[str, dict[str, str]] = {
 
 
 class MovedModules:
-    """Finds and loads modules of a table that exist no more: each forwards its names, with a warning.
+    """Finder and loader of modules that no longer exist; each forwards its old names with a warning.
 
     Args:
-        table: Old modules, without the package's name, and the new module of each of their names.
+        table: The old modules and where their names are now, in the form of `MOVED`.
 
     """
 
@@ -105,29 +105,31 @@ class MovedModules:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how a module of the table is loaded; None for any other."""
+        """Return the spec of a module of the table, or None for any other module."""
         if not name.startswith(_PACKAGE) or name.removeprefix(_PACKAGE) not in self._table:
             return None
-        from importlib.machinery import ModuleSpec  # noqa: PLC0415 - few processes come here
+        from importlib.machinery import ModuleSpec  # noqa: PLC0415 - few processes need it
 
-        return ModuleSpec(name, self)  # type: ignore[arg-type]  # a loader by its methods
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # it has the methods of a loader
 
     def create_module(self, _spec: ModuleSpec) -> None:
-        """Have an ordinary, empty module made."""
+        """Return None: the import system creates an ordinary, empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module forward its old names."""
+        """Make the module forward its old names."""
         old = module.__name__.removeprefix(_PACKAGE)
         module.__getattr__ = forwarding(old, self._table)  # type: ignore[method-assign]
         module.__dict__["__all__"] = sorted(self._table[old])
 
 
 def forwarding(old: str, table: Mapping[str, Mapping[str, str]] = MOVED) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module of the table.
+    """Return a ``__getattr__`` that forwards the old names of a module, each with a `DeprecationWarning`.
+
+    It raises `AttributeError` for any other name.
 
     Args:
-        old: The module, as the table has it.
-        table: The table.
+        old: The old module, without the package's name.
+        table: The old modules and where their names are now, in the form of `MOVED`.
 
     """
     homes = table[old]
@@ -148,6 +150,6 @@ def forwarding(old: str, table: Mapping[str, Mapping[str, str]] = MOVED) -> Call
 
 
 def install() -> None:
-    """Serve the table's modules in this process, after everything that finds modules that exist."""
+    """Add a finder for the modules of `MOVED` behind all other finders of this process. Repeatable."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(MovedModules(MOVED))

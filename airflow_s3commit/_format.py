@@ -1,6 +1,7 @@
-"""Numbers, sizes and times as people read them, and text made safe for a terminal.
+"""Format numbers, sizes and times for people, and make text safe for a terminal.
 
-Nothing here raises, whatever a record or a store made up: what cannot be written is a question mark.
+Records and stores may contain any number, so nothing here raises: a value that cannot be formatted becomes a
+question mark.
 """
 
 from __future__ import annotations
@@ -24,38 +25,41 @@ _AGE_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def or_unknown(words_of: Callable[P, str]) -> Callable[P, str]:
-    """Have a function of numbers return a question mark for those that it cannot put into words."""
+def or_unknown(formatter: Callable[P, str]) -> Callable[P, str]:
+    """Make a formatter return a question mark for numbers that it cannot format."""
 
-    @wraps(words_of)
-    def words(*args: P.args, **kwargs: P.kwargs) -> str:
+    @wraps(formatter)
+    def format_or_unknown(*args: P.args, **kwargs: P.kwargs) -> str:
         try:
-            return words_of(*args, **kwargs)
+            return formatter(*args, **kwargs)
         except (ArithmeticError, OSError, ValueError):
             return UNKNOWN
 
-    return words
+    return format_or_unknown
 
 
 def plain(value: object) -> str:
-    """Return a value as text that cannot steer a terminal: keys and contexts are other people's words."""
+    """Return a value as text with control characters escaped.
+
+    Keys and contexts are untrusted: a control character in one could manipulate the terminal.
+    """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
 
 
 @or_unknown
 def number(count: int | None) -> str:
-    """Return a count with separators."""
+    """Return a count as ``2,000``; a question mark for None."""
     return UNKNOWN if count is None else f"{count:,}"
 
 
 def several(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 file``, ``2,000 files``."""
+    """Return a count with its noun, as ``1 file`` or ``2,000 files``."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
 
 @or_unknown
 def size(count: float | None) -> str:
-    """Return bytes as ``1.5 GiB``."""
+    """Return a number of bytes as ``1.5 GiB``; a question mark for None."""
     if count is None:
         return UNKNOWN
     if count < _KIB:
@@ -70,28 +74,28 @@ def size(count: float | None) -> str:
 
 @or_unknown
 def age(seconds: float | None) -> str:
-    """Return a length of time in seconds by its two greatest units, as ``2 d 3 h``."""
+    """Return a duration in seconds by its two largest units, as ``2 d 3 h``; a question mark for None."""
     if seconds is None:
         return UNKNOWN
     rest = max(float(seconds), 0.0)
-    said: list[str] = []
+    parts: list[str] = []
     for unit, length in _AGE_UNITS:
         count, rest = divmod(rest, length)
-        if count or said:
-            said.append(f"{int(count)} {unit}" if count else "")
-        if len(said) == 2:  # noqa: PLR2004
+        if count or parts:
+            parts.append(f"{int(count)} {unit}" if count else "")
+        if len(parts) == 2:  # noqa: PLR2004
             break
-    return " ".join(filter(None, said)) or "0 s"
+    return " ".join(filter(None, parts)) or "0 s"
 
 
 @or_unknown
 def moment(milliseconds: int | None) -> str:
-    """Return a time in milliseconds since the epoch as ``2026-01-31 12:00:00 UTC``."""
+    """Return milliseconds since the epoch as ``2026-01-31 12:00:00 UTC``; a question mark for None."""
     if milliseconds is None:
         return UNKNOWN
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def dollars(amount: float) -> str:
-    """Return US dollars as ``$1,000.00``."""
+    """Return an amount in US dollars as ``$1,000.00``; below one cent ``<$0.01``."""
     return "<$0.01" if 0 < amount < _CENT else f"${amount:,.2f}"

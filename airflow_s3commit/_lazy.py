@@ -1,10 +1,10 @@
-"""Lazy public names: a face imports the module of a name when the name is first used (PEP 562)."""
+"""Lazy public names: a package imports the module of a name when the name is first used (PEP 562)."""
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # not typing's: importing a face imports nothing else
+TYPE_CHECKING = False  # not typing's: importing a package imports nothing else
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
@@ -15,13 +15,14 @@ __all__ = ["lazy"]
 def lazy(
     package: str, names: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package that is the face of its modules.
+    """Return ``__getattr__`` and ``__dir__`` for a package that exports names of other modules.
 
-    A name that was used once is an ordinary attribute of the package from then on.
+    The first use of a name imports its module and makes the name an ordinary attribute of the package.
+    ``__getattr__`` raises `AttributeError` for any other name.
 
     Args:
         package: The package's ``__name__``.
-        names: The public names of each module, by the module's full name.
+        names: The full name of each module, with the names to export from it.
 
     """
     homes = {name: module for module, exported in names.items() for name in exported}

@@ -1,1 +1,1 @@
-"""Whether a store, a bucket and these credentials can carry the protocol."""
+"""Check whether a store, a bucket and credentials support the protocol."""

@@ -1,6 +1,6 @@
-"""Doctor: does this place, with these credentials, do what the protocol stands on?
+"""Check that a destination, with these credentials, supports what the protocol requires.
 
-Everything is tried out with small hidden objects and uploads, all of which are removed again.
+The checks write small hidden objects and start uploads, and remove all of them at the end.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
-_TIDY = "nothing left behind"
+#: Name of the check of the clean-up.
+_CLEAN_UP = "nothing left behind"
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What it is about.
-        place: URI of the destination or staging root it was tried at.
-        verdict: ``ok``; ``warning``: jobs work, but something is worse than it could be; ``failed``: jobs
-            will fail; ``skipped``: there was no sense in trying.
-        says: What was found.
-        remedy: What to do about it.
+        name: Name of the check: ``conditional create``.
+        place: URI of the checked destination or staging root.
+        verdict: ``ok``; ``warning``: jobs work, with a drawback; ``failed``: jobs will fail; ``skipped``: a
+            check that this one depends on did not succeed.
+        says: The finding, in a sentence.
+        remedy: What to do about it; None if nothing.
 
     """
 
@@ -60,12 +61,12 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Everything that was looked at, in order.
+    """The results of all checks.
 
     Attributes:
         destination: URI of the destination.
-        staging_root: URI of where jobs have their records, if not below it.
-        checks: The checks.
+        staging_root: URI of the directory of the jobs' records, if not below the destination.
+        checks: The checks, in the order in which they ran.
 
     """
 
@@ -75,15 +76,15 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing failed; warnings don't count."""
+        """Whether every check ran, and none failed; warnings do not count."""
         return all(check.verdict in ("ok", "warning") for check in self.checks)
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many checks ended so."""
+        """Return the number of checks with a verdict."""
         return sum(check.verdict == verdict for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, with its verdict."""
+        """Return plain values for JSON, with `healthy`."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {"healthy": self.healthy}
 
@@ -98,26 +99,26 @@ def examine(
     new_id: Callable[[], str] = new_uuid,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Try out at a destination, and where its jobs have their records, what jobs will do there.
+    """Check at a destination, and at its jobs' staging root, everything that jobs do there. Repeatable.
 
-    Before: anything. After: the same; what was made for the purpose is removed, and if it could not be, the
-    last check says what is left. No error of the store is raised: each becomes a check.
+    The destination's data is not changed. The objects and uploads of the checks are removed at the end; if
+    that fails, the last check says so. An error of the store is not raised: it fails its check.
 
     Args:
         store: The store of the destination.
         destination: The destination.
-        staging_root: Where jobs have their records, if not below it.
-        object_options: How jobs there have their objects kept: each option is tried, and looked for after.
-        clock: This machine's clock.
-        new_id: Names the directory of this examination.
-        progress: Told of each check before it is made.
+        staging_root: The directory of the jobs' records, if not below the destination.
+        object_options: The object options of the jobs. Each is checked with an upload of its own.
+        clock: Source of this machine's time, which is compared with the store's.
+        new_id: Source of the id in the name of the directory for the checks' objects.
+        progress: Called with the name of each check before it runs.
 
     """
     name, clock = f"doctor-{new_id()}", clock or SystemClock()
     home = destination.below(HOME).below(name)
-    asked = object_options or ObjectOptions()
-    store = with_headers(store, asked.of_records)
-    probes = (*RECORD_PROBES, *DATA_PROBES, *object_probes(asked))
+    options = object_options or ObjectOptions()
+    store = with_headers(store, options.of_records)
+    probes = (*RECORD_PROBES, *DATA_PROBES, *object_probes(options))
     checks = _examine(Sandbox(store, destination, home, clock), probes, progress)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
@@ -129,20 +130,20 @@ def examine(
     )
 
 
-def _examine(box: Sandbox, probes: Iterable[Probe], progress: Callable[[str], None]) -> list[Check]:
+def _examine(sandbox: Sandbox, probes: Iterable[Probe], progress: Callable[[str], None]) -> list[Check]:
     findings: dict[str, Finding] = {}
     try:
         for probe in probes:
             progress(probe.name)
-            findings[probe.name] = _try(probe, box, findings)
+            findings[probe.name] = _try(probe, sandbox, findings)
     finally:
-        tidy = _clear(box, findings)
-    if tidy is not None:
-        findings[_TIDY] = tidy
+        cleared = _clear(sandbox, findings)
+    if cleared is not None:
+        findings[_CLEAN_UP] = cleared
     return [
         Check(
             name=name,
-            place=box.destination.uri,
+            place=sandbox.destination.uri,
             verdict=finding.verdict,
             says=finding.says,
             remedy=finding.remedy,
@@ -151,36 +152,36 @@ def _examine(box: Sandbox, probes: Iterable[Probe], progress: Callable[[str], No
     ]
 
 
-def _try(probe: Probe, box: Sandbox, findings: dict[str, Finding]) -> Finding:
+def _try(probe: Probe, sandbox: Sandbox, findings: dict[str, Finding]) -> Finding:
     missing = [name for name in probe.needs if findings[name].verdict in ("failed", "skipped")]
     if missing:
-        return Finding("skipped", f"not tried, because of: {', '.join(missing)}")
+        return Finding("skipped", f"not checked, because of: {', '.join(missing)}")
     try:
-        return probe.try_out(box)
+        return probe.run(sandbox)
     except S3CommitError as error:
         return Finding("failed", described(error), _remedy(error))
 
 
-def _clear(box: Sandbox, findings: dict[str, Finding]) -> Finding | None:
-    """Remove what probes made; None if none made anything."""
+def _clear(sandbox: Sandbox, findings: dict[str, Finding]) -> Finding | None:
+    """Remove the probes' objects and uploads; return None if no probe could create any."""
     if not findings or findings["bucket"].verdict != "ok":
         return None
     try:
-        box.clear()
+        sandbox.clear()
     except S3CommitError as error:
         return Finding(
             "failed",
-            f"objects or uploads may be left below {box.home.uri}: {whole_text(error)}",
-            "delete them, or have them swept: s3commit sweep",
+            f"objects or uploads may be left below {sandbox.home.uri}: {whole_text(error)}",
+            "delete them, or run s3commit sweep",
         )
-    return Finding("ok", "every object and upload made for these checks is removed")
+    return Finding("ok", "all objects and uploads of these checks are removed")
 
 
 def _remedy(error: S3CommitError) -> str:
     if isinstance(error, AccessDenied):
         return "check the credentials and the policy; s3commit doctor --policy prints what it must allow"
     if isinstance(error, NoSuchBucket):
-        return "make the bucket, or correct its name or the endpoint"
+        return "create the bucket, or correct its name or the endpoint"
     if isinstance(error, Unavailable | OutcomeUnknown):
-        return "see that the store can be reached, and run this again"
-    return "the store does not support this; use another one, or ask its operator"
+        return "make sure that the store can be reached, and run this again"
+    return "the store does not support this; use another store, or ask its operator"

@@ -1,4 +1,4 @@
-"""Trying out how a store keeps objects: an upload for each option that is asked for, and a look at it."""
+"""Check object options: complete an upload with each option, and compare the object's headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT
 
 _ENCRYPTION = ("sse", "sse_kms_key_id", "sse_bucket_key")
 
-#: Of AWS: an object of this class says nothing of its class.
+#: AWS sends no storage class header for objects of this class.
 _DEFAULT_CLASS = "STANDARD"
 
 _SSE = "x-amz-server-side-encryption"
@@ -23,88 +23,93 @@ _BUCKET_KEY = f"{_SSE}-bucket-key-enabled"
 
 
 def object_probes(options: ObjectOptions) -> Iterator[Probe]:
-    """Yield a probe for each thing that the options ask for; encryption is one thing."""
+    """Yield a probe for each option that is set; those of encryption share one."""
     for name in ("sse", "storage_class", "acl", "tags", "headers"):
         if getattr(options, name):
-            # Each upload has what records have too: a bucket's policy may deny any that has not.
-            needed = (*_ENCRYPTION, "acl") if "x-amz-acl" in options.of_records else _ENCRYPTION
-            fields = {field: getattr(options, field) for field in {name, *needed}}
-            asked = ObjectOptions.from_dict(fields)
-            yield Probe(f"object option {name}", partial(_try, asked, name), ("complete uploads",))
+            # A bucket's policy may deny writes without encryption or an ACL, so every upload has them.
+            required = (*_ENCRYPTION, "acl") if "x-amz-acl" in options.of_records else _ENCRYPTION
+            fields = {field: getattr(options, field) for field in {name, *required}}
+            tried = ObjectOptions.from_dict(fields)
+            yield Probe(f"object option {name}", partial(_try, tried, name), ("complete uploads",))
 
 
 def required_actions(options: ObjectOptions) -> tuple[str, ...]:
-    """Return what a policy must allow on data, besides what every job needs."""
+    """Return the actions on data that a policy must allow besides those of every job."""
     tagging = ("s3:PutObjectTagging",) if options.tags else ()
     return (*tagging, "s3:PutObjectAcl") if options.acl else tagging
 
 
-def _try(asked: ObjectOptions, name: str, box: Sandbox) -> Finding:
+def _try(options: ObjectOptions, name: str, sandbox: Sandbox) -> Finding:
     try:
-        key, upload_id = box.begin(f"object-{name}", {}, asked.of_data)
-        etag = box.store.upload_part(box.bucket, key, upload_id, 1, BODY)
-        box.store.complete_upload(box.bucket, key, upload_id, [etag])
-        # A GET says how many tags there are, on stores whose HEAD does not.
-        info = box.store.get(box.bucket, key, limit=KIB).info
+        key, upload_id = sandbox.begin(f"object-{name}", {}, options.of_data)
+        etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+        sandbox.store.complete_upload(sandbox.bucket, key, upload_id, [etag])
+        # Some stores send the number of tags with a GET only, not with a HEAD.
+        info = sandbox.store.get(sandbox.bucket, key, limit=KIB).info
     except AccessDenied as error:
-        return Finding("failed", f"AccessDenied: {error}", _permission(asked, name))
+        return Finding("failed", f"AccessDenied: {error}", _permission(options, name))
     except (StoreRejected, OutcomeUnknown) as error:
         says = f"{type(error).__name__}: {error}"
-        return Finding("failed", says, f"the store does not take this {name}: correct it or leave it out")
-    return _judged(asked, name, info)
+        return Finding("failed", says, f"the store rejects this {name}: correct it or leave it out")
+    return _compare(options, name, info)
 
 
-def _permission(asked: ObjectOptions, name: str) -> str:
-    if name == "sse" and asked.sse != "AES256":
-        key = asked.sse_kms_key_id or "the account's key for S3"
+def _permission(options: ObjectOptions, name: str) -> str:
+    if name == "sse" and options.sse != "AES256":
+        key = options.sse_kms_key_id or "the account's key for S3"
         return f"allow kms:GenerateDataKey and kms:Decrypt on {key}, in the role's policy and in the key's"
     if name == "acl":
-        return "allow s3:PutObjectAcl; a bucket whose ACLs are off takes bucket-owner-full-control only"
+        return "allow s3:PutObjectAcl; a bucket with disabled ACLs accepts only bucket-owner-full-control"
     if name == "tags":
         return "allow s3:PutObjectTagging"
-    return "see what the bucket's policy asks for; s3commit doctor --policy prints what the role's must allow"
+    return (
+        "check what the bucket's policy requires; s3commit doctor --policy prints what the role's must allow"
+    )
 
 
-def _judged(asked: ObjectOptions, name: str, info: ObjectInfo) -> Finding:
-    """Compare what was asked for with what the store says of the object."""
+def _compare(options: ObjectOptions, name: str, info: ObjectInfo) -> Finding:
+    """Compare the headers of an object with the option that its upload was started with."""
     if name == "acl":
-        return Finding("ok", f"{asked.acl} is taken; that it holds, no HEAD shows")
-    others = _others(asked, name, info)
-    if not others:
-        return Finding("ok", "the object has what was asked for")
-    says = f"taken, but the object shows otherwise: {', '.join(others)}"
-    if name == "sse" and not others[0].startswith(_BUCKET_KEY):
-        return Finding("failed", says, "the store does not encrypt so: leave it out, or use another store")
+        return Finding("ok", f"{options.acl} is accepted; whether it is in effect, a HEAD does not show")
+    differences = _differences(options, name, info)
+    if not differences:
+        return Finding("ok", "the object has the option")
+    says = f"accepted, but on the object {', '.join(differences)}"
+    if name == "sse" and not differences[0].startswith(_BUCKET_KEY):
+        remedy = "the store does not encrypt this way: leave it out, or use another store"
+        return Finding("failed", says, remedy)
     if name == "tags":
-        return Finding("warning", says, "allow s3:GetObjectTagging to see them; or the store ignores them")
+        remedy = "allow s3:GetObjectTagging, without which tags cannot be checked; or the store ignores them"
+        return Finding("warning", says, remedy)
     return Finding("warning", says, f"the store ignores it: leave {name} out, or use another store")
 
 
-def _others(asked: ObjectOptions, name: str, info: ObjectInfo) -> list[str]:
-    """Return which headers an object does not have as they were asked for, with what it has instead."""
+def _differences(options: ObjectOptions, name: str, info: ObjectInfo) -> list[str]:
+    """Return the headers whose value differs from the option, each with its value."""
     if name == "tags":
-        expected = {TAG_COUNT: str(len(asked.tags))}
+        expected = {TAG_COUNT: str(len(options.tags))}
     else:
         is_sse = name == "sse"
         expected = {
             header: value
-            for header, value in asked.of_data.items()
-            if header.startswith(_SSE) == is_sse and _is_told(asked, header, value)
+            for header, value in options.of_data.items()
+            if header.startswith(_SSE) == is_sse and _is_shown(options, header, value)
         }
     found = {**info.headers, **{f"{METADATA_PREFIX}{n}": value for n, value in info.metadata.items()}}
     return [
         f"{header} is {found.get(header)!r}"
         for header, value in expected.items()
-        # A key that was named by its id is told by its ARN.
+        # A KMS key given by its id is shown as an ARN, which ends with the id.
         if not (found.get(header) or "").endswith(value)
     ]
 
 
-def _is_told(asked: ObjectOptions, header: str, value: str) -> bool:
+def _is_shown(options: ObjectOptions, header: str, value: str) -> bool:
+    """Tell whether a store shows a header of an upload, with that value, on its object."""
     if header == "x-amz-acl":
         return False
     if header == _KMS_KEY:
         return "alias/" not in value
     if header == _BUCKET_KEY:
         return value == "true"
-    return header != "x-amz-storage-class" or asked.storage_class != _DEFAULT_CLASS
+    return header != "x-amz-storage-class" or options.storage_class != _DEFAULT_CLASS

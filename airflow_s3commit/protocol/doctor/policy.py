@@ -1,7 +1,4 @@
-"""What a bucket's owner has to allow and to set for jobs: an IAM policy and a lifecycle rule, as values.
-
-Both are in the form that AWS reads, keys and all, so that they can be pasted as they are.
-"""
+"""The IAM policy and the lifecycle rule that jobs need, as AWS reads them: ready to paste."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 
-#: Days after which pending uploads are removed, unless told otherwise: longer than any job should take.
+#: Default number of days after which pending uploads are removed: longer than any job should take.
 DEFAULT_DAYS = 7
 
 #: Id of the lifecycle rule.
 RULE_ID = "s3commit-abort-incomplete-uploads"
 
-#: What a job does to single objects below its destination: data, records, pending uploads.
+#: Actions of a job on objects below its destination: data, records, pending uploads.
 _DATA_ACTIONS = (
     "s3:AbortMultipartUpload",
     "s3:DeleteObject",
@@ -27,7 +24,7 @@ _DATA_ACTIONS = (
     "s3:PutObject",
 )
 
-#: What a job does to its records, where they are not below the destination.
+#: Actions of a job on its records, where they are not below the destination.
 _RECORD_ACTIONS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
 
@@ -39,32 +36,32 @@ def iam_policy(
     object_options: ObjectOptions | None = None,
     partition: str = "aws",
 ) -> dict[str, Any]:
-    """Return the least that the role of a pipeline must be allowed, as an identity-based policy.
+    """Return an identity-based policy with the least permissions that a pipeline's role needs.
 
-    It is for all who take part in a job: writers, and whoever commits. Access to objects ends at the
-    destination and the staging. Listing cannot be narrowed down as far: a HEAD of the bucket, the answer
-    that an object is *not* there, and the list of pending uploads are granted for a bucket or not at all.
+    One policy serves all processes of a job: those that write and the one that commits. Object permissions
+    are limited to the destination and the staging. Those to list are not: S3 grants a HEAD of the bucket,
+    a 404 for a missing object, and the list of pending uploads only for a whole bucket.
 
     Args:
-        destination: Where jobs write.
-        staging_root: Where their records are, if not below it.
-        kms_key: ARN of the key that encrypts the buckets, if one does; by default that of the options.
-        object_options: How jobs have their objects kept.
-        partition: Which part of AWS the buckets are in: ``aws``, ``aws-cn`` or ``aws-us-gov``.
+        destination: The destination of the jobs.
+        staging_root: The directory of their records, if not below the destination.
+        kms_key: ARN of the key that encrypts the buckets; by default that of ``object_options``, if any.
+        object_options: The object options of the jobs.
+        partition: The AWS partition of the buckets: ``aws``, ``aws-cn`` or ``aws-us-gov``.
 
     """
     buckets = [destination.bucket]
-    asked = object_options or ObjectOptions()
-    if kms_key is None and (asked.sse_kms_key_id or "").startswith("arn:"):
-        kms_key = asked.sse_kms_key_id
-    actions = (*_DATA_ACTIONS, *required_actions(asked))
+    options = object_options or ObjectOptions()
+    if kms_key is None and (options.sse_kms_key_id or "").startswith("arn:"):
+        kms_key = options.sse_kms_key_id
+    actions = (*_DATA_ACTIONS, *required_actions(options))
     statements = [_statement("S3CommitData", actions, [_objects(partition, destination, destination.prefix)])]
     if staging_root is not None and not _is_below(staging_root, destination):
         if staging_root.bucket not in buckets:
             buckets.append(staging_root.bucket)
         records = _objects(partition, staging_root, staging_root.key(MAGIC_PREFIX))
         actions = (
-            (*_RECORD_ACTIONS, "s3:PutObjectAcl") if "x-amz-acl" in asked.of_records else _RECORD_ACTIONS
+            (*_RECORD_ACTIONS, "s3:PutObjectAcl") if "x-amz-acl" in options.of_records else _RECORD_ACTIONS
         )
         statements.append(_statement("S3CommitRecords", actions, [records]))
     statements += [
@@ -81,20 +78,20 @@ def iam_policy(
 
 
 def lifecycle_rule(destination: Destination, days: int = DEFAULT_DAYS) -> dict[str, Any]:
-    """Return a lifecycle configuration of one rule, which removes what crashed uploads leave for ever.
+    """Return a lifecycle configuration with one rule, which aborts the pending uploads of crashed jobs.
 
-    Setting a bucket's configuration replaces all of its rules: this one is to be added to them.
+    A new configuration of a bucket replaces all of its rules: add this rule to the existing ones.
 
     Args:
-        destination: Where jobs write.
-        days: Days after which a pending upload is removed; a job must be committed before.
+        destination: The destination of the jobs.
+        days: Days after its start when a pending upload is aborted; a job must be committed before that.
 
     Raises:
-        ValueError: Fewer than one day.
+        ValueError: ``days`` is less than 1.
 
     """
     if days < 1:
-        raise ValueError(f"{days} days: pending uploads are removed after 1 day at the soonest")
+        raise ValueError(f"days is {days}: S3 keeps pending uploads for at least 1 day")
     rule = {
         "ID": RULE_ID,
         "Status": "Enabled",
@@ -113,7 +110,7 @@ def _bucket(partition: str, bucket: str) -> str:
 
 
 def _objects(partition: str, place: Destination, prefix: str) -> str:
-    # What would be a wildcard or a variable to IAM stands for itself in this form only.
+    # IAM takes its wildcards and variables literally only in this form.
     literal = "".join(f"${{{char}}}" if char in "*?$" else char for char in prefix)
     return f"{_bucket(partition, place.bucket)}/{literal}*"
 

@@ -1,7 +1,6 @@
-"""Trying a store out: each thing that the protocol stands on, done once with objects made for it.
+"""Probes of a store: each performs one operation that the protocol requires, on objects of its own.
 
-A probe answers with a `Finding`. What the store refuses it to do at all, it raises: whoever runs the probes
-makes a finding of that too.
+A probe returns a `Finding`. It lets errors of the store propagate; `examine` turns them into findings.
 """
 
 from __future__ import annotations
@@ -29,13 +28,19 @@ from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Upload
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 
-
-#: What probes write.
+#: Content of the probes' objects and parts.
 BODY = b"s3commit doctor"
 
 
 class Finding(NamedTuple):
-    """What a probe found out, and what to do about it."""
+    """The result of a probe.
+
+    Attributes:
+        verdict: As for `Check`.
+        says: The finding, in a sentence.
+        remedy: What to do about it; None if nothing.
+
+    """
 
     verdict: Verdict
     says: str
@@ -44,13 +49,13 @@ class Finding(NamedTuple):
 
 @dataclass
 class Sandbox:
-    """A place where probes make objects and uploads, and from which everything can be removed again.
+    """A directory for the objects and uploads of probes, which it can remove again.
 
     Attributes:
         store: The store.
-        destination: The destination that is examined.
-        home: The directory for the probes' objects, hidden from readers.
-        clock: This machine's clock.
+        destination: The destination, or staging root, to check.
+        home: The directory of the probes' objects, hidden from readers.
+        clock: Source of this machine's time.
 
     """
 
@@ -67,19 +72,26 @@ class Sandbox:
         return self.home.bucket
 
     def key(self, name: str) -> str:
-        """Return the key of an object that is about to be made."""
+        """Return the key of an object, and note it for `clear`. Call this before the object is written."""
         key = self.home.key(name)
         self._keys.add(key)
         return key
 
     def put(self, name: str, body: bytes = BODY) -> str:
-        """Write an object whatever is there, and return its ETag."""
+        """Write an object, over an existing one too, and return its ETag."""
         return self.store.put(self.bucket, self.key(name), body).etag
 
     def begin(
         self, name: str, metadata: dict[str, str], headers: dict[str, str] | None = None
     ) -> tuple[str, str]:
-        """Begin an upload, whose object has these headers; return its key and id."""
+        """Start an upload, and return its key and id.
+
+        Args:
+            name: Name of its object.
+            metadata: User metadata of its object.
+            headers: Further headers of its object, as for `ObjectStore.create_upload`.
+
+        """
         key = self.key(name)
         self._uploads.add(key)
         return key, self.store.create_upload(
@@ -87,7 +99,7 @@ class Sandbox:
         )
 
     def is_there(self, key: str) -> bool:
-        """Tell whether an object is there."""
+        """Return whether an object exists."""
         try:
             self.store.head(self.bucket, key)
         except NoSuchKey:
@@ -95,16 +107,18 @@ class Sandbox:
         return True
 
     def clear(self) -> None:
-        """Abort every upload and delete every object that may have been made. Repeatable.
+        """Abort every upload and delete every object that probes may have created. Repeatable.
 
-        All are tried before an error is raised.
+        Raises:
+            S3CommitError: Something could not be removed. Everything else was tried.
+
         """
         steps = [partial(self._remove, key) for key in sorted(self._uploads | self._keys)]
         run_all(steps, f"removing a probe below {self.home.uri}", "it may be left")
 
     def _remove(self, key: str) -> None:
         if key in self._uploads:
-            # By the exact key: some stores list uploads in no other way.
+            # By the exact key: some stores list uploads only that way.
             for upload in list(self.store.list_uploads(self.bucket, key)):
                 if upload.key == key:
                     self.store.abort_upload(self.bucket, key, upload.upload_id)
@@ -113,247 +127,254 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing to try.
+    """A named probe.
 
     Attributes:
-        name: What it is about.
-        try_out: Tries it.
-        needs: Probes without whose success it makes no sense.
+        name: Name of its check.
+        run: Performs it.
+        needs: Names of the probes that must succeed before this one can run.
 
     """
 
     name: str
-    try_out: Callable[[Sandbox], Finding]
+    run: Callable[[Sandbox], Finding]
     needs: tuple[str, ...] = ()
 
 
-#: Differences of clocks, in seconds: what is worth a word, and what makes AWS refuse every signature.
-_SKEW_WORTH_A_WORD = 60.0
+#: Skew between this machine's clock and the store's, in seconds, that is worth a warning.
+_SKEW_WARNING = 60.0
 
-
+#: Skew, in seconds, at which AWS refuses every signature.
 _SKEW_REFUSED = 900.0
 
+#: Seconds by which a listing may be wrong about the start of a new upload; a larger error makes it useless.
+_START_TOLERANCE = 60.0
 
-#: A listing that says an upload began further from now than this, in seconds, does not tell when it did.
-_BEGAN_TOLERANCE = 60.0
-
-
-#: A lifecycle rule that removes pending uploads sooner than this, in days, is a danger to jobs.
+#: Fewest days after which a lifecycle rule may abort pending uploads without danger to jobs.
 _SAFE_DAYS = 2
 
-
+#: An ETag that no object has.
 _NO_ETAG = "0" * 32
 
 
-def _bucket(box: Sandbox) -> Finding:
-    check_bucket(box.store, box.bucket, box.home.prefix)
-    return Finding("ok", f"bucket {box.bucket} answers these credentials")
+def _bucket(sandbox: Sandbox) -> Finding:
+    check_bucket(sandbox.store, sandbox.bucket, sandbox.home.prefix)
+    return Finding("ok", f"bucket {sandbox.bucket} answers these credentials")
 
 
-def _directory(box: Sandbox) -> Finding:
-    place = box.destination
+def _directory(sandbox: Sandbox) -> Finding:
+    place = sandbox.destination
     key = place.prefix.rstrip("/")
     if key:
         try:
-            box.store.head(place.bucket, key)
+            sandbox.store.head(place.bucket, key)
         except (NoSuchKey, AccessDenied):
-            # Least privilege ends at the directory's own prefix, which that name is not below.
+            # The least privileges cover the directory's prefix, which does not include this key.
             pass
         else:
             return Finding(
                 "failed",
-                f"{join_uri(place.bucket, key)} is an object, and data goes into a directory",
+                f"{join_uri(place.bucket, key)} is an object, but a destination is a directory",
                 "choose another destination, or move that object away",
             )
-    found = next(iter(box.store.list_objects(place.bucket, place.prefix)), None)
+    found = next(iter(sandbox.store.list_objects(place.bucket, place.prefix)), None)
     return Finding("ok", "a directory with objects" if found is not None else "a directory without objects")
 
 
-def _objects(box: Sandbox) -> Finding:
-    box.put("object")
-    key = box.key("object")
-    if box.store.get(box.bucket, key, limit=KIB).body != BODY:
-        return Finding("failed", "an object came back other than it was written", "use another store")
-    listed = [info.key for info in box.store.list_objects(box.bucket, box.home.prefix)]
-    box.store.delete(box.bucket, key)
-    if box.is_there(key):
+def _objects(sandbox: Sandbox) -> Finding:
+    sandbox.put("object")
+    key = sandbox.key("object")
+    if sandbox.store.get(sandbox.bucket, key, limit=KIB).body != BODY:
+        return Finding("failed", "an object has other content than was written", "use another store")
+    listed = [info.key for info in sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)]
+    sandbox.store.delete(sandbox.bucket, key)
+    if sandbox.is_there(key):
         return Finding("failed", "an object is still there after its deletion", "use another store")
     if key not in listed:
         return Finding(
             "failed",
-            "an object that was just written is missing from a listing",
+            "a new object is missing from a listing",
             "use a store whose listings are consistent: a commit could overlook data",
         )
     return Finding("ok", "written, listed, read and deleted")
 
 
-def _clock(box: Sandbox) -> Finding:
-    date = box.store.put(box.bucket, box.key("clock"), BODY).date
-    # The store says the time in whole seconds.
-    skew = abs(box.clock.time() - date)
+def _clock(sandbox: Sandbox) -> Finding:
+    date = sandbox.store.put(sandbox.bucket, sandbox.key("clock"), BODY).date
+    # Stores send their time in whole seconds.
+    skew = abs(sandbox.clock.time() - date)
     says = f"this machine and the store are {skew:.0f} s apart"
     if skew >= _SKEW_REFUSED:
-        return Finding("failed", says, "set this machine's clock: most stores refuse such requests")
-    if skew >= _SKEW_WORTH_A_WORD:
-        return Finding("warning", says, "set this machine's clock: most stores refuse 15 minutes or more")
+        return Finding("failed", says, "correct this machine's clock: most stores refuse its requests")
+    if skew >= _SKEW_WARNING:
+        return Finding(
+            "warning",
+            says,
+            "correct this machine's clock: most stores refuse requests from 15 minutes of skew on",
+        )
     return Finding("ok", says)
 
 
-def _create_only(box: Sandbox) -> Finding:
-    key = box.key("created")
-    box.store.put(box.bucket, key, BODY, if_none_match=True)
+def _create_only(sandbox: Sandbox) -> Finding:
+    key = sandbox.key("created")
+    sandbox.store.put(sandbox.bucket, key, BODY, if_none_match=True)
     try:
-        box.store.put(box.bucket, key, b"another", if_none_match=True)
+        sandbox.store.put(sandbox.bucket, key, b"another", if_none_match=True)
     except PreconditionFailed:
         return Finding("ok", "a second If-None-Match: * write is refused")
     return _ignored("If-None-Match: *")
 
 
-def _compare_and_swap(box: Sandbox) -> Finding:
-    etag = box.put("swapped")
-    key = box.key("swapped")
+def _compare_and_swap(sandbox: Sandbox) -> Finding:
+    etag = sandbox.put("swapped")
+    key = sandbox.key("swapped")
     try:
-        box.store.put(box.bucket, key, b"another", if_match=_NO_ETAG)
+        sandbox.store.put(sandbox.bucket, key, b"another", if_match=_NO_ETAG)
     except PreconditionFailed:
-        box.store.put(box.bucket, key, b"a third", if_match=etag)
-        return Finding("ok", "If-Match writes are refused for another ETag, and made for the right one")
+        sandbox.store.put(sandbox.bucket, key, b"a third", if_match=etag)
+        return Finding("ok", "If-Match writes succeed with the object's ETag, and are refused with another")
     return _ignored("If-Match")
 
 
 def _ignored(condition: str) -> Finding:
     return Finding(
         "failed",
-        f"the store ignores {condition}: two committers cannot be kept apart",
+        f"the store ignores {condition}: nothing keeps two concurrent commits apart",
         'use a store that honours it, or set fencing="best-effort" and let only one process commit at a time',
     )
 
 
-def _conditional_delete(box: Sandbox) -> Finding:
-    etag = box.put("deleted")
-    key = box.key("deleted")
-    remedy = "nothing has to be done: such a store's locks are released unseen, and sweeps leave lapsed ones"
+def _conditional_delete(sandbox: Sandbox) -> Finding:
+    etag = sandbox.put("deleted")
+    key = sandbox.key("deleted")
+    remedy = "nothing needs to be done: jobs delete their locks unconditionally, and sweeps leave lapsed ones"
     try:
-        box.store.delete(box.bucket, key, if_match=_NO_ETAG)
+        sandbox.store.delete(sandbox.bucket, key, if_match=_NO_ETAG)
     except PreconditionFailed:
-        box.store.delete(box.bucket, key, if_match=etag)
-        return Finding("ok", "an If-Match delete is refused for another ETag, and done for the right one")
+        sandbox.store.delete(sandbox.bucket, key, if_match=etag)
+        return Finding("ok", "If-Match deletes succeed with the object's ETag, and are refused with another")
     except StoreRejected as error:
-        return Finding("warning", f"the store deletes without conditions only: {error}", remedy)
-    return Finding("warning", "the store ignores If-Match when it deletes", remedy)
+        return Finding("warning", f"the store rejects conditional deletes: {error}", remedy)
+    return Finding("warning", "deletes ignore If-Match", remedy)
 
 
-def _bulk_delete(box: Sandbox) -> Finding:
-    right, changed = box.key("bulk-right"), box.key("bulk-changed")
-    etag = box.put("bulk-right")
-    box.put("bulk-changed")
-    failures = box.store.delete_many(
-        box.bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, _NO_ETAG)]
+def _bulk_delete(sandbox: Sandbox) -> Finding:
+    right, changed = sandbox.key("bulk-right"), sandbox.key("bulk-changed")
+    etag = sandbox.put("bulk-right")
+    sandbox.put("bulk-changed")
+    failures = sandbox.store.delete_many(
+        sandbox.bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, _NO_ETAG)]
     )
-    if box.is_there(right):
+    if sandbox.is_there(right):
         reason = next(
             (f"{f.code} {f.message}" for f in failures if f.key == right), "the store gives no reason"
         )
         return Finding(
             "failed", f"a bulk delete left an object: {reason}", "allow s3:DeleteObject, or use another store"
         )
-    if not box.is_there(changed):
+    if not sandbox.is_there(changed):
         return Finding(
             "warning",
-            "bulk deletes ignore ETags: an object that is changed while a replace deletes it is lost",
-            "let nobody else write to partitions that a job replaces",
+            "bulk deletes ignore ETags: a change to an object while a replace deletes it is lost",
+            "allow no other writers in partitions that a job replaces",
         )
-    return Finding("ok", "objects go, one with another ETag is left")
+    return Finding("ok", "objects are deleted, except for one whose ETag changed")
 
 
-def _complete(box: Sandbox) -> Finding:
-    key, upload_id = box.begin("upload", {JOB_METADATA: "doctor", UPLOAD_METADATA: "examined"})
-    etag = box.store.upload_part(box.bucket, key, upload_id, 1, BODY)
-    if box.is_there(key):
+def _complete(sandbox: Sandbox) -> Finding:
+    key, upload_id = sandbox.begin("upload", {JOB_METADATA: "doctor", UPLOAD_METADATA: "examined"})
+    etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+    if sandbox.is_there(key):
         return Finding(
-            "failed", "an upload is visible before it is completed", "use a store that hides pending uploads"
+            "failed", "an upload is visible before its completion", "use a store that hides pending uploads"
         )
-    if [part.etag for part in box.store.list_parts(box.bucket, key, upload_id)] != [etag]:
+    if [part.etag for part in sandbox.store.list_parts(sandbox.bucket, key, upload_id)] != [etag]:
         return Finding(
-            "failed", "the parts of an upload are not listed as they were sent", "use another store"
+            "failed", "the listed parts of an upload are not those that were sent", "use another store"
         )
-    box.store.complete_upload(box.bucket, key, upload_id, [etag])
-    info = box.store.head(box.bucket, key)
+    sandbox.store.complete_upload(sandbox.bucket, key, upload_id, [etag])
+    info = sandbox.store.head(sandbox.bucket, key)
     if info.metadata.get(UPLOAD_METADATA) != "examined":
         return Finding(
             "failed",
-            "an object does not carry its upload's metadata, so nobody can tell whose it is",
+            "an object lacks its upload's metadata, which identifies the job that wrote it",
             "use a store that keeps user metadata of multipart uploads",
         )
     if info.etag != f"{_md5(_md5(BODY).digest()).hexdigest()}-1":
         return Finding(
             "ok",
-            "invisible until completed, known by its metadata (ETags are no MD5 sums here: encryption, or the"
-            " store's way; of adopted Hadoop jobs, finished uploads are not recognised)",
+            "invisible until completed, then identified by its metadata (ETags are no MD5 sums, because of"
+            " encryption or by the store's design: completed uploads of adopted Hadoop jobs are not"
+            " recognised)",
         )
-    return Finding("ok", "invisible until completed, then known by its metadata and its ETag")
+    return Finding("ok", "invisible until completed, then identified by its metadata and ETag")
 
 
-def _abort(box: Sandbox) -> Finding:
-    key, upload_id = box.begin("aborted", {})
-    box.store.upload_part(box.bucket, key, upload_id, 1, BODY)
-    box.store.abort_upload(box.bucket, key, upload_id)
+def _abort(sandbox: Sandbox) -> Finding:
+    key, upload_id = sandbox.begin("aborted", {})
+    sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+    sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
     try:
-        left = list(box.store.list_parts(box.bucket, key, upload_id))
+        left = list(sandbox.store.list_parts(sandbox.bucket, key, upload_id))
     except NoSuchUpload:
         left = []
-    if left or box.is_there(key):
-        return Finding("failed", "an upload is still there after its abort", "use another store")
+    if left or sandbox.is_there(key):
+        return Finding("failed", "an upload still exists after its abort", "use another store")
     return Finding("ok", "a pending upload is gone after its abort")
 
 
-def _list_uploads(box: Sandbox) -> Finding:
-    key, upload_id = box.begin("listed", {})
+def _list_uploads(sandbox: Sandbox) -> Finding:
+    key, upload_id = sandbox.begin("listed", {})
 
     def shows(uploads: list[Upload]) -> bool:
         return any(upload.upload_id == upload_id and upload.key == key for upload in uploads)
 
-    exact = shows(list(box.store.list_uploads(box.bucket, key)))
-    below = shows(list(box.store.list_uploads(box.bucket, box.home.prefix)))
-    box.store.abort_upload(box.bucket, key, upload_id)
+    exact = shows(list(sandbox.store.list_uploads(sandbox.bucket, key)))
+    below = shows(list(sandbox.store.list_uploads(sandbox.bucket, sandbox.home.prefix)))
+    sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
     if below:
         return Finding("ok", "pending uploads are listed by prefix")
     remedy = (
-        'set track_pending="s3" in the job\'s options: then each upload is recorded before anything can die'
-        " with its id; and have a lifecycle rule, because a sweep finds no orphans here"
+        'set track_pending="s3" in the job\'s options, which records each upload when it starts;'
+        " and add a lifecycle rule, because a sweep finds no orphans on this store"
     )
     if exact:
         return Finding("warning", "pending uploads are listed by exact key only, as MinIO does", remedy)
     return Finding("warning", "pending uploads are not listed", remedy)
 
 
-def _upload_ages(box: Sandbox) -> Finding:
-    now = box.store.put(box.bucket, box.key("now"), BODY).date
-    key, upload_id = box.begin("aged", {})
-    began = [u.initiated for u in box.store.list_uploads(box.bucket, key) if u.upload_id == upload_id]
-    box.store.abort_upload(box.bucket, key, upload_id)
-    if all(abs(initiated - now) <= _BEGAN_TOLERANCE for initiated in began):
-        return Finding("ok", "listings tell when an upload began" if began else "no listing to judge by")
+def _upload_ages(sandbox: Sandbox) -> Finding:
+    now = sandbox.store.put(sandbox.bucket, sandbox.key("now"), BODY).date
+    key, upload_id = sandbox.begin("aged", {})
+    starts = [
+        u.initiated for u in sandbox.store.list_uploads(sandbox.bucket, key) if u.upload_id == upload_id
+    ]
+    sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
+    if not starts:
+        return Finding("ok", "not known, because the store does not list pending uploads")
+    if all(abs(initiated - now) <= _START_TOLERANCE for initiated in starts):
+        return Finding("ok", "listings show when an upload began")
     return Finding(
         "warning",
-        "listings do not tell when an upload began",
-        "a sweep leaves orphans alone here; a lifecycle rule has to remove them",
+        "listings do not show when an upload began",
+        "add a lifecycle rule, because a sweep leaves orphans on this store",
     )
 
 
-def _lifecycle(box: Sandbox) -> Finding:
-    days = box.store.stale_upload_days(box.destination.bucket, box.destination.prefix)
+def _lifecycle(sandbox: Sandbox) -> Finding:
+    days = sandbox.store.stale_upload_days(sandbox.destination.bucket, sandbox.destination.prefix)
     if days is None:
         return Finding(
             "warning",
-            "no rule that these credentials can read removes incomplete uploads: what a crash leaves is"
-            " billed until it is swept",
+            "no rule that these credentials can read removes incomplete uploads: those of a crash are billed"
+            " until a sweep",
             "add the rule that s3commit doctor --lifecycle prints, or run s3commit sweep regularly",
         )
     if days < _SAFE_DAYS:
         return Finding(
             "warning",
-            f"a rule removes incomplete uploads after {days} day: a job that is not committed by then fails",
-            "make it longer than any job takes; s3commit doctor --lifecycle prints one of a week",
+            f"a rule removes incomplete uploads after {days} day: a job that commits later fails",
+            "make it longer than any job takes; s3commit doctor --lifecycle prints a rule of a week",
         )
     return Finding("ok", f"incomplete uploads are removed after {days} days: jobs must be committed by then")
 
@@ -362,7 +383,7 @@ def _md5(content: bytes) -> hashlib._Hash:
     return hashlib.md5(content, usedforsecurity=False)
 
 
-#: What must hold wherever records are.
+#: Probes of a directory with records: a destination or a staging root.
 RECORD_PROBES = (
     Probe("bucket", _bucket),
     Probe("directory", _directory, ("bucket",)),
@@ -373,7 +394,7 @@ RECORD_PROBES = (
 )
 
 
-#: What must hold where data goes besides.
+#: Further probes of a destination.
 DATA_PROBES = (
     Probe("clock", _clock, ("objects",)),
     Probe("bulk delete", _bulk_delete, ("objects",)),

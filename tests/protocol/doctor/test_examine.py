@@ -114,9 +114,9 @@ def test_a_good_store_is_healthy() -> None:
         ("listing", "list uploads", "warning", 'track_pending="s3"'),
         ("ages", "ages of uploads", "warning", "lifecycle"),
         ("metadata", "complete uploads", "failed", "metadata"),
-        ("conditional delete", "conditional delete", "warning", "nothing has to be done"),
-        ("delete headers", "conditional delete", "warning", "nothing has to be done"),
-        ("conditional delete", "bulk delete", "warning", "nobody else write"),
+        ("conditional delete", "conditional delete", "warning", "nothing needs to be done"),
+        ("delete headers", "conditional delete", "warning", "nothing needs to be done"),
+        ("conditional delete", "bulk delete", "warning", "no other writers"),
         ("bulk headers", "bulk delete", "failed", "does not support"),
     ],
 )
