@@ -1,1 +1,1 @@
-"""Making a job of Hadoop's S3A committers one of ours, to finish or abort it."""
+"""Adoption of jobs of Hadoop's S3A committers: commit or abort them as jobs of this package."""

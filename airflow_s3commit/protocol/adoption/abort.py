@@ -1,7 +1,8 @@
-"""Preparing a job of Hadoop's S3A committers for our abort, which does the rest.
+"""Prepare a job of Hadoop's S3A committers for `abort_job`, and clean up after a successful one.
 
-Our abort reads the pendingsets of a magic directory by itself: they are in the job's staging. Those that are
-elsewhere are copied there. What is left to decide is whether the Hadoop job had begun to publish.
+`abort_job` reads the pendingsets of a magic directory itself, since they are in the job's staging. Those of
+another directory are copied there first. The preparation also determines whether the Hadoop job had begun to
+publish, and so whether there are objects to delete.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
 
-#: Why such a job was aborted, for the record.
+#: The reason in the record of such an abort.
 ABORT_REASON = "adopted from Hadoop to be aborted"
 
 _BATCH = 1_000
 
 
 def prepare_abort(adoption: Adoption) -> None:
-    """Bring a Hadoop job to where ours is ``aborting`` and knows every upload, unless it is there already.
+    """Set up a Hadoop job as ours, import its uploads and move it to ``aborting``. Repeatable.
+
+    Does nothing if the job has no files, or an earlier adoption has gone that far.
 
     Raises:
-        InvalidRecord: A file is damaged, or none of Hadoop's. Nothing was changed.
+        InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
         AlreadyCommitted: The Hadoop job is successful. Nothing was changed.
-        JobClosed: It may be alive. Nothing was changed.
+        JobClosed: The Hadoop job may be alive. Nothing was changed.
+        S3CommitError: A request failed; prepare it again.
 
     """
     if is_ending(adoption):
@@ -63,16 +67,16 @@ def prepare_abort(adoption: Adoption) -> None:
             import_file(context, file, pendingset, ABORTED, text_digest(file.key).hex())
     current = read_state(context)
     if current is None:
-        adoption.is_moved_on()
+        adoption.clean_up_if_superseded()
     elif current.record.state in ("open", "sealed"):
-        # What is known of published objects is true for as long as nobody has moved the job on.
+        # The result holds until another process changes the state, in which case the move fails.
         begun = _was_publishing(adoption, files)
         move(context, current, "aborting", reason=ABORT_REASON, begun=begun)
 
 
 def is_ending(adoption: Adoption) -> bool:
-    """Tell whether the job was adopted before and has ended, or is past the point where an abort begins."""
-    adoption.find_conditional()
+    """Return whether our job is past ``sealed``: its commit or abort has begun, or it is committed."""
+    adoption.load_context()
     current = read_state(adoption.context)
     if current is None:
         return find_manifest(adoption.context) is not None
@@ -80,14 +84,18 @@ def is_ending(adoption: Adoption) -> bool:
 
 
 def clean_up(context: JobContext) -> int:
-    """Remove what a successful Hadoop job left in its magic directory; return how many uploads were aborted.
+    """Remove the magic directory of a successful Hadoop job, and abort its leftover uploads. Repeatable.
 
-    Only uploads that its files name and none of its tasks that count does are aborted: never an object is
-    deleted that a reader may see. Run again: removes what is left.
+    Leftover uploads are those of files that do not count, except for those that a file that counts lists too.
+    No object outside the magic directory is deleted.
+
+    Returns:
+        The number of aborted uploads.
 
     Raises:
         JobClosed: The job is not successful. Nothing was changed.
-        InvalidRecord: A file is damaged, or none of Hadoop's. Nothing was changed.
+        InvalidRecord: A file is damaged, or not Hadoop's. Nothing was changed.
+        S3CommitError: Something could not be removed; clean up again.
 
     """
     destination, job_id = context.layout.destination, context.job_id
@@ -101,9 +109,9 @@ def clean_up(context: JobContext) -> int:
         )
     refuse_unknown(files)
     counted = {PendingId.of(upload) for upload in _uploads(context, files.committed)}
-    late = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
-    aborted = abort_uploads(context, late)
-    # What may be removed is what a record says is a job's own, and Hadoop leaves none in its directory.
+    leftover = {PendingId.of(upload) for upload in _uploads(context, files.others)} - counted
+    aborted = abort_uploads(context, leftover)
+    # clean_staging only removes a directory whose job record names it, and Hadoop writes no such record.
     record = JobRecord(
         **context.layout.place,
         options=JobOptions(committer="magic", conflict_mode="append", unique_filenames=False),
@@ -124,7 +132,7 @@ def _uploads(context: JobContext, files: Iterable[HadoopFile]) -> Iterator[Pendi
 
 
 def check_abort(adoption: Adoption, files: HadoopFiles) -> None:
-    """Read everything before anything is written; raise what keeps the job from being taken back."""
+    """Read all files, and raise if the job must not be aborted. Changes nothing."""
     refuse_unknown(files)
     adoption.examine(files, commit=False)
     for _ in adoption.readable(files.found, forgiving=adoption.force):
@@ -132,17 +140,17 @@ def check_abort(adoption: Adoption, files: HadoopFiles) -> None:
 
 
 def _set_up(adoption: Adoption, files: HadoopFiles) -> bool:
-    """Set our job up, with options that let it start whatever is at the destination."""
+    """Set our job up, with the options of an earlier adoption or some that accept any existing data."""
     existing = find_job(adoption.context)
     neutral = msgspec.structs.replace(adoption.options, committer="magic", conflict_mode="append")
     return adoption.set_up(existing.options if existing is not None else neutral, files.uri)
 
 
 def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
-    """Tell whether Hadoop had completed uploads of this job, so that objects of it are to be taken back.
+    """Return whether Hadoop has completed uploads of this job, so that the abort must delete their objects.
 
-    An object with an upload's ETag is that upload only if the upload is gone: a job that was run again with
-    fixed names leaves the very same object, which is not to be touched.
+    An object with an upload's ETag comes from this job only if the upload is gone. If the upload is pending,
+    a rerun with the same file names wrote the object, and the object must stay.
     """
     context, published = adoption.context, False
     uploads = (
@@ -157,7 +165,7 @@ def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
                 continue
             if _is_pending(context.store, upload):
                 logger.warning(
-                    "%s: %s has the same content but is another job's; no object is taken back",
+                    "%s: %s has the same content but is another job's; the abort deletes no object",
                     context.name, join_uri(upload.bucket, upload.destinationKey),
                 )  # fmt: skip
                 return False

@@ -1,7 +1,7 @@
-"""Find jobs that Hadoop's S3A committers left, and adopt one to finish or abort it.
+"""Find jobs that Hadoop's S3A committers left, and adopt one to commit or abort it.
 
 Adoption copies Hadoop's records into a job of ours with the same id, which is then committed or aborted like
-any other. The Hadoop job must be dead: its tasks and driver do not know our states and locks.
+any other. The Hadoop job must be dead, since its driver and tasks ignore our states and locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.adoption.abort import (
     is_ending,
     prepare_abort,
 )
-from airflow_s3commit.protocol.adoption.takeover import Adoption, check, is_beyond, take_over
+from airflow_s3commit.protocol.adoption.takeover import Adoption, check, is_taken_over, take_over
 from airflow_s3commit.protocol.hadoop.files import job_id_of, magic_files
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
@@ -46,7 +46,7 @@ class Rehearsal:
     """Result of a dry run of an adoption.
 
     Attributes:
-        job: What Hadoop left; None if nothing.
+        job: Facts about the Hadoop job; None if it has no files.
         refusal: The error that the adoption would raise before any change; None if it would proceed.
 
     """
@@ -59,21 +59,22 @@ class AdoptionRequest(TypedDict, total=False):
     """Which job to adopt and how: keyword arguments of `adopt` and `rehearse_adoption`, all optional.
 
     Attributes:
-        job_id: Its UUID: ``…`` of ``__magic_job-…``. May be left out if ``pendingsets_uri`` has it.
-        pendingsets_uri: The directory of a staging committer's pendingsets, copied to S3 if need be
-            (``…/<UUID>/staging-uploads/_temporary/0/``); or any other directory of pendingsets. By default
-            the job's magic directory is looked at.
-        options: How to commit. By default existing data is kept (``append``), and conflicts are judged by
-            partition. Hadoop's file names need not be unique, so ``unique_filenames`` is always off.
-        expect_tasks: How many tasks the job had: a commit with more or fewer is refused.
-        accept_partial: Commit although task numbers below the greatest have no pendingset. A task of the
-            magic committer writes one even without output, so it did not commit; with the staging committers
-            it may have had no output.
-        older_than: Seconds without a sign of life below which the job is refused: it may be alive. By default
-            the caller knows that it is dead.
-        force: End a job that may be alive. Pass over files that do not count and cannot be read, and with
-            ``commit=False`` over any file that cannot be read: the uploads that only they name stay pending
-            until a sweep. With ``commit=False`` it also gives up old data that cannot be put back.
+        job_id: UUID of the Hadoop job, as in ``__magic_job-<UUID>``. It may be omitted if it is in
+            ``pendingsets_uri``.
+        pendingsets_uri: URI of a directory of pendingsets on S3: a staging committer's
+            ``…/<UUID>/staging-uploads/_temporary/0/``, or a copy of one. The default is the job's magic
+            directory.
+        options: Options of the commit. The default is conflict mode ``append``, which keeps existing data.
+            Hadoop's file names may lack the job id, so ``unique_filenames`` is always off.
+        expect_tasks: Number of the job's tasks: a commit of more or fewer is refused.
+        accept_partial: Commit although task numbers below the greatest have no pendingset. With the magic
+            committer these tasks did not commit, as it writes one even for a task without output. With the
+            staging committers they may have had no output.
+        older_than: Seconds without activity below which the job is refused, because it may be alive. The
+            default 0 refuses none: the caller knows that the job is dead.
+        force: End a job that may be alive, and skip unreadable files that do not count; with
+            ``commit=False`` skip any unreadable file. The uploads that only these files list stay pending
+            until a sweep. With ``commit=False`` also give up old data that cannot be restored.
 
     """
 
@@ -87,9 +88,17 @@ class AdoptionRequest(TypedDict, total=False):
 
 
 def find_hadoop_jobs(store: ObjectStore, destination: str | Destination) -> list[HadoopJob]:
-    """Return the jobs that Hadoop's magic committer left at a destination, oldest first; changes nothing.
+    """Return the jobs that Hadoop's magic committer left at a destination, oldest first. Reads only.
 
-    Jobs of the staging committers leave their files on their cluster and cannot be found here.
+    Jobs of the staging committers have their files on their cluster, and are not found.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+
+    Raises:
+        S3CommitError: A request failed.
+
     """
     place = Destination.of(destination)
     found = magic_files(store, place).values()
@@ -105,7 +114,16 @@ def rehearse_adoption(
 ) -> Rehearsal:
     """Run the checks of `adopt` with the same arguments. Reads only.
 
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        commit: Check for a commit; False checks for an abort.
+        **request: The job and the options of its adoption: see `AdoptionRequest`.
+
     Raises:
+        InvalidRecord: The job id is missing or invalid.
+        InvalidDestination: The staging of the options is for another committer.
+        InvalidOption: The object options come too late for the job.
         S3CommitError: A request failed.
 
     """
@@ -113,7 +131,7 @@ def rehearse_adoption(
     files = adoption.files()
     job = examine(store, adoption.context.layout.destination, files) if files.found or files.unknown else None
     try:
-        if commit and not is_beyond(adoption):
+        if commit and not is_taken_over(adoption):
             check(adoption, files)
         elif not commit and job is not None and not is_ending(adoption):
             check_abort(adoption, files)
@@ -123,17 +141,21 @@ def rehearse_adoption(
 
 
 def clean_up_hadoop_job(store: ObjectStore, destination: str | Destination, job_id: str) -> int:
-    """Remove what a successful Hadoop job left: its directory, and uploads of attempts that did not count.
+    """Remove the magic directory of a successful Hadoop job, and abort its leftover uploads. Repeatable.
 
-    No object that it published is touched. Run again: finds nothing.
+    The objects that the job published stay.
+
+    Args:
+        store: The store of the destination.
+        destination: URI of the dataset's directory, or a `Destination`.
+        job_id: UUID of the Hadoop job.
 
     Returns:
-        How many uploads were aborted.
+        The number of aborted uploads; 0 if the job has no directory.
 
     Raises:
         JobClosed: The job is not successful. Nothing was changed.
-        InvalidRecord: There is something in its directory that may be data, or cannot be read. Nothing was
-            changed.
+        InvalidRecord: A file in its directory may be data, or cannot be read. Nothing was changed.
         S3CommitError: Something could not be removed; clean up again.
 
     """
@@ -151,40 +173,41 @@ def adopt(
     lock_wait: float = 600.0,
     **request: Unpack[AdoptionRequest],
 ) -> ManifestRecord | AbortReport:
-    """Finish or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
+    """Commit or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
 
-    Before: the Hadoop job is dead. After a commit: every upload of every committed task is completed, every
-        other
-    one is aborted, and the manifest exists. After an abort: none of its uploads is pending, and objects that
-    Hadoop had published are deleted if they are provably this job's. This includes a job whose driver died
-    in its job commit.
-
-    Reads and checks everything before it changes anything.
+    The Hadoop job must be dead; its driver may have died in the middle of its job commit. Everything is read
+    and checked before anything is changed. A commit completes every upload of the committed tasks, aborts
+    all other uploads of the job, and writes the manifest. An abort aborts all uploads of the job, and deletes
+    the objects that Hadoop published if they are provably from this job.
 
     Args:
         store: The store of the destination.
-        destination: URI of the dataset's directory.
-        commit: Finish the job; False aborts it.
+        destination: URI of the dataset's directory, or a `Destination`.
+        commit: Commit the job; False aborts it.
         progress: Called after each completed upload.
-        clock: Source of time.
-        new_id: Source of ids.
-        lock_wait: Seconds that the commit waits for the lock of another live job.
-        **request: Which job, and how: see `AdoptionRequest`.
+        clock: Source of time for records and waits.
+        new_id: Source of nonces for records.
+        lock_wait: Maximum time in seconds to wait for the lock of another live job.
+        **request: The job and the options of its adoption: see `AdoptionRequest`.
+
+    Returns:
+        The manifest of a commit, or the report of an abort.
 
     Raises:
-        NoSuchJob: Nothing of such a job is there to be finished; an abort finds nothing and says so.
+        NoSuchJob: A commit found no files of the job. An abort reports that it found nothing.
         InvalidRecord: A file is damaged, of another version or job, or names a key outside the destination;
-            or the job's id cannot be one of ours. Nothing was changed.
-        DuplicateOutput: Two tasks write one key. Nothing was changed.
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
-        AuditFailed: Tasks are missing, or there are not as many as expected. Nothing was changed.
-        JobClosed: No task committed, so there is nothing to finish; or the job may be alive; or somebody
-            aborted it meanwhile.
-        JobMismatch: It was adopted before, with other options.
-        InvalidOption: The options say how data is to be kept, whose uploads Hadoop began.
-        AlreadyCommitted: Hadoop's job commit was successful, so there is nothing to finish or take back
-            (`clean_up_hadoop_job` removes what it left); or an abort came after our commit.
-        S3CommitError: As from the job's commit or abort; adopt again.
+            or the job id is missing or invalid. Nothing was changed.
+        DuplicateOutput: Two tasks write one key, or one task has two pendingsets. Nothing was changed.
+        DestinationNotEmpty: The conflict mode is ``fail``, and there is data. Nothing was changed.
+        AuditFailed: Tasks are missing, or their number is not the expected one. Nothing was changed.
+        JobClosed: No task committed, so there is nothing to commit; or the job may be alive; or another
+            process aborted it.
+        JobMismatch: The job was adopted with other options before.
+        InvalidDestination: The options have a staging, and the job is in its magic directory.
+        InvalidOption: The object options come too late: Hadoop has begun the uploads.
+        AlreadyCommitted: The Hadoop job is successful, so there is nothing to commit or abort
+            (`clean_up_hadoop_job` removes its leftovers); or the job to abort has been adopted and committed.
+        S3CommitError: As from the commit or abort of our job; adopt it again.
 
     """
     adoption = _adoption(store, destination, request)
@@ -221,7 +244,7 @@ def _chosen_id(job_id: str | None, pendingsets_uri: str | None) -> str:
     found = job_id_of(pendingsets_uri) if pendingsets_uri is not None else None
     if found is None:
         raise InvalidRecord(
-            "adopt needs the job's UUID: give the … of its directory __magic_job-…, or of …/staging-uploads/"
+            "adopt needs the job's UUID: the … of its directory __magic_job-… or …/staging-uploads/"
         )
     return found
 
@@ -235,10 +258,10 @@ def _chosen_options(options: JobOptions | None, pendingsets_uri: str | None) -> 
         raise InvalidDestination(
             "a job of Hadoop's magic committer is adopted in its own magic directory; leave staging out"
         )
-    asked = options.object_options
-    if asked.of_data != asked.of_records:
+    objects = options.object_options
+    if objects.of_data != objects.of_records:
         raise InvalidOption(
-            "Hadoop began an adopted job's uploads: storage class, tags, headers and a public ACL come too"
-            " late for them; of object_options only encryption and an ACL for owners apply, to its records"
+            "Hadoop began the uploads of an adopted job: storage class, tags, headers and a public ACL come"
+            " too late for them; of object_options set only encryption and an ACL for owners, for its records"
         )
     return msgspec.structs.replace(options, unique_filenames=False)

@@ -1,10 +1,11 @@
-"""Making a job of Hadoop's S3A committers one of ours.
+"""Import a job of Hadoop's S3A committers as a job of ours, and seal it.
 
-Each pendingset that counts becomes a committed task of one stage; what does not count is kept where a commit
-discards it and an abort aborts it. Everything is read and checked before anything is written. Every record
-is made from Hadoop's alone, so a process that goes on after a crash, or works beside another one, writes the
-same bytes. Nothing of Hadoop's is removed before the job has ended; then its magic directory goes with our
-records, which are in it. A staging committer's directory belongs to its cluster and is left alone.
+Each pendingset that counts becomes a committed task of one stage. Uploads that do not count become tasks of a
+stage that is not sealed: a commit or an abort of the job aborts them. Everything is read and checked before
+anything is written. Our records depend on Hadoop's alone, so a process that resumes after a crash, or runs
+beside another one, writes the same bytes. Hadoop's files stay until the job has ended; then the clean-up of
+our records removes the magic directory, which contains both. A staging committer's directory belongs to its
+cluster and is left alone.
 """
 
 from __future__ import annotations
@@ -56,23 +57,23 @@ logger = logging.getLogger(__name__)
 _STAGE = "hadoop"
 _LEFTOVERS = "hadoop.leftovers"
 
-#: The stage that holds every upload of a job that is adopted to be aborted.
+#: The stage of all uploads of a job that is adopted to be aborted.
 ABORTED = "hadoop.aborted"
 
 
 @dataclass
 class Adoption:
-    """One process's adoption of a job.
+    """The adoption of a Hadoop job by this process.
 
     Attributes:
-        context: Our job, of the same id.
-        options: How to commit it.
-        pendingsets_uri: The directory of its pendingsets, if not its magic directory.
-        expect_tasks: How many tasks it must have to be committed, if that is known.
-        force: Pass over what cannot be read, where that loses no committed file, and end what may be alive.
+        context: Our job, with the id of the Hadoop job.
+        options: Options of our job.
+        pendingsets_uri: URI of the directory of its pendingsets; None for its magic directory.
+        expect_tasks: Number of committed tasks without which it is not committed; None for any.
+        force: Skip unreadable files if that loses no committed file, and end a job that may be alive.
         accept_partial: Commit it although task numbers are missing.
-        older_than: Seconds of silence before which it may be alive.
-        is_set_up: This process has set our job up, or found it open.
+        older_than: Seconds without activity below which it may be alive.
+        is_set_up: Whether this process has set our job up, or found it open.
 
     """
 
@@ -86,13 +87,18 @@ class Adoption:
     is_set_up: bool = False
 
     def examine(self, files: HadoopFiles, *, commit: bool) -> HadoopJob:
-        """Find out what became of the job, and refuse to end it where that may not be.
+        """Return the facts about the Hadoop job, if it may be adopted. Reads only.
+
+        Args:
+            files: The job's files.
+            commit: Whether to commit the job; otherwise it is aborted.
 
         Raises:
-            AlreadyCommitted: It is successful.
-            JobClosed: It may be alive; or it is to be finished, and no task committed.
-            AuditFailed: It is to be finished, and tasks are missing or too many.
-            NoSuchJob: It is to be finished, and Hadoop left nothing.
+            AlreadyCommitted: The job is successful.
+            JobClosed: The job may be alive; or no task of it committed, so a commit is pointless.
+            AuditFailed: A commit would publish fewer or more tasks than expected.
+            NoSuchJob: A commit found no files of the job.
+            S3CommitError: A request failed.
 
         """
         job = examine(self.context.store, self.context.layout.destination, files)
@@ -109,7 +115,7 @@ class Adoption:
         return job
 
     def files(self) -> HadoopFiles:
-        """List what Hadoop left."""
+        """Return the files of the Hadoop job, by a listing."""
         context = self.context
         if self.pendingsets_uri is not None:
             directory = Destination.parse(self.pendingsets_uri)
@@ -122,35 +128,55 @@ class Adoption:
     def readable(
         self, files: Iterable[HadoopFile], *, forgiving: bool
     ) -> Iterator[tuple[HadoopFile, PendingSet]]:
-        """Yield files and the uploads they name; raise what is wrong with one, or pass it over."""
+        """Yield files with their pendingsets.
+
+        Args:
+            files: The files to read.
+            forgiving: Skip an invalid file with a warning instead of raising its error.
+
+        Raises:
+            InvalidRecord: A file is damaged, of another version or job, or has a key outside the destination.
+            S3CommitError: A file could not be fetched.
+
+        """
         context = self.context
         for file, outcome in read_files(context.store, files, context.job_id, context.layout.destination):
             if not isinstance(outcome, InvalidRecord):
                 yield file, outcome
             elif forgiving:
-                logger.warning("%s: passed over: %s", context.name, outcome)
+                logger.warning("%s: skipped a file: %s", context.name, outcome)
             else:
                 raise outcome
 
     def set_up(self, options: JobOptions, source: str) -> bool:
-        """Set our job up; False if it is committed already."""
+        """Set our job up. Repeatable.
+
+        Args:
+            options: Options of our job.
+            source: URI of the directory with Hadoop's files, for the job's record.
+
+        Returns:
+            Whether the job is set up; False if another process has committed it.
+
+        """
         record = set_up_job(self.context, options, {"adopted_from": source}, adopting=True)
         if record is not None:
             self.context = self.context.as_recorded(record)
             self.is_set_up = True
         if find_manifest(self.context) is None:
             return self.is_set_up
-        # Another process has committed the job; if it also cleaned up, what was set up here is a second one.
+        # Another process has committed the job. If it also cleaned up, this set-up wrote the records anew.
         current = read_state(self.context)
         if current is None or current.record.state == "open":
             clean_staging(self.context)
         return False
 
-    def is_moved_on(self) -> bool:
-        """Tell whether another process has taken the job further; if it ended, tidy up after it.
+    def clean_up_if_superseded(self) -> bool:
+        """Return whether another process has taken the job further, and remove our records if it has ended.
 
-        Whoever ends a job also removes what this process was reading, and may have done so before this
-        process wrote its last record.
+        The process that ends a job removes its records, but this process may have written some after that.
+        If the job has neither a state nor a manifest, another process aborted it: then this one aborts what
+        it has set up, and the result is False.
         """
         current = read_state(self.context)
         if current is not None:
@@ -162,83 +188,91 @@ class Adoption:
             abort_job(self.context)
         return False
 
-    def find_conditional(self) -> None:
-        """Use conditional writes, or not, as the standing job does."""
+    def load_context(self) -> None:
+        """Update `context` from the record of an earlier adoption, if there is one."""
         record = find_job(self.context)
         if record is not None:
             self.context = self.context.as_recorded(record)
 
 
 @dataclass
-class _Checked:
-    """What the check of all committed pendingsets leaves: some 16 bytes a key."""
+class _CommittedOutput:
+    """The output of all committed tasks: digests of keys and uploads, 16 bytes each, and partitions."""
 
     keys: set[bytes] = field(default_factory=set)
     uploads: set[bytes] = field(default_factory=set)
     partitions: set[str] = field(default_factory=set)
 
 
-def is_beyond(adoption: Adoption) -> bool:
-    """Tell whether the job was adopted before and came as far as ``sealed``, or ended.
+def is_taken_over(adoption: Adoption) -> bool:
+    """Return whether an earlier adoption has sealed the job, begun to end it, or committed it.
 
     Raises:
-        JobMismatch: It was adopted with other options.
-        JobClosed: It was aborted.
+        JobMismatch: The earlier adoption had other options.
+        JobClosed: The job was aborted.
 
     """
     context = adoption.context
-    adoption.find_conditional()
+    adoption.load_context()
     current = read_state(context)
     if current is not None and current.record.state != "open":
         existing = find_job(context)
         if existing is not None and existing.options != adoption.options:
-            raise JobMismatch(f"{context.name} was adopted before, with other options")
+            raise JobMismatch(f"{context.name} was adopted with other options before; adopt it with those")
         return True
     if current is None and find_manifest(context) is not None:
         return True
     if current is None and is_spent(context):
-        raise JobClosed(f"{context.name} was aborted: nothing of it will become visible")
+        raise JobClosed(f"{context.name} was aborted; none of its output will become visible")
     return False
 
 
 def take_over(adoption: Adoption) -> None:
-    """Bring a Hadoop job to where ours is ``sealed``, unless it is there, or further, already."""
-    if is_beyond(adoption):
+    """Import a Hadoop job as ours and seal it, unless an earlier adoption has done so. Repeatable.
+
+    Raises:
+        S3CommitError: As from `check`; or a request failed.
+
+    """
+    if is_taken_over(adoption):
         return
     try:
         files = adoption.files()
-        checked = check(adoption, files)
+        output = check(adoption, files)
         if adoption.set_up(adoption.options, files.uri):
-            _import_and_seal(adoption, files, checked)
+            _import_and_seal(adoption, files, output)
     except S3CommitError as error:
-        is_moved_on = False
+        is_superseded = False
         with noting(
             error,
-            "looking for another process's adoption and undoing this one's",
-            "nothing of the job became visible by this; adopt or abort it again",
+            "looking for another process's adoption, and removing the records of this one,",
+            "no output of the job has become visible; adopt or abort it again",
         ):
-            is_moved_on = adoption.is_moved_on()
-        if not is_moved_on:
+            is_superseded = adoption.clean_up_if_superseded()
+        if not is_superseded:
             raise
 
 
 def refuse_unknown(files: HadoopFiles) -> None:
-    """Refuse to adopt a job in whose directory there is something that may be data.
-
-    Raises:
-        InvalidRecord: There is.
-
-    """
+    """Raise `InvalidRecord` if a job's directory contains something that may be data."""
     if files.unknown:
         raise InvalidRecord(
-            f"{files.unknown[0]} is no file of Hadoop's committers: cleaning up would destroy it; move it"
+            f"{files.unknown[0]} is no file of Hadoop's committers, and a clean-up would delete it: move it"
             " elsewhere first"
         )
 
 
-def check(adoption: Adoption, files: HadoopFiles) -> _Checked:
-    """Read everything before anything is written; raise what keeps the job from being finished."""
-    context, checked = adoption.context, _Checked()
+def check(adoption: Adoption, files: HadoopFiles) -> _CommittedOutput:
+    """Read all files and return the output that counts, if the job can be committed. Changes nothing.
+
+    Raises:
+        InvalidRecord: A file is damaged or unknown, or an upload has no parts.
+        DuplicateOutput: Two tasks write one key, or one task has two pendingsets.
+        DestinationNotEmpty: The conflict mode is ``fail``, and there is data.
+        S3CommitError: As from `Adoption.examine`; or a request failed.
+
+    """
+    context, output = adoption.context, _CommittedOutput()
     refuse_unknown(files)
     adoption.examine(files, commit=True)
     tasks = [file.task for file in files.committed]
@@ -247,37 +281,40 @@ def check(adoption: Adoption, files: HadoopFiles) -> _Checked:
             raise DuplicateOutput(f"task {task} has two pendingsets in {files.uri}")
     for file, pendingset in adoption.readable(files.committed, forgiving=False):
         for upload in pendingset.commits:
-            _check_upload(context, file, upload, checked)
+            _add_output(context, file, upload, output)
     for _ in adoption.readable(files.others, forgiving=adoption.force):
         pass
     if adoption.options.conflict_mode == "fail":
         whole = adoption.options.whole_destination
-        for info in data_objects(context, None if whole else sorted(checked.partitions)):
+        for info in data_objects(context, None if whole else sorted(output.partitions)):
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
                 " use replace or append"
             )
-    return checked
+    return output
 
 
-def _check_upload(context: JobContext, file: HadoopFile, upload: PendingUpload, checked: _Checked) -> None:
+def _add_output(
+    context: JobContext, file: HadoopFile, upload: PendingUpload, output: _CommittedOutput
+) -> None:
     key = upload.destinationKey
     if not upload.etags:
-        raise InvalidRecord(f"{file.uri}: the upload of {key} has no parts, so no store can complete it")
-    digest = text_digest(key)
-    if digest in checked.keys:
-        raise DuplicateOutput(
-            f"{join_uri(upload.bucket, key)} is written twice, the second time by {file.uri}"
+        raise InvalidRecord(
+            f"{file.uri}: the upload of {key} has no parts, so no store can complete it; abort the job"
         )
-    checked.keys.add(digest)
-    checked.uploads.add(upload_digest(key, upload.uploadId))
-    checked.partitions.add(partition_of(context.layout.destination.relative(key) or ""))
+    digest = text_digest(key)
+    if digest in output.keys:
+        raise DuplicateOutput(
+            f"two uploads write {join_uri(upload.bucket, key)}, the second one in {file.uri}"
+        )
+    output.keys.add(digest)
+    output.uploads.add(upload_digest(key, upload.uploadId))
+    output.partitions.add(partition_of(context.layout.destination.relative(key) or ""))
 
 
-def _import_and_seal(adoption: Adoption, files: HadoopFiles, checked: _Checked) -> None:
-    """Copy what Hadoop wrote into our job; written again, every record is the same bytes."""
+def _import_and_seal(adoption: Adoption, files: HadoopFiles, output: _CommittedOutput) -> None:
     context = adoption.context
-    _import_others(adoption, files, checked.uploads)
+    _import_others(adoption, files, output.uploads)
     tasks = [
         import_file(context, file, pendingset, _STAGE, file.task)
         for file, pendingset in adoption.readable(files.committed, forgiving=False)
@@ -289,9 +326,9 @@ def _import_and_seal(adoption: Adoption, files: HadoopFiles, checked: _Checked) 
 
 
 def _import_others(adoption: Adoption, files: HadoopFiles, counted: set[bytes]) -> None:
-    """Keep what does not count where a commit discards it and an abort aborts it."""
+    """Import the uploads that do not count, for the end of the job to abort."""
     for file, pendingset in adoption.readable(files.others, forgiving=adoption.force):
-        # A task whose driver died before it could remove its directory has every upload in both places.
+        # A crash between a task's commit and the removal of its directory leaves its uploads in both places.
         commits = [
             upload
             for upload in pendingset.commits
@@ -305,10 +342,17 @@ def _import_others(adoption: Adoption, files: HadoopFiles, counted: set[bytes]) 
 def import_file(
     context: JobContext, file: HadoopFile, pendingset: PendingSet, stage: str, task: str
 ) -> CommittedTask:
-    """Write down what a file names as a task of ours; written again, it is the same.
+    """Write the pendingset of a Hadoop file as one of our job, and return its committed task. Repeatable.
+
+    Args:
+        context: Our job.
+        file: The Hadoop file.
+        pendingset: The uploads to import from it.
+        stage: Our stage.
+        task: Our task id.
 
     Raises:
-        InvalidRecord: It was written before, with other content.
+        InvalidRecord: An earlier import of the file wrote other content.
 
     """
     extra = TaskExtra(
@@ -326,7 +370,8 @@ def import_file(
     )
     if stored.record != record:
         raise InvalidRecord(
-            f"{file.uri} was changed since it was adopted as {context.staging_uri(key)}: is its job alive?"
+            f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"
+            " alive; stop it first"
         )
     rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in commits]
     known = [count for count in rows if count is not None]

@@ -1,1 +1,1 @@
-"""Jobs of Hadoop's S3A committers: their files, and what became of them."""
+"""Jobs of Hadoop's S3A committers: their files and their status."""

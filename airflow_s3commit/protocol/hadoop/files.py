@@ -1,13 +1,13 @@
-"""What a dead job of Hadoop's S3A committers left behind: finding its files, and reading them.
+"""Find and read the files of a job of Hadoop's S3A committers.
 
-Two layouts, both as of Hadoop 3.3.7 to 3.5:
+There are two layouts, the same in Hadoop 3.3.7 to 3.5:
 
 - *magic*: ``<destination>/__magic_job-<job>/job-<job>/NN/<task>.pendingset`` for every committed task, and
-  ``…/NN/tasks/<attempt>/…/<file>.pending`` for every file of an attempt that has not committed. ``NN`` counts
-  the runs of the application; each run does all tasks again.
-- *staging*: a directory ``…/<job>/staging-uploads/_temporary/N/`` on the cluster's file system, or copied
-  from there to S3, with a file for every committed task, named by its id and nothing else; and below its
-  own ``_temporary/`` one for every attempt that was about to commit.
+  ``…/NN/tasks/<attempt>/…/<file>.pending`` for every file of an attempt that has not committed. ``NN`` is the
+  number of the application's run; each run repeats all tasks.
+- *staging*: a directory ``…/<job>/staging-uploads/_temporary/N/`` on the cluster's file system, or a copy of
+  it on S3. It has a file for every committed task, whose name is the task's id without a suffix. Its own
+  ``_temporary/`` has one for every attempt that was about to commit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from airflow_s3commit.protocol.model.pendingset import PendingSet
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 
-#: Files that are fetched at once and held while the ones before them are used.
-_AHEAD = 32
+#: Files to fetch at once and hold in memory.
+_READ_AHEAD = 32
+
+#: Missing task numbers to name in messages.
+_MAX_NAMED = 20
 
 _IN_MAGIC = re.compile(r"job-([^/]+)/(\d{1,6})/(.+)", re.DOTALL)
 _JOB_IN_URI = re.compile(rf"/(?:{MAGIC_PREFIX}([^/]+)|([^/]+)/staging-uploads)/")
-#: Missing task numbers that are named.
-_MAX_NAMED = 20
-
 _TASK_NUMBER = re.compile(r"(_[mr])?_(\d{1,9})$")
 
 Role: TypeAlias = Literal["committed", "leftover"]
@@ -41,14 +41,15 @@ Role: TypeAlias = Literal["committed", "leftover"]
 
 @dataclass(frozen=True, slots=True)
 class HadoopFile:
-    """One file that names pending uploads.
+    """A file that lists pending uploads.
 
     Attributes:
         bucket: Its bucket.
         key: Its key.
-        task: The task's id, or for leftovers the name of the file.
-        application_attempt: The run of the application that wrote it.
-        role: ``committed`` for the pendingset of a task that committed; ``leftover`` for what was not.
+        task: The task's id; for a leftover the file's path in its directory.
+        application_attempt: Number of the application's run that wrote it.
+        role: ``committed`` for the pendingset of a committed task; ``leftover`` for a file of an attempt that
+            did not commit.
 
     """
 
@@ -60,21 +61,21 @@ class HadoopFile:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """Its URI."""
         return join_uri(self.bucket, self.key)
 
 
 @dataclass(slots=True)
 class HadoopFiles:
-    """The files of one job, as a listing shows them.
+    """The files of a job, from a listing.
 
     Attributes:
         job_id: The job's UUID.
-        uri: The directory that holds them.
-        found: Every file that names uploads.
-        unknown: URIs of objects with content that are none of Hadoop's; cleaning up would destroy them.
-        modified: When the last of them was written, in seconds by the store's clock.
-        committed_at: When the last pendingset of a task was.
+        uri: URI of their directory.
+        found: Every file that lists uploads.
+        unknown: URIs of other objects that are not empty. They may be data, which a clean-up would delete.
+        modified: Time of the last write in the directory, in seconds since the epoch by the store's clock.
+        committed_at: Time of the last write of a committed task's pendingset, likewise.
 
     """
 
@@ -87,37 +88,38 @@ class HadoopFiles:
 
     @property
     def application_attempt(self) -> int:
-        """The last run of the application that committed a task; only its tasks count, as for Hadoop."""
+        """Number of the last run that committed a task. As in Hadoop, only the tasks of this run count."""
         return max((file.application_attempt for file in self.found if file.role == "committed"), default=0)
 
     @property
     def committed(self) -> list[HadoopFile]:
-        """The pendingsets that count, by task."""
+        """The pendingsets that count, ordered by task."""
         last = self.application_attempt
         chosen = (f for f in self.found if f.role == "committed" and f.application_attempt == last)
         return sorted(chosen, key=lambda file: file.task)
 
     @property
     def others(self) -> list[HadoopFile]:
-        """What does not count: leftovers, and pendingsets of earlier runs of the application."""
+        """The files that do not count: leftovers, and pendingsets of earlier runs."""
         last = self.application_attempt
         return [f for f in self.found if f.role != "committed" or f.application_attempt != last]
 
     @property
     def gaps(self) -> int:
-        """How many task numbers below the greatest have no pendingset: tasks that did not commit.
+        """The number of missing task numbers: those below the greatest without a pendingset.
 
-        The staging committers commit nothing for a task without output, so there a gap may be harmless.
+        With the magic committer these tasks did not commit. The staging committers write no pendingset for a
+        task without output, so there a gap may be harmless.
         """
         return sum(len(gap) for gap in self._gaps())
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The first twenty of these numbers; those of map and of reduce tasks each begin with 0."""
+        """The first twenty missing task numbers; map tasks and reduce tasks both count from 0."""
         return tuple(islice(chain.from_iterable(self._gaps()), _MAX_NAMED))
 
     def _gaps(self) -> Iterator[range]:
-        """Yield the task numbers that are missing, a range for each gap."""
+        """Yield the missing task numbers, as one range per gap."""
         numbers: dict[str | None, set[int]] = {}
         for file in self.committed:
             matched = _TASK_NUMBER.search(file.task)
@@ -132,7 +134,17 @@ class HadoopFiles:
 def magic_files(
     store: ObjectStore, destination: Destination, job_id: str | None = None
 ) -> dict[str, HadoopFiles]:
-    """List the magic directories of a destination, or one job's; return those that Hadoop wrote, by job."""
+    """List the magic directories of a destination, and return those that Hadoop wrote.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        job_id: List the directory of this job only; None lists all.
+
+    Returns:
+        The files of each job, by job id.
+
+    """
     prefix = destination.key(MAGIC_PREFIX if job_id is None else f"{MAGIC_PREFIX}{job_id}/job-")
     jobs: dict[str, HadoopFiles] = {}
     for info in store.list_objects(destination.bucket, prefix):
@@ -140,15 +152,22 @@ def magic_files(
         directory, _, rest = relative.partition("/")
         if not rest.startswith("job-"):
             continue
-        named = directory.removeprefix(MAGIC_PREFIX)
-        job = jobs.get(named) or HadoopFiles(named, destination.below(directory).uri)
-        jobs[named] = job
-        _sort_in(job, destination.bucket, info, _in_magic(destination.bucket, info.key, rest, named))
+        found_id = directory.removeprefix(MAGIC_PREFIX)
+        job = jobs.get(found_id) or HadoopFiles(found_id, destination.below(directory).uri)
+        jobs[found_id] = job
+        _add(job, destination.bucket, info, _in_magic(destination.bucket, info.key, rest, found_id))
     return jobs
 
 
 def directory_files(store: ObjectStore, directory: Destination, job_id: str) -> HadoopFiles:
-    """List a directory of pendingsets: every file in it that is not hidden is one, whatever it is called."""
+    """List a directory of pendingsets. Every file in it counts as one, except for hidden files.
+
+    Args:
+        store: The store of the directory.
+        directory: The directory; if its name is a number, that is the number of the application's run.
+        job_id: The job's UUID.
+
+    """
     job = HadoopFiles(job_id, directory.uri)
     number = directory.prefix.rstrip("/").rpartition("/")[2]
     attempt = int(number) if number.isascii() and number.isdigit() and len(number) < len("1000000") else 0
@@ -156,12 +175,12 @@ def directory_files(store: ObjectStore, directory: Destination, job_id: str) -> 
         rest = directory.relative(info.key)
         file = _in_directory(directory.bucket, info.key, rest or "/", attempt)
         if file is not None:
-            _sort_in(job, directory.bucket, info, file)
+            _add(job, directory.bucket, info, file)
     return job
 
 
 def job_id_of(pendingsets_uri: str) -> str | None:
-    """Return the job id that a directory of pendingsets has in its path, or None."""
+    """Return the job id in the path of a directory of pendingsets; None if there is none."""
     matched = _JOB_IN_URI.search(pendingsets_uri.rstrip("/") + "/")
     return (matched[1] or matched[2]) if matched is not None else None
 
@@ -169,17 +188,23 @@ def job_id_of(pendingsets_uri: str) -> str | None:
 def read_files(
     store: ObjectStore, files: Iterable[HadoopFile], job_id: str, destination: Destination
 ) -> Iterator[tuple[HadoopFile, PendingSet | InvalidRecord]]:
-    """Yield every file with the uploads it names, or with what is wrong with it; fetched ahead, in order.
+    """Yield every file with its pendingset, or with the error that makes it invalid, in order.
 
-    A ``.pending`` file comes as a set of one. Checked are the format and its version, the job, that a task id
-    can be kept, and that every upload's key lies inside the destination. An upload without parts passes, as
-    it does with Hadoop.
+    The files are fetched ahead. A ``.pending`` file yields a pendingset of one upload. Each file must have a
+    known format and version, the job's id, a valid task id if it is committed, and no key outside the
+    destination. An upload without parts is valid, as it is for Hadoop.
+
+    Args:
+        store: The store of the files.
+        files: The files.
+        job_id: The job's UUID.
+        destination: The job's destination.
 
     Raises:
         S3CommitError: A file could not be fetched.
 
     """
-    for batch in in_batches(files, _AHEAD):
+    for batch in in_batches(files, _READ_AHEAD):
         calls = [
             (number, Get(file.bucket, file.key, pending_bytes(file.key))) for number, file in enumerate(batch)
         ]
@@ -201,7 +226,7 @@ def read_files(
 def _checked(file: HadoopFile, body: bytes, job_id: str, destination: Destination) -> PendingSet:
     pendingset = _decoded(file, body)
     if pendingset.jobId not in (None, "", job_id):
-        raise InvalidRecord(f"{file.uri} is of job {pendingset.jobId}, not of {job_id}")
+        raise InvalidRecord(f"{file.uri} belongs to job {pendingset.jobId}, not to {job_id}")
     try:
         if file.role == "committed":
             check_id(file.task, "task")
@@ -219,7 +244,7 @@ def _decoded(file: HadoopFile, body: bytes) -> PendingSet:
     return PendingSet(jobId=upload.jobId, commits=[upload])
 
 
-def _sort_in(job: HadoopFiles, bucket: str, info: ObjectInfo, file: HadoopFile | None) -> None:
+def _add(job: HadoopFiles, bucket: str, info: ObjectInfo, file: HadoopFile | None) -> None:
     if file is not None:
         job.found.append(file)
         if file.role == "committed":
@@ -230,7 +255,7 @@ def _sort_in(job: HadoopFiles, bucket: str, info: ObjectInfo, file: HadoopFile |
 
 
 def _in_magic(bucket: str, key: str, rest: str, job_id: str) -> HadoopFile | None:
-    """Recognise a file of a magic directory; None for the empty markers that stand in for written files."""
+    """Parse a key of a magic directory; None for other objects, as the empty markers of written files."""
     matched = _IN_MAGIC.fullmatch(rest)
     if matched is None or matched[1] != job_id:
         return None
@@ -243,7 +268,7 @@ def _in_magic(bucket: str, key: str, rest: str, job_id: str) -> HadoopFile | Non
 
 
 def _in_directory(bucket: str, key: str, rest: str, attempt: int) -> HadoopFile | None:
-    """Recognise a file of a directory of pendingsets; None for those that Hadoop would not look at."""
+    """Parse a key of a directory of pendingsets; None for files that Hadoop ignores."""
     above, _, name = rest.rpartition("/")
     if not name or name.startswith((".", "_")):
         return None

@@ -1,14 +1,14 @@
 """Status of a job of Hadoop's S3A committers: gather the facts once, then classify them.
 
-A directory ``__magic_job-<id>`` alone proves nothing: it exists while a job runs, after its driver died
+A directory ``__magic_job-<id>`` does not show the status. It exists while a job runs, after its driver died
 before, in or after its job commit, and, as of Hadoop 3.4.2, after a success if
 ``fs.s3a.committer.magic.cleanup.enabled`` is false. So every step that may end such a job checks its status
 first.
 
-The facts are its pendingsets, the leftovers of attempts, ``_SUCCESS``, which uploads are still pending, and
-for those that are not, whether their object exists. An object is an upload's if it has the multipart ETag
-that follows from the upload's parts, and its size. Where a store's ETags follow another rule, the size alone
-is enough to leave the object and its job alone, and not enough to delete it.
+The facts are the job's pendingsets, the leftovers of its attempts, ``_SUCCESS``, which of its uploads are
+pending, and for the others whether their object exists. An object belongs to an upload if it has the
+multipart ETag that follows from the upload's parts, and its size. Where a store computes ETags differently,
+an object of the right size may belong to the upload: the job is left alone, and the object is not deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from airflow_s3commit.exceptions import (
     NoSuchKey,
     S3CommitError,
 )
-from airflow_s3commit.protocol.hadoop.files import HadoopFiles, directory_files, magic_files, read_files
+from airflow_s3commit.protocol.hadoop.files import (
+    HadoopFile,
+    HadoopFiles,
+    directory_files,
+    magic_files,
+    read_files,
+)
 from airflow_s3commit.protocol.metadata.bulk import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.codec import decode, largest
@@ -46,7 +52,7 @@ Status: TypeAlias = Literal["successful", "unpublished", "half-published", "part
 
 _BATCH = 1_000
 
-#: Stores tell times in whole seconds.
+#: Stores report times in whole seconds.
 _STORE_CLOCK_SECONDS = 1.0
 
 
@@ -56,25 +62,28 @@ class HadoopJob:
 
     Attributes:
         job_id: Its UUID.
-        prefix: URI of the directory its files are in.
-        application_attempt: The run of the application whose tasks count: the last that committed any.
-        files: How many files it left that name uploads, or may be data.
-        pendingsets: Tasks that committed, in that run.
-        uploads: Uploads that those tasks name; what a commit would complete.
-        bytes: Their bytes.
-        others: Uploads named by files that do not count; a commit would abort them.
-        gaps: How many task numbers below the greatest one have no pendingset.
-        missing: The first of these numbers.
-        pending: Of the uploads that count, those that are still pending.
-        published: Those whose object exists.
-        uncertain: Those that are gone where an object of their size exists, with an ETag that proves nothing.
-        lost: Those that are gone without an object.
-        others_published: Uploads that do not count and whose object exists.
-        whole: Every upload was checked; otherwise the four numbers are lower bounds.
-        marker: Whose ``_SUCCESS`` exists: ``own``, ``another's`` or ``none``.
-        modified: Time of its last file, in seconds by the store's clock.
-        silent: Seconds since then, or since the start of its last pending upload; None if it has no files.
-        damaged: Problems of files that cannot be read, or are not Hadoop's.
+        prefix: URI of the directory of its files.
+        application_attempt: Number of the application's run whose tasks count: the last that committed any.
+        files: Number of its files that list uploads, or may be data.
+        pendingsets: Number of committed tasks of that run.
+        uploads: Number of uploads of these tasks: those that count, which a commit would complete.
+        bytes: Their size in bytes.
+        others: Number of uploads that do not count, which a commit would abort.
+        gaps: Number of missing task numbers: those below the greatest without a pendingset.
+        missing: The first of these task numbers.
+        pending: Number of uploads that count and are pending.
+        published: Number of uploads that count and whose object exists.
+        uncertain: Number of uploads that count and are gone, where an object of the same size exists whose
+            ETag is no proof.
+        lost: Number of uploads that count and are gone, without an object.
+        others_published: Number of uploads that do not count and whose object exists.
+        whole: Every upload was checked; otherwise the five numbers above are lower bounds.
+        marker: The job of the ``_SUCCESS`` at the destination: ``own``, ``another's``, or ``none`` if there
+            is no such object.
+        modified: Time of its last file, in seconds since the epoch by the store's clock.
+        silent: Seconds since then, or since the start of its last pending upload, if that is later; None if
+            the store's time is not known.
+        damaged: What is wrong with files that cannot be read, or are not Hadoop's.
 
     """
 
@@ -101,14 +110,14 @@ class HadoopJob:
 
     @property
     def missing_words(self) -> str:
-        """The missing task numbers, as people read them."""
+        """The missing task numbers as text: ``3, 7, …``."""
         shown = ", ".join(map(str, self.missing))
         return f"{shown}, …" if self.gaps > len(self.missing) else shown
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Status of a job, with the reason for people."""
+    """Status of a job, and the reason in words."""
 
     status: Status
     reason: str
@@ -122,14 +131,18 @@ def find_hadoop_job(
     adopted_from: str | None = None,
     most: int | None = None,
 ) -> HadoopJob | None:
-    """Examine what Hadoop left of a job; None if it left nothing.
+    """Return the facts about a Hadoop job; None if it has no files. Reads only.
 
     Args:
         store: The store of the destination.
         destination: The job's destination.
-        job_id: Its id.
-        adopted_from: Where the record of its adoption says that its pendingsets are.
+        job_id: The job's UUID.
+        adopted_from: URI of its pendingsets' directory, from the record of its adoption. It is used if the
+            job has no magic directory.
         most: As for `examine`.
+
+    Raises:
+        S3CommitError: A request failed.
 
     """
     files = magic_files(store, destination, job_id).get(job_id)
@@ -143,14 +156,21 @@ def find_hadoop_job(
     return examine(store, destination, files, most=most)
 
 
-def refuse_to_cut(
+def refuse_if_published(
     store: ObjectStore, destination: Destination, job_id: str, adopted_from: str | None
 ) -> None:
-    """Refuse to discard the pending uploads of a Hadoop job that has published others.
+    """Raise if a Hadoop job has published uploads, so that the rest of them must not be discarded.
+
+    Args:
+        store: The store of the destination.
+        destination: The job's destination.
+        job_id: The job's UUID.
+        adopted_from: As for `find_hadoop_job`.
 
     Raises:
         AlreadyCommitted: The Hadoop job is successful.
         JobClosed: It is half-published.
+        S3CommitError: A request failed.
 
     """
     job = find_hadoop_job(store, destination, job_id, adopted_from=adopted_from)
@@ -172,14 +192,14 @@ def examine(
 ) -> HadoopJob:
     """Gather the facts about a job. Reads only.
 
-    Costs a listing of the pending uploads, one GET per file, and two requests for each upload that is not
-    listed, until it is clear that some are published and some are not.
+    This takes a listing of the pending uploads, one GET per file, and two requests for each upload that is
+    not listed, until the job turns out to be half-published.
 
     Args:
         store: The store of the destination.
         destination: The job's destination.
-        files: Its files.
-        most: How many uploads that are not listed it asks about at most; None for all.
+        files: The job's files.
+        most: Maximum number of unlisted uploads to check; None for no limit.
 
     Raises:
         S3CommitError: A request failed.
@@ -189,11 +209,11 @@ def examine(
         upload_digest(upload.key, upload.upload_id): upload.initiated
         for upload in (store.list_uploads(destination.bucket, destination.prefix) if files.found else ())
     }
-    count = _Count(store, listed, most)
+    count = _UploadCount(store, listed, most)
     damaged = [f"{uri} is no file of Hadoop's committers" for uri in files.unknown]
-    for uploads in _named(store, destination, files, damaged, counted=True):
+    for uploads in _uploads(store, destination, files.committed, files.job_id, damaged):
         count.add(uploads)
-    for uploads in _named(store, destination, files, damaged, counted=False):
+    for uploads in _uploads(store, destination, files.others, files.job_id, damaged):
         count.add_others(uploads)
     marker, now = _marker(store, destination, files)
     return HadoopJob(
@@ -207,10 +227,10 @@ def examine(
         others=count.others,
         gaps=files.gaps,
         missing=files.missing,
-        pending=count.became["pending"],
-        published=count.became["published"],
-        uncertain=count.became["uncertain"],
-        lost=count.became["lost"],
+        pending=count.by_outcome["pending"],
+        published=count.by_outcome["published"],
+        uncertain=count.by_outcome["uncertain"],
+        lost=count.by_outcome["lost"],
         others_published=count.others_published,
         whole=count.whole,
         marker=marker,
@@ -225,21 +245,23 @@ def classify(job: HadoopJob, *, older_than: float = 0.0) -> Verdict:
 
     Args:
         job: The facts.
-        older_than: Seconds of silence before which it may be alive.
+        older_than: Seconds without activity below which it may be alive.
 
     """
     visible = job.published + job.uncertain
     if job.marker == "own":
-        return Verdict("successful", "its _SUCCESS stands at the destination")
+        return Verdict("successful", "its _SUCCESS is at the destination")
     if job.whole and visible == job.uploads > 0 and job.marker == "another's" and not job.damaged:
-        return Verdict("successful", "every upload of it is published, and _SUCCESS is another job's")
+        return Verdict("successful", "all its uploads are published, and _SUCCESS is another job's")
     if job.silent is not None and job.silent < older_than:
-        return Verdict("perhaps alive", f"it gave a sign of life {job.silent:.0f} s ago")
+        return Verdict("perhaps alive", f"its last sign of life was {job.silent:.0f} s ago")
     if visible or job.others_published:
-        words = f"{visible} of its {job.uploads} uploads are published"
+        published = f"{visible} of its {job.uploads} uploads are published"
         if job.others_published:
-            words += f", and {job.others_published} of attempts that do not count"
-        return Verdict("half-published", f"{words}, and no _SUCCESS names it: its job commit was cut short")
+            published += f", and {job.others_published} of attempts that do not count"
+        return Verdict(
+            "half-published", f"{published}, but it has no _SUCCESS: its job commit was interrupted"
+        )
     return _unpublished(job)
 
 
@@ -247,8 +269,9 @@ def _unpublished(job: HadoopJob) -> Verdict:
     lost = f"; {job.lost} uploads are gone, so it cannot be finished" if job.lost else ""
     if job.gaps:
         return Verdict("partial", f"{job.gaps} task numbers have no pendingset: {job.missing_words}{lost}")
-    words = "its tasks committed, and nothing is published" if job.pendingsets else "no task of it committed"
-    return Verdict("unpublished", f"{words}{lost}")
+    if not job.pendingsets:
+        return Verdict("unpublished", f"none of its tasks committed{lost}")
+    return Verdict("unpublished", f"its tasks committed, and nothing is published{lost}")
 
 
 def refusal(
@@ -260,80 +283,89 @@ def refusal(
     older_than: float = 0.0,
     force: bool = False,
 ) -> S3CommitError | None:
-    """Return why a job may not be finished, or taken back; None if it may. Dry and real runs both ask this.
+    """Return the error that an adoption of a job must raise; None if the job may be adopted.
 
     Args:
         job: The facts.
-        commit: Whether it is to be finished; otherwise it is to be taken back.
-        accept_partial: Finish it although task numbers are missing.
-        expect_tasks: How many tasks it must have to be finished, if that is known.
-        older_than: Seconds of silence before which it may be alive.
+        commit: Whether the adoption commits the job; otherwise it aborts it.
+        accept_partial: Commit it although task numbers are missing.
+        expect_tasks: Number of committed tasks without which it is not committed; None for any.
+        older_than: Seconds without activity below which it may be alive.
         force: End it although it may be alive.
 
     """
     verdict, name = classify(job, older_than=older_than), f"Hadoop job {job.job_id}"
     if verdict.status == "successful":
         return AlreadyCommitted(
-            f"{name} is successful: {verdict.reason}. There is nothing to finish or take back; what is"
-            f" left in {job.prefix} goes with: s3commit adopt … --clean-up"
+            f"{name} is successful: {verdict.reason}. There is nothing to commit or abort; remove what is"
+            f" left in {job.prefix} with: s3commit adopt … --clean-up"
         )
     if verdict.status == "perhaps alive" and not force:
-        return JobClosed(f"{name} may be alive: {verdict.reason}; end it first, wait, or use --force")
-    return _unfinishable(job, name, accept_partial, expect_tasks) if commit else None
+        return JobClosed(f"{name} may be alive: {verdict.reason}; stop it first, wait, or use --force")
+    return _commit_refusal(job, name, accept_partial, expect_tasks) if commit else None
 
 
-def _unfinishable(
+def _commit_refusal(
     job: HadoopJob, name: str, accept_partial: bool, expect_tasks: int | None
 ) -> S3CommitError | None:
     if not job.files:
         return NoSuchJob(
-            f"{name}: Hadoop left nothing in {job.prefix}: it ended and was cleaned up, or its files are"
-            " elsewhere (those of a staging committer: …/staging-uploads/_temporary/0/)"
+            f"{name} has no files in {job.prefix}: it was cleaned up, or its files are elsewhere (those of a"
+            " staging committer: …/staging-uploads/_temporary/0/)"
         )
     if expect_tasks is not None and expect_tasks != job.pendingsets:
         return AuditFailed(
-            f"{name}: {job.pendingsets} tasks committed in {job.prefix}, {expect_tasks} are expected"
+            f"{name}: {job.pendingsets} tasks committed in {job.prefix}, but {expect_tasks} are expected"
         )
     if not job.pendingsets:
-        return JobClosed(f"{name}: no task committed in {job.prefix}: there is nothing to finish; abort it")
+        return JobClosed(
+            f"{name}: no task committed in {job.prefix}, so there is nothing to commit; abort it"
+        )
     if job.gaps and not accept_partial:
         return AuditFailed(
             f"{name} is partial: {job.gaps} task numbers have no pendingset in {job.prefix}:"
             f" {job.missing_words}. Tasks of the magic committer write one even without output, those of the"
-            " staging committers do not. To publish what is there: --accept-partial (accept_partial=True)"
+            " staging committers do not. To commit it anyway: --accept-partial (accept_partial=True)"
         )
     return None
 
 
-class _Count:
-    """Counts uploads by their outcome."""
+class _UploadCount:
+    """Counts uploads by their outcome.
+
+    Args:
+        store: The store of the destination.
+        listed: The start of each pending upload, in seconds since the epoch, by the upload's digest.
+        most: Maximum number of unlisted uploads to check; None for no limit.
+
+    """
 
     def __init__(self, store: ObjectStore, listed: dict[bytes, float], most: int | None) -> None:
         self._store = store
         self._listed = listed
-        self._left = most
+        self._budget = most
         self.counted: set[bytes] = set()
-        self.became = {"pending": 0, "published": 0, "uncertain": 0, "lost": 0}
+        self.by_outcome = {"pending": 0, "published": 0, "uncertain": 0, "lost": 0}
         self.bytes = self.others = self.others_published = 0
         self.newest = 0.0
         self.whole = True
 
     def add(self, uploads: list[PendingUpload]) -> None:
-        """Count uploads of tasks that count."""
+        """Count uploads of files that count."""
         unlisted = []
         for upload in uploads:
             digest = upload_digest(upload.destinationKey, upload.uploadId)
             self.counted.add(digest)
             self.bytes += upload.length
-            if not self._is_listed(digest):
+            if self._is_listed(digest):
+                self.by_outcome["pending"] += 1
+            else:
                 unlisted.append(upload)
-                continue
-            self.became["pending"] += 1
-        for _, outcome in self._checked(unlisted):
-            self.became[outcome] += 1
+        for outcome in self._checked(unlisted):
+            self.by_outcome[outcome] += 1
 
     def add_others(self, uploads: list[PendingUpload]) -> None:
-        """Count uploads that do not count; those that a task names that does are counted already."""
+        """Count uploads of other files, except for those that `add` has counted."""
         unlisted = []
         for upload in uploads:
             digest = upload_digest(upload.destinationKey, upload.uploadId)
@@ -342,7 +374,7 @@ class _Count:
             self.others += 1
             if not self._is_listed(digest):
                 unlisted.append(upload)
-        for _, outcome in self._checked(unlisted):
+        for outcome in self._checked(unlisted):
             self.others_published += outcome == "published"
 
     def _is_listed(self, digest: bytes) -> bool:
@@ -350,17 +382,17 @@ class _Count:
         self.newest = max(self.newest, initiated or 0.0)
         return initiated is not None
 
-    def _checked(self, uploads: list[PendingUpload]) -> Iterator[tuple[PendingUpload, str]]:
-        """Yield what became of uploads that no listing shows: some stores do not list."""
-        visible = self.became["published"] + self.became["uncertain"]
-        if visible and self.became["pending"] + self.became["lost"]:
-            # Half-published: the exact number does not matter.
+    def _checked(self, uploads: list[PendingUpload]) -> Iterator[str]:
+        """Yield the outcomes of unlisted uploads; they may be pending, as some stores list none."""
+        visible = self.by_outcome["published"] + self.by_outcome["uncertain"]
+        if visible and self.by_outcome["pending"] + self.by_outcome["lost"]:
+            # The job is half-published; the exact numbers do not matter.
             self.whole = self.whole and not uploads
             return
-        if self._left is not None:
-            self.whole = self.whole and len(uploads) <= self._left
-            uploads = uploads[: self._left]
-            self._left -= len(uploads)
+        if self._budget is not None:
+            self.whole = self.whole and len(uploads) <= self._budget
+            uploads = uploads[: self._budget]
+            self._budget -= len(uploads)
         objects: dict[bytes, ObjectInfo] = {}
         calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in uploads]
         for upload, outcome in outcomes(self._store, calls, NoSuchKey):
@@ -369,11 +401,10 @@ class _Count:
         parts = pending_parts(self._store, map(PendingId.of, uploads))
         for upload, (_, found) in zip(uploads, parts, strict=True):
             info = objects.get(upload_digest(upload.destinationKey, upload.uploadId))
-            yield upload, "pending" if found is not None else _became(upload, info)
+            yield "pending" if found is not None else _outcome_of_gone(upload, info)
 
 
-def _became(upload: PendingUpload, existing: ObjectInfo | None) -> str:
-    """Return what became of an upload that is gone."""
+def _outcome_of_gone(upload: PendingUpload, existing: ObjectInfo | None) -> str:
     if existing is None:
         return "lost"
     if is_ours(upload, existing):
@@ -381,14 +412,13 @@ def _became(upload: PendingUpload, existing: ObjectInfo | None) -> str:
     return "uncertain" if existing.size == upload.length else "lost"
 
 
-def _named(
-    store: ObjectStore, destination: Destination, files: HadoopFiles, damaged: list[str], *, counted: bool
+def _uploads(
+    store: ObjectStore, destination: Destination, files: list[HadoopFile], job_id: str, damaged: list[str]
 ) -> Iterator[list[PendingUpload]]:
-    """Yield the uploads that files name, in batches; write down which files cannot be read."""
+    """Yield the uploads of files in batches; add the errors of invalid files to ``damaged``."""
 
     def uploads() -> Iterable[PendingUpload]:
-        chosen = files.committed if counted else files.others
-        for _, outcome in read_files(store, chosen, files.job_id, destination):
+        for _, outcome in read_files(store, files, job_id, destination):
             if isinstance(outcome, InvalidRecord):
                 damaged.append(str(outcome))
             else:
@@ -400,9 +430,9 @@ def _named(
 def _marker(
     store: ObjectStore, destination: Destination, files: HadoopFiles
 ) -> tuple[Literal["own", "another's", "none"], float | None]:
-    """Return whose ``_SUCCESS`` stands, and the store's time.
+    """Return `HadoopJob.marker`, and the store's time.
 
-    A marker with the job's id that is older than its pendingsets is of an earlier job of this id.
+    A marker with the job's id that is older than its pendingsets is from an earlier job of the same id.
     """
     key = destination.key(SUCCESS)
     try:

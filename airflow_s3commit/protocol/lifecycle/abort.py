@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     PreconditionFailed,
 )
-from airflow_s3commit.protocol.hadoop.status import refuse_to_cut
+from airflow_s3commit.protocol.hadoop.status import refuse_if_published
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job
@@ -227,7 +227,9 @@ def _facts_of(context: JobContext) -> Mapping[str, str]:
 def _refuse_to_cut(context: JobContext) -> None:
     """Raise if Hadoop's own commit has published some of the job: adopting it takes that back."""
     layout = context.layout
-    refuse_to_cut(context.store, layout.destination, layout.job_id, _facts_of(context).get("adopted_from"))
+    refuse_if_published(
+        context.store, layout.destination, layout.job_id, _facts_of(context).get("adopted_from")
+    )
 
 
 def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:

@@ -178,7 +178,7 @@ def test_what_is_left_after_an_abort_is_aborted_too() -> None:
 def test_a_job_that_left_nothing_is_not_known() -> None:
     """A wrong id, or a wrong destination, is an error that says where it looked."""
     dead = DeadJob()
-    with pytest.raises(NoSuchJob, match="left nothing in s3://lake/sales/__magic_job-"):
+    with pytest.raises(NoSuchJob, match="no files in s3://lake/sales/__magic_job-"):
         finish(dead)
     assert dead.keys() == []
 
@@ -491,7 +491,7 @@ def test_a_job_of_which_no_task_committed_can_only_be_aborted() -> None:
     """To commit nothing would be to abort everything."""
     dead = DeadJob()
     dead.leave_magic_attempt(0, {"part-0": (b"rows",)})
-    with pytest.raises(JobClosed, match="nothing to finish"):
+    with pytest.raises(JobClosed, match="nothing to commit"):
         finish(dead)
     assert len(dead.pending_keys()) == 1
     assert give_up(dead).uploads == 1
