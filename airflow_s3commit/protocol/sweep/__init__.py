@@ -1,4 +1,4 @@
-"""Removing what dead jobs left behind: planned as a value, then applied."""
+"""Sweeps: plan the removal of what dead jobs left, as a value, and apply the plan."""
 
 from __future__ import annotations
 

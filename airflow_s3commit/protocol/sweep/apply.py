@@ -1,8 +1,8 @@
-"""Apply a sweep: remove what a plan names, each thing checked again right before.
+"""Apply a sweep: remove what a plan lists, after another check of each item.
 
-The plan may be old. So a job is ended only if its records are still those of the plan, and its state moves
-first, by compare-and-swap: its own processes, if they resume, find that out. An upload is aborted only if
-still no job claims it.
+The plan may be old. So a job is ended only if its state record has not changed since. Its state is moved
+first, by a conditional write: if the job's processes resume, they notice. An orphaned upload is aborted only
+if no job claims it by now.
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ from airflow_s3commit.protocol.sweep.plan import (
     SpentId,
     SweepPlan,
 )
-from airflow_s3commit.protocol.sweep.planner import Surroundings, is_here, judge, lapsed_lock, plan_sweep
+from airflow_s3commit.protocol.sweep.planner import (
+    SweepScope,
+    is_on_destination,
+    judge,
+    lapsed_lock,
+    plan_sweep,
+)
 from airflow_s3commit.store.base import Abort, ObjectStore, Upload
 from airflow_s3commit.store.execute import in_batches
 
@@ -69,10 +75,10 @@ class SweptJob(Struct, frozen=True, kw_only=True):
 
     Attributes:
         job_id: The job.
-        staging: URI of its staging, which is gone.
-        action: What was done.
-        uploads: Pending uploads that were aborted with it.
-        objects: Published objects that were taken back with it.
+        staging: URI of its staging, which has been removed.
+        action: How it was ended.
+        uploads: Number of its pending uploads that were aborted.
+        objects: Number of its published objects that were deleted.
 
     """
 
@@ -88,14 +94,14 @@ class SweepReport(Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan: The plan.
-        dry_run: Whether it only planned; then the other fields are empty.
+        dry_run: Whether this was a dry run; then the following fields are empty.
         jobs: Jobs that were ended.
-        uploads: Orphaned uploads that were aborted.
-        bytes: Bytes of these orphans, as planned.
+        uploads: Number of orphaned uploads that were aborted.
+        bytes: Size of their parts in bytes, by the plan.
         lock: Whether the lapsed lock was removed.
-        spent: Records of aborted jobs that were removed.
-        skipped: What was planned and left, because it changed meanwhile.
-        failures: What failed, with the error and its notes; sweep again.
+        spent: Number of records of aborts that were removed.
+        skipped: Planned items that were left because they had changed.
+        failures: Planned items that could not be removed, each with its error; sweep again.
 
     """
 
@@ -110,7 +116,7 @@ class SweepReport(Struct, frozen=True, kw_only=True):
     failures: list[LeftAlone] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, the plan with its totals."""
+        """Return plain values for JSON, with the totals of the plan."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {"plan": self.plan.to_dict()}
 
@@ -129,25 +135,26 @@ def sweep(
 ) -> SweepReport:
     """Remove what dead jobs left at a destination: pending uploads, records, a lapsed lock.
 
-    A job is dead if it showed no activity for ``older_than`` seconds. Each finding is checked again right
-    before it is removed. Repeatable. To read the store's clock, even a dry run may write and delete a small
-    hidden object, and start and abort an upload.
+    A job is dead after ``older_than`` seconds without activity. Each item is checked again right before its
+    removal. Repeatable. Even a dry run may write and delete a small hidden object, and start and abort an
+    upload, to read the store's clock.
 
     Args:
         store: The store of the destination.
         destination: URI of the dataset's directory, or a `Destination`.
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
-        dry_run: Only plan.
+        dry_run: Plan only, and remove nothing.
         staging_root: The jobs' staging (``JobOptions.staging``), if not below the destination: a URI or a
             `Destination`. Without it their uploads count as orphans at that age.
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs; a job whose record it did not sign is not ended.
+        signer: The key of signed jobs. A job whose record it did not sign is not ended.
 
     Raises:
-        S3CommitError: The destination could not be read. Failures to remove are in the report.
+        ValueError: ``older_than`` is negative.
+        S3CommitError: The destination could not be read. Errors of removals are in the report instead.
 
     """
     place = Destination.of(destination)
@@ -167,23 +174,22 @@ def apply_sweep(
     threads: int = 16,
     signer: Signer | None = None,
 ) -> SweepReport:
-    """Remove what a plan names, if it has not changed since.
+    """Remove the items of a plan that have not changed since. Repeatable with the same plan.
 
-    Collects errors in the report, so that one failure does not stop the rest. Repeatable, also with the same
-    plan.
+    Errors of the store are not raised but added to the report, so that one failure does not stop the rest.
 
     Args:
         store: The store of the destination.
-        plan: What to remove.
+        plan: The plan.
         clock: Source of time for records.
         new_id: Source of nonces for records.
         threads: Concurrent requests; 0 sends them in the caller's thread.
-        signer: The key of signed jobs; a job whose record it did not sign is not ended.
+        signer: The key of signed jobs. A job whose record it did not sign is not ended.
 
     """
     root = Destination.parse(plan.staging_root) if plan.staging_root is not None else None
-    place = Surroundings(store, Destination.parse(plan.destination), root, threads)
-    run = _Sweep(place, plan, clock or SystemClock(), new_id, signer)
+    scope = SweepScope(store, Destination.parse(plan.destination), root, threads)
+    run = _Sweep(scope, plan, clock or SystemClock(), new_id, signer)
     for job in plan.jobs:
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
@@ -207,9 +213,9 @@ def apply_sweep(
 
 @dataclass
 class _Sweep:
-    """One application of a plan, with its results so far."""
+    """The application of a plan, with its results so far."""
 
-    place: Surroundings
+    scope: SweepScope
     plan: SweepPlan
     clock: Clock
     new_id: Callable[[], str]
@@ -222,10 +228,10 @@ class _Sweep:
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
-    def guard(self, what: str, act: Callable[[T], None], to: T) -> None:
-        """Run an action, and record its error instead of raising it."""
+    def guard(self, what: str, remove: Callable[[T], None], item: T) -> None:
+        """Run a removal, and add its error to `failures` instead of raising it."""
         try:
-            act(to)
+            remove(item)
         except S3CommitError as error:
             reason = described(error)
             logger.warning("sweep of %s: %s: %s", self.plan.destination, what, reason)
@@ -233,10 +239,10 @@ class _Sweep:
 
     def end_job(self, job: DeadJob) -> None:
         """End a job, if it has not changed since the plan."""
-        destination = self.place.destination
+        destination = self.scope.destination
         layout = Layout(destination, Destination.parse(job.staging), job.job_id)
         context = JobContext(
-            self.place.store, layout, clock=self.clock, new_id=self.new_id, threads=self.place.threads,
+            self.scope.store, layout, clock=self.clock, new_id=self.new_id, threads=self.scope.threads,
             signer=self.signer,
         )  # fmt: skip
         facts = job_facts(context)
@@ -244,18 +250,18 @@ class _Sweep:
             context = context.as_recorded(facts.job)
         changed = self._changed(context, facts, job)
         if changed is None:
-            done = _end(context, facts, job)
-            if done is not None:
-                self.jobs.append(done)
+            ended = _end(context, facts, job)
+            if ended is not None:
+                self.jobs.append(ended)
                 return
-            changed = "somebody moved it on at that moment"
+            changed = "another process changed its state at the same time"
         self.skipped.append(LeftAlone(what=f"job {job.job_id} ({job.staging})", reason=changed))
 
     def abort_orphans(self, orphans: list[OrphanUpload]) -> None:
-        """Abort uploads that still no job claims."""
-        bucket = self.place.destination.bucket
+        """Abort the orphans that no job claims by now."""
+        bucket = self.scope.destination.bucket
         uploads = [Upload(orphan.key, orphan.upload_id, orphan.initiated) for orphan in orphans]
-        claims = self.place.claims(self.place.folders(), uploads)
+        claims = self.scope.claims(self.scope.folders(), uploads)
         calls = []
         for orphan in orphans:
             if orphan.upload_id in claims:
@@ -263,12 +269,12 @@ class _Sweep:
                 self.skipped.append(
                     LeftAlone(what=_name(bucket, orphan), reason=f"job {job_id} claims it now")
                 )
-            elif self.place.destination.relative(orphan.key) is None:
-                outside = f"it lies outside {self.place.destination.uri}"
+            elif self.scope.destination.relative(orphan.key) is None:
+                outside = f"it is outside {self.scope.destination.uri}"
                 self.skipped.append(LeftAlone(what=_name(bucket, orphan), reason=outside))
             else:
                 calls.append((orphan, Abort(bucket, orphan.key, orphan.upload_id)))
-        for orphan, outcome in self.place.store.perform(calls):
+        for orphan, outcome in self.scope.store.perform(calls):
             if isinstance(outcome, S3CommitError) and not isinstance(outcome, NoSuchUpload):
                 self.failures.append(LeftAlone(what=_name(bucket, orphan), reason=described(outcome)))
             else:
@@ -276,47 +282,47 @@ class _Sweep:
 
     def remove_lock(self, lock: LapsedLock) -> None:
         """Remove the lapsed lock, if it has not changed since the plan."""
-        existing = lapsed_lock(self.place.store, self.place.destination)
+        existing = lapsed_lock(self.scope.store, self.scope.destination)
         if existing is None or existing.etag != lock.etag:
-            self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or taken anew"))
+            self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or another job holds it"))
             return
-        self.lock = self._removed(lock_key(self.place.destination), lock.etag)
+        self.lock = self._removed(lock_key(self.scope.destination), lock.etag)
 
     def remove_spent(self, spent: SpentId) -> None:
         """Remove the record of an abort, if it has not changed since the plan."""
-        key = f"{aborted_prefix(self.place.destination)}{check_id(spent.job_id)}.json"
+        key = f"{aborted_prefix(self.scope.destination)}{check_id(spent.job_id)}.json"
         self.spent += self._removed(key, spent.etag)
 
     def _removed(self, key: str, etag: str) -> bool:
-        bucket = self.place.destination.bucket
+        bucket = self.scope.destination.bucket
         uri = join_uri(bucket, key)
         try:
-            self.place.store.delete(bucket, key, if_match=etag)
+            self.scope.store.delete(bucket, key, if_match=etag)
         except PreconditionFailed:
-            self.skipped.append(LeftAlone(what=uri, reason="it was written anew at that moment"))
+            self.skipped.append(LeftAlone(what=uri, reason="it was rewritten at the same time"))
         except StoreRejected as error:
             # An unconditional delete could remove a concurrent write.
-            self.skipped.append(LeftAlone(what=uri, reason=f"the store deletes unseen only: {error}"))
+            self.skipped.append(LeftAlone(what=uri, reason=f"the store rejects conditional deletes: {error}"))
         else:
             return True
         return False
 
     def _changed(self, context: JobContext, facts: JobFacts, job: DeadJob) -> str | None:
         """Return why a job cannot be ended as planned; None if it can."""
-        store, destination = self.place.store, self.place.destination
+        store, destination = self.scope.store, self.scope.destination
         folder = folder_of(store, context.layout)
         if not folder.objects:
             return "it is gone"
         if (facts.state.etag if facts.state is not None else None) != job.state_etag:
-            return "its state was changed"
-        if not is_here(context, folder, facts):
-            return "it is not known to be a job on this destination"
+            return "its state has changed"
+        if not is_on_destination(context, folder, facts):
+            return "no record shows that it is a job on this destination"
         latest = folder.newest
         if job.action != "finish":
             uploads = list(store.list_uploads(destination.bucket, destination.prefix))
             claimed = claims_by_key([folder], uploads)
             latest = max([latest, *(u.initiated for u in uploads if u.upload_id in claimed)])
-        # The store's time only grows, so the plan's time gives a lower bound of the job's age.
+        # The store's time only grows, so the time of the plan gives a lower bound.
         silent = (self.plan.now or latest) - latest
         hadoop = left_by_hadoop(context, facts) if job.action != "finish" else None
         verdict = judge(facts, silent, self.plan.older_than, hadoop)
@@ -324,14 +330,14 @@ class _Sweep:
 
 
 def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
-    """End a job; None if another process moved it meanwhile."""
+    """End a job; return None if another process changes its state first."""
     swept = SweptJob(job_id=job.job_id, staging=job.staging, action=job.action)
     if job.action == "finish":
         recover_job(context)
         return swept
     reason = f"swept: {job.reason}"
     if job.action == "discard" and find_manifest(context) is not None:
-        # Leftovers of late task attempts of a job that is committed and cleaned up.
+        # Late task attempts left these after the job was committed and cleaned up.
         tracked = tracked_uploads(context, context.layout.staging.prefix)
         uploads = abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
         uploads += abort_uploads(context, untracked_uploads(context))
@@ -340,24 +346,24 @@ def _end(context: JobContext, facts: JobFacts, job: DeadJob) -> SweptJob | None:
     hadoop = left_by_hadoop(context, facts)
     if hadoop is not None and classify(hadoop).status == "successful":
         return msgspec.structs.replace(swept, uploads=clean_up(context))
-    if not _fence(context, facts, reason):
+    if not _move_to_aborting(context, facts, reason):
         return None
     report = abort_job(context, reason=reason)
     return msgspec.structs.replace(swept, uploads=report.uploads, objects=report.objects)
 
 
-def _fence(context: JobContext, facts: JobFacts, reason: str) -> bool:
-    """Move a job to ``aborting``, unless it is aborting already; False if another process moved it first."""
+def _move_to_aborting(context: JobContext, facts: JobFacts, reason: str) -> bool:
+    """Move a job to ``aborting``, if needed; return False if another process changes its state first."""
     if facts.state is None:
-        fence = msgspec.structs.replace(first_state(context), state="aborting", reason=reason)
+        aborting = msgspec.structs.replace(first_state(context), state="aborting", reason=reason)
         existing = records.create(
             context.store,
             context.staging_bucket,
             context.layout.state,
-            fence,
+            aborting,
             conditional=context.conditional,
         )
-        return existing.record.nonce == fence.nonce
+        return existing.record.nonce == aborting.nonce
     if facts.state.record.state in ("aborting", "aborted"):
         return True
     return move(context, facts.state, "aborting", reason=reason) is not None

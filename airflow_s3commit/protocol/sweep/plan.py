@@ -1,4 +1,4 @@
-"""The plan of a sweep: what to remove, each thing with its reason."""
+"""The plan of a sweep: what to remove, and why."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.model.job import State
 
-#: What S3 Standard costs in us-east-1 for the first 50 TB, in US dollars for a GB and month; the parts of
-#: pending uploads are billed like objects. Source: AWS's public price list, https://aws.amazon.com/s3/pricing/
+#: Price of S3 Standard in us-east-1 for the first 50 TB, in US dollars per GB and month. Parts of pending
+#: uploads are billed like objects. Source: AWS's public price list, https://aws.amazon.com/s3/pricing/
 USD_PER_GB_MONTH = 0.023
 
 _GB = 1024**3
 
 #: ``finish``: finish the commit. ``abort``: abort the job. ``discard``: abort the uploads that the staging
-#: of an unknown job names, and remove it.
+#: of an unknown job lists, and remove the staging.
 Action: TypeAlias = Literal["finish", "abort", "discard"]
 
 
 def monthly_cost(stored: int) -> float:
-    """Return the cost of storing bytes for a month, in US dollars, at `USD_PER_GB_MONTH`."""
+    """Return the cost in US dollars of storing a number of bytes for a month, at `USD_PER_GB_MONTH`."""
     return stored / _GB * USD_PER_GB_MONTH
 
 
 class OrphanUpload(Struct, frozen=True, kw_only=True):
     """A pending upload that no job claims.
 
-    ``initiated`` is in seconds since the epoch, ``age`` in seconds, both by the store's clock.
+    Attributes:
+        key: Key of its object.
+        upload_id: Its id.
+        initiated: Time of its start, in seconds since the epoch by the store's clock.
+        age: Seconds from its start to the plan.
+        bytes: Size of its parts.
+        reason: Why it is to be aborted.
+
     """
 
     key: str
@@ -43,15 +50,15 @@ class DeadJob(Struct, frozen=True, kw_only=True):
     """A dead job, to be ended and removed with its uploads.
 
     Attributes:
-        job_id: The job, by its staging's name.
-        staging: URI of the staging.
-        action: What to do.
-        state: The state it was left in; None if it has none.
-        state_etag: ETag of that state's record; another one means that the job was moved on.
+        job_id: The job, by the name of its staging.
+        staging: URI of its staging.
+        action: How to end it.
+        state: Its state; None if it has no state record.
+        state_etag: ETag of the state record. If it has changed, the job is left alone.
         silent: Seconds since its last activity.
-        uploads: Pending uploads that its keys or records claim.
-        bytes: Their bytes.
-        reason: Why it is dead.
+        uploads: Number of pending uploads that it claims, by their keys or by its records.
+        bytes: Size of their parts.
+        reason: Why it is to be ended.
 
     """
 
@@ -67,7 +74,16 @@ class DeadJob(Struct, frozen=True, kw_only=True):
 
 
 class LapsedLock(Struct, frozen=True, kw_only=True):
-    """A lapsed commit lock whose job is gone. ``age`` is in seconds."""
+    """A commit lock whose lease has lapsed and whose job is gone.
+
+    Attributes:
+        uri: URI of the lock.
+        etag: Its ETag. If it has changed, the lock is left alone.
+        job_id: The job that held it.
+        staging: URI of that job's staging.
+        age: Seconds since its last write.
+
+    """
 
     uri: str
     etag: str
@@ -77,7 +93,15 @@ class LapsedLock(Struct, frozen=True, kw_only=True):
 
 
 class SpentId(Struct, frozen=True, kw_only=True):
-    """The record of an abort, of a job that has nothing left. ``age`` is in seconds."""
+    """The record of an abort, for a job of which nothing else is left.
+
+    Attributes:
+        job_id: The aborted job.
+        uri: URI of the record.
+        etag: Its ETag. If it has changed, the record is left alone.
+        age: Seconds since its last write.
+
+    """
 
     job_id: str
     uri: str
@@ -86,7 +110,13 @@ class SpentId(Struct, frozen=True, kw_only=True):
 
 
 class LeftAlone(Struct, frozen=True, kw_only=True):
-    """Something that a sweep leaves, and why."""
+    """Something that a sweep does not remove.
+
+    Attributes:
+        what: Its name: a job, an upload or a URI.
+        reason: Why the sweep leaves it.
+
+    """
 
     what: str
     reason: str
@@ -97,14 +127,14 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
 
     Attributes:
         destination: URI of the destination.
-        staging_root: URI of another directory with staging, if given.
+        staging_root: URI of another directory with staging of its jobs, if given.
         older_than: Seconds without activity after which a job is dead, and minimum age of an orphan.
-        now: The store's time at the plan, in seconds since the epoch; None if there was nothing to decide.
+        now: The store's time at the plan, in seconds since the epoch; None if there was nothing to date.
         jobs: Jobs to end.
-        uploads: Uploads to abort.
-        lock: A lock to remove.
-        spent: Records of aborted jobs to remove.
-        left: What it leaves, and why; jobs to be recovered among them.
+        uploads: Orphaned uploads to abort.
+        lock: The lapsed lock to remove; None if there is none.
+        spent: Records of aborts to remove.
+        left: What it leaves, and why: among them the jobs that need a recovery.
 
     """
 
@@ -120,27 +150,27 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def pending(self) -> int:
-        """How many pending uploads would be aborted."""
+        """Number of pending uploads to abort: orphans, and those of the jobs to end."""
         return len(self.uploads) + sum(job.uploads for job in self.jobs)
 
     @property
     def bytes(self) -> int:
-        """Bytes of these uploads, which are stored and billed."""
+        """Size of the parts of these uploads, which are billed."""
         return sum(upload.bytes for upload in self.uploads) + sum(job.bytes for job in self.jobs)
 
     @property
     def oldest(self) -> float:
-        """Age of the oldest thing in the plan, in seconds."""
+        """Age of the oldest orphan or job in the plan, in seconds; 0 if there is none."""
         ages = [upload.age for upload in self.uploads] + [job.silent for job in self.jobs]
         return max(ages, default=0.0)
 
     @property
     def monthly_cost(self) -> float:
-        """Estimated cost of these bytes, in US dollars per month, at `USD_PER_GB_MONTH`."""
+        """Estimated cost of `bytes` in US dollars per month, at `USD_PER_GB_MONTH`."""
         return monthly_cost(self.bytes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, totals included."""
+        """Return plain values for JSON, with the totals."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         totals = {
             "pending": self.pending,

@@ -2,17 +2,17 @@
 
 A sweep removes:
 
-* staging of jobs that are committed, aborting or aborted and were not cleaned up: the step is finished;
-* jobs that never began to commit and showed no activity for ``older_than``: they are aborted;
-* staging of no known job, of the same age;
-* pending uploads that no job claims, of the same age;
+* staging of jobs that are committed, aborting or aborted but not cleaned up: it finishes the commit or abort;
+* jobs that have not begun to commit and were inactive for ``older_than``: it aborts them;
+* staging of unknown jobs, inactive for as long;
+* pending uploads that no job claims, started as long ago;
 * a lapsed commit lock whose job is gone;
-* the record of an abort that is older than ``older_than`` and thirty days.
+* records of aborts that are older than ``older_than`` and thirty days.
 
-It leaves whatever a live job may need, and every job that is ``committing``: some of its output may be
-visible, and an operator decides with ``recover`` whether it goes forward or back. The same holds for a
-half-published job of Hadoop, with ``adopt``; of a successful one it removes the leftovers only. Activity is
-any write to the job's staging and any upload started for it. All ages are by the store's clock.
+It leaves everything that a live job may need, and every job that is ``committing``: some of its output may be
+visible, and an operator decides with ``recover`` whether to commit it or roll it back. It also leaves a
+half-published job of Hadoop, which ``adopt`` ends; of a successful one it removes the leftovers only. A job
+is active when it writes to its staging or starts an upload. All ages are by the store's clock.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ from airflow_s3commit.store.base import ObjectStore, Upload
 logger = logging.getLogger(__name__)
 
 
-#: A store's times are whole seconds: a lease has lapsed when it is exceeded by more than this.
+#: Seconds by which a lease must be exceeded to have lapsed, since a store's times are whole seconds.
 _STORE_CLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Action for a staging folder, None to leave it, and the reason."""
+    """The decision about a staging folder: the action, or None to leave it, and the reason."""
 
     action: Action | None
     reason: str
 
 
-#: States that decide at any age: any process may finish an abort, or a commit after its point of no return.
+#: States that decide at any age. Any process may finish an abort, or a commit past its point of no return.
 _DECIDED = {
     "committing": Verdict(None, "its commit has begun and is not finished; recover it: s3commit recover"),
-    "committed": Verdict("finish", "it is committed, and was not cleaned up"),
+    "committed": Verdict("finish", "it is committed, but was not cleaned up"),
     "aborting": Verdict("abort", "its abort has begun and is not finished"),
-    "aborted": Verdict("abort", "it is aborted, and was not cleaned up"),
+    "aborted": Verdict("abort", "it is aborted, but was not cleaned up"),
 }
 
 
@@ -89,34 +89,35 @@ def plan_sweep(
     staging_root: Destination | None = None,
     threads: int = 16,
 ) -> SweepPlan:
-    """Return what a sweep of a destination would remove, without removing it.
+    """Return what a sweep of a destination would remove, without removing it. Repeatable.
 
-    Writes and deletes a small hidden object, and starts and aborts an upload, if there is no record to read
-    the store's time from, or if the age of orphans counts.
+    If no record is there to read the store's time from, a small hidden object is written and deleted. If
+    there are orphans, an upload is also started and aborted, to check that listings show when uploads began.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         older_than: Seconds without activity after which a job is dead: longer than any task runs, and than
             any job waits for its commit.
-        staging_root: Staging of jobs on this destination, if not below it. Without it their uploads count as
+        staging_root: The jobs' staging, if not below the destination. Without it their uploads count as
             orphans at that age.
         threads: Concurrent requests; 0 sends them in the caller's thread.
 
     Raises:
         ValueError: ``older_than`` is negative.
+        S3CommitError: The destination could not be read.
 
     """
     if older_than < 0:
-        raise ValueError(f"older_than is {older_than}: it is a number of seconds, 0 or more")
-    # Uploads first: a job writes its claim before it starts an upload.
+        raise ValueError(f"older_than is {older_than}: it must be 0 seconds or more")
+    # List uploads before claims: a job writes its claim before it starts an upload.
     uploads = list(store.list_uploads(destination.bucket, destination.prefix))
-    place = Surroundings(store, destination, staging_root, threads)
-    folders = place.folders()
+    scope = SweepScope(store, destination, staging_root, threads)
+    folders = scope.folders()
     now = read_time(store, destination)
     if now is None and (uploads or folders):
         now = probe_time(store, destination)
-    planner = _Planner(place, older_than, now or 0.0)
+    planner = _Planner(scope, older_than, now or 0.0)
     planner.judge_all(folders, uploads)
     return SweepPlan(
         destination=destination.uri,
@@ -134,13 +135,13 @@ def plan_sweep(
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The jobs that may claim uploads below a destination.
+class SweepScope:
+    """Where a sweep looks for jobs that may claim uploads below its destination.
 
     Attributes:
         store: The store of the destination.
         destination: The destination.
-        staging_root: Another directory with staging of its jobs.
+        staging_root: Another directory with staging of its jobs; None if there is none.
         threads: Concurrent requests; 0 sends them in the caller's thread.
 
     """
@@ -151,7 +152,7 @@ class Surroundings:
     threads: int
 
     def folders(self) -> list[StagingFolder]:
-        """Return the staging folders that may be of jobs on this destination."""
+        """Return the staging folders that may belong to jobs on this destination."""
         roots = {self.destination: None}
         if self.staging_root is not None:
             roots[self.staging_root] = None
@@ -161,17 +162,17 @@ class Surroundings:
         return [folder for root in roots for folder in folders_below(self.store, root)]
 
     def claims(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> Claims:
-        """Return every claim on some uploads: of these folders, and of jobs above and below."""
+        """Return the claims on uploads, by these folders and by jobs on directories above and below."""
         bucket, keys = self.destination.bucket, (upload.key for upload in uploads)
         around = folders_around(self.store, bucket, keys, skip=self.destination, threads=self.threads)
-        everyone = [*folders, *around]
-        claims = claims_by_key(everyone, uploads)
+        all_folders = [*folders, *around]
+        claims = claims_by_key(all_folders, uploads)
         return claims | claims_by_record(
-            self.store, everyone, (upload for upload in uploads if upload.upload_id not in claims)
+            self.store, all_folders, (upload for upload in uploads if upload.upload_id not in claims)
         )
 
     def context(self, folder: StagingFolder) -> JobContext:
-        """Return a folder's job as one on this destination."""
+        """Return the context of a folder's job, as a job on this destination."""
         return JobContext(self.store, folder.layout(self.destination), threads=self.threads)
 
 
@@ -179,10 +180,10 @@ def judge(facts: JobFacts, silent: float, older_than: float, hadoop: HadoopJob |
     """Decide whether the job of a staging folder is dead, and how to end it.
 
     Args:
-        facts: The job's own records.
-        silent: Seconds since its last activity.
+        facts: The job's records.
+        silent: Seconds since the job's last activity.
         older_than: Seconds without activity after which a job is dead.
-        hadoop: What Hadoop left of it, if no abort or commit of it has begun.
+        hadoop: Facts about the job, if it is Hadoop's and neither its commit nor its abort has begun here.
 
     """
     if facts.problem is not None:
@@ -191,33 +192,34 @@ def judge(facts: JobFacts, silent: float, older_than: float, hadoop: HadoopJob |
     if state in _DECIDED:
         return _DECIDED[state]
     if silent < older_than:
-        return Verdict(None, f"it gave a sign of life {max(silent, 0.0):.0f} s ago")
+        return Verdict(None, f"its last sign of life was {max(silent, 0.0):.0f} s ago")
     if hadoop is not None:
         return _judge_hadoop(classify(hadoop), silent, set_up=state is not None)
     if state is None:
-        return Verdict("discard", f"it is of no job that is known, and {silent:.0f} s old")
-    return Verdict("abort", f"it is {state}, and gave no sign of life for {silent:.0f} s")
+        return Verdict("discard", f"it has no state, and its last sign of life was {silent:.0f} s ago")
+    return Verdict("abort", f"it is {state}, and its last sign of life was {silent:.0f} s ago")
 
 
 def _judge_hadoop(found: HadoopVerdict, silent: float, *, set_up: bool) -> Verdict:
-    """Decide about a job that Hadoop left, and that we may have set up to adopt it."""
-    said = f"Hadoop's job is {found.status}: {found.reason}"
+    """Decide about a Hadoop job; ``set_up`` if an adoption has set it up as a job of ours."""
+    status = f"the Hadoop job is {found.status}: {found.reason}"
     match found.status:
         case "half-published":
-            return Verdict(None, f"{said}; finish it or take it back: s3commit adopt")
+            return Verdict(None, f"{status}; commit or abort it: s3commit adopt")
         case "successful":
-            return Verdict("discard", f"{said}; only its leftovers go")
+            return Verdict("discard", f"{status}; only its leftovers are removed")
         case _:
-            return Verdict("abort" if set_up else "discard", f"{said}, and {silent:.0f} s old")
+            reason = f"{status}, and its last sign of life was {silent:.0f} s ago"
+            return Verdict("abort" if set_up else "discard", reason)
 
 
-def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
-    """Return whether a record proves that a staging folder is of a job on this destination."""
+def is_on_destination(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool:
+    """Return whether a record proves that a staging folder belongs to a job on this destination."""
     if facts.elsewhere is not None:
         return False
     if facts.job is not None or folder.root == context.layout.destination:
         return True
-    # Clean-up removes the job's record first.
+    # A clean-up removes the job's record first, so other records may still be there.
     try:
         return is_own_staging(context)
     except InvalidRecord:
@@ -225,7 +227,7 @@ def is_here(context: JobContext, folder: StagingFolder, facts: JobFacts) -> bool
 
 
 def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | None:
-    """Return the destination's lock if it has lapsed and its job is gone; else None."""
+    """Return the destination's commit lock if its lease has lapsed and its job is gone; None otherwise."""
     stored = _find_lock(store, destination)
     if stored is None:
         return None
@@ -236,7 +238,7 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
         if read_state(JobContext(store, _holder(holder).layout(destination))) is not None:
             return None
     except ForeignRecord:
-        logger.info("the commit lock of %s is of another place", destination.uri)
+        logger.info("the commit lock of %s names a job of another destination", destination.uri)
     return LapsedLock(
         uri=join_uri(destination.bucket, lock_key(destination)),
         etag=stored.etag,
@@ -247,10 +249,17 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
 
 
 class _Planner:
-    """Collects what to remove and what to leave."""
+    """Collects what to remove and what to leave.
 
-    def __init__(self, place: Surroundings, older_than: float, now: float) -> None:
-        self._place = place
+    Args:
+        scope: Where to look for jobs.
+        older_than: Seconds without activity after which a job is dead.
+        now: The store's time, in seconds since the epoch.
+
+    """
+
+    def __init__(self, scope: SweepScope, older_than: float, now: float) -> None:
+        self._scope = scope
         self._older_than = older_than
         self._now = now
         self.jobs: list[DeadJob] = []
@@ -258,28 +267,28 @@ class _Planner:
         self.left: list[LeftAlone] = []
 
     def judge_all(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> None:
-        """Decide about every folder with its uploads, then about the uploads that no job claims."""
+        """Decide about every folder and the uploads that it claims, then about those that no job claims."""
         claims = claims_by_key(folders, uploads)
         old = [u for u in uploads if u.upload_id not in claims and self._age(u) >= self._older_than]
         if old:
-            claims |= self._place.claims(folders, old)
+            claims |= self._scope.claims(folders, old)
         claimed: dict[StagingFolder, list[Upload]] = {}
         for upload in uploads:
             for folder in claims.get(upload.upload_id, ()):
                 claimed.setdefault(folder, []).append(upload)
         for folder in folders:
             self._judge_folder(folder, claimed.pop(folder, []))
-        for folder, theirs in claimed.items():
-            what = f"{len(theirs)} uploads, among them {self._name(theirs[0])}"
+        for folder, others in claimed.items():
+            what = f"{len(others)} uploads, among them {self._name(others[0])}"
             self._leave(
                 what, f"job {folder.job_id} ({folder.staging.uri}) claims them; sweep its destination"
             )
         self._judge_orphans([upload for upload in old if upload.upload_id not in claims])
 
     def _judge_folder(self, folder: StagingFolder, uploads: list[Upload]) -> None:
-        context = self._place.context(folder)
+        context = self._scope.context(folder)
         facts = job_facts(context)
-        if facts.problem is None and not is_here(context, folder, facts):
+        if facts.problem is None and not is_on_destination(context, folder, facts):
             return
         silent = self._now - max([folder.newest, *(upload.initiated for upload in uploads)])
         hadoop = left_by_hadoop(context, facts) if silent >= self._older_than else None
@@ -302,10 +311,10 @@ class _Planner:
         )
 
     def _judge_orphans(self, orphans: list[Upload]) -> None:
-        if orphans and not has_true_upload_times(self._place.store, self._place.destination):
+        if orphans and not has_true_upload_times(self._scope.store, self._scope.destination):
             for upload in orphans:
                 self._leave(
-                    self._name(upload), "no job claims it, but this store does not tell when it began"
+                    self._name(upload), "no job claims it, but this store does not show when it began"
                 )
             return
         for upload, size in zip(orphans, self._sizes(orphans), strict=True):
@@ -325,38 +334,38 @@ class _Planner:
         return self._now - upload.initiated
 
     def _sizes(self, uploads: Iterable[Upload]) -> list[int]:
-        bucket = self._place.destination.bucket
+        bucket = self._scope.destination.bucket
         ids = (PendingId(bucket, upload.key, upload.upload_id) for upload in uploads)
-        found = pending_parts(self._place.store, ids, threads=self._place.threads)
+        found = pending_parts(self._scope.store, ids, threads=self._scope.threads)
         return [sum(part.size for part in parts or ()) for _, parts in found]
 
     def _leave(self, what: str, reason: str) -> None:
         self.left.append(LeftAlone(what=what, reason=reason))
 
     def _name(self, upload: Upload) -> str:
-        return f"upload {upload.upload_id} of {join_uri(self._place.destination.bucket, upload.key)}"
+        return f"upload {upload.upload_id} of {join_uri(self._scope.destination.bucket, upload.key)}"
 
 
 def _find_lock(store: ObjectStore, destination: Destination) -> Stored[LockRecord] | None:
-    """Read the lock; None for one that is damaged, which is left."""
+    """Return the destination's commit lock; None if there is none, or it is damaged."""
     try:
         stored = records.find(store, destination.bucket, lock_key(destination), LockRecord)
         if stored is not None:
             _holder(stored.record)
     except Refused:
-        logger.warning("the commit lock of %s cannot be read", destination.uri, exc_info=True)
+        logger.warning("the commit lock of %s cannot be read; leaving it", destination.uri, exc_info=True)
         return None
     return stored
 
 
 def _holder(lock: LockRecord) -> StagingFolder:
     staging = Destination.parse(lock.staging)
-    # Refuses a staging that is not one of this job.
+    # Raises if the staging is not this job's.
     Layout(staging, staging, lock.job_id)
     return StagingFolder(staging, lock.job_id)
 
 
-#: Minimum age of a record of an abort to be removed: 30 days.
+#: Minimum age in seconds at which the record of an abort is removed: 30 days.
 SPENT_SECONDS = 30 * 86_400.0
 
 
@@ -369,14 +378,14 @@ def spent_ids(
     folders: Iterable[StagingFolder],
     uploads: Sequence[Upload],
 ) -> Iterator[SpentId]:
-    """Yield the records of aborted jobs that may be removed.
+    """Yield the records of aborts that may be removed: old ones, of jobs without staging and uploads.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         now: The store's time, in seconds since the epoch; None yields nothing.
-        older_than: Minimum age of a record, in seconds, if more than `SPENT_SECONDS`.
-        folders: The existing staging folders, whose jobs are not over.
+        older_than: Minimum age of a record in seconds, if more than `SPENT_SECONDS`.
+        folders: The staging folders of the destination's jobs.
         uploads: The pending uploads below the destination.
 
     """

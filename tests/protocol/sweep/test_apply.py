@@ -336,7 +336,7 @@ def test_a_job_that_came_alive_after_the_plan_is_skipped() -> None:
     """Between plan and deed a task committed, or the state moved: the job is left, and the report says so."""
     for wake, why in (
         (lambda lake: lake.run_task(lake.job(), {"dt=5/a.parquet": b"5"}, task="00005"), "sign of life"),
-        (lambda lake: lake.job().seal(), "its state was changed"),
+        (lambda lake: lake.job().seal(), "its state has changed"),
         (lambda lake: lake.job().abort(), "it is gone"),
     ):
         lake = Lake()
@@ -366,7 +366,7 @@ def test_a_job_that_comes_alive_at_the_last_moment_wins_or_loses_as_a_whole() ->
 
     lake.store.before = once("put", "state.json", wake)
     report = apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0)
-    assert "at that moment" in report.skipped[0].reason
+    assert "at the same time" in report.skipped[0].reason
     job.commit()
     assert len(lake.data()) == 2
 
@@ -401,7 +401,7 @@ def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
     report = _sweep(lake)
     assert [done.job_id for done in report.jobs] == [OURS]
     assert lake.pending() == [f"{ROOT}dt=1/stray.parquet"]
-    assert "does not tell when" in _left(report.plan)
+    assert "does not show when" in _left(report.plan)
 
 
 def test_ages_are_by_the_stores_clock() -> None:
@@ -638,4 +638,4 @@ def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
     lake.store.put(BUCKET, key, b'{"another": "record"}')
     report = apply_sweep(lake.store, plan, clock=lake.clock, new_id=lake.new_id, threads=0)
     assert report.spent == 0
-    assert "written anew" in report.skipped[0].reason
+    assert "rewritten" in report.skipped[0].reason
