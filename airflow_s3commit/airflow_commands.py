@@ -16,17 +16,17 @@ __all__ = ["COMMANDS", "get_cli_commands"]
 
 #: The commands of the program, and their summaries.
 COMMANDS: Final[dict[str, str]] = {
-    "jobs": "List the jobs under way at a destination.",
-    "show": "Show one job in detail, and what to do next.",
-    "pending": "List pending uploads: whose, how old, what they cost.",
+    "jobs": "List the jobs in progress at a destination.",
+    "show": "Show one job in detail, with next steps.",
+    "pending": "List pending uploads with their jobs, ages and costs.",
     "commit": "Commit a sealed job: make its output visible.",
-    "abort": "Abort a job: nothing of it appears or stays pending.",
-    "recover": "Finish a commit or abort that was left in its middle.",
-    "sweep": "Remove what dead jobs left. A dry run by default.",
-    "verify": "Compare what was committed with what is there.",
+    "abort": "Abort a job and discard its uploads.",
+    "recover": "Finish an interrupted commit or abort.",
+    "sweep": "Remove leftovers of dead jobs. A dry run by default.",
+    "verify": "Compare a job's records with the store.",
     "adopt": "Finish or discard a job of Hadoop's S3A committers.",
     "manifest": "Show what a job committed.",
-    "doctor": "Does this bucket do what jobs need? Policies to paste.",
+    "doctor": "Check that a bucket supports jobs; print policies.",
 }
 
 _EPILOG = (
@@ -58,7 +58,7 @@ def get_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="s3commit",
-            help="Look at zero-rename S3 commits, finish them, and clean up after them",
+            help="Inspect zero-rename S3 commits, finish them, and clean up after them",
             subcommands=commands,
         )
     ]

@@ -1,4 +1,4 @@
-"""The command line ``s3commit``: inspects jobs, finishes them and cleans up after them."""
+"""The command line ``s3commit``: inspects jobs, finishes them, and cleans up after them."""
 
 from __future__ import annotations
 

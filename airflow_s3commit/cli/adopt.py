@@ -1,4 +1,4 @@
-"""Adopt: finishes or discards jobs of Hadoop's own S3A committers."""
+"""Adopt: finishes or discards jobs of Hadoop's S3A committers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from airflow_s3commit.protocol.model.job import JobOptions
     "adopt",
     summary="Finish or discard a job of Hadoop's S3A committers.",
     examples="""
-    s3commit adopt s3://lake/sales/                             which jobs Hadoop left here
-    s3commit adopt s3://lake/sales/ JOB --commit                what finishing one would do
-    s3commit adopt s3://lake/sales/ JOB --commit --apply        finish it
-    s3commit adopt s3://lake/sales/ JOB --abort --apply         discard it
+    s3commit adopt s3://lake/sales/                             list Hadoop's jobs
+    s3commit adopt s3://lake/sales/ JOB --commit                preview its commit
+    s3commit adopt s3://lake/sales/ JOB --commit --apply        commit it
+    s3commit adopt s3://lake/sales/ JOB --abort --apply         abort it
     s3commit adopt s3://lake/sales/ --commit --apply \\
         --pendingsets s3://lake/tmp/etl/UUID/staging-uploads/_temporary/0/
     """,
@@ -46,38 +46,38 @@ from airflow_s3commit.protocol.model.job import JobOptions
     is_flag=True,
     help="Remove the leftovers of a successful job; its published files stay.",
 )
-@click.option("--apply", "apply", is_flag=True, help="Do it. Without this it is a dry run.")
-@click.option("--dry-run", is_flag=True, help="Only report what would be done; the default.")
+@click.option("--apply", "apply", is_flag=True, help="Change the store; without this option it is a dry run.")
+@click.option("--dry-run", is_flag=True, help="Only report the effect; the default.")
 @click.option(
     "--pendingsets",
     type=as_uri,
     metavar="URI",
-    help="Where a staging committer's pendingsets are, or were copied to.",
+    help="Directory of a staging committer's pendingsets, or of a copy.",
 )
 @click.option(
     "--conflict-mode",
     type=click.Choice(["append", "replace", "fail"]),
     default="append",
     show_default=True,
-    help="What happens to existing data.",
+    help="Treatment of existing data.",
 )
-@click.option("--expect-tasks", type=int, help="The number of tasks of the job; any other number is refused.")
+@click.option("--expect-tasks", type=int, help="Expected number of tasks; refuse the job if it differs.")
 @click.option(
     "--accept-partial",
     is_flag=True,
-    help="Commit although task numbers are missing: publish the tasks that exist.",
+    help="Commit even if task numbers are missing: publish the tasks that exist.",
 )
 @click.option(
     "--older-than",
     type=as_duration,
     metavar="DURATION",
     default="0s",
-    help="Refuse a job with a sign of life within this time. The default takes your word that it is dead.",
+    help="Refuse a job with activity within this time. The default assumes that the job is dead.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="End a job that may be alive, and skip unreadable files if that loses no committed file.",
+    help="End a job that may be alive; skip unreadable files if no committed file is lost by it.",
 )
 def adopt(
     session: Session,
@@ -94,26 +94,27 @@ def adopt(
     older_than: float,
     force: bool,
 ) -> ExitCode:
-    """Finish, or discard, a job that Hadoop's S3A committers left when their driver died.
+    """Finish or discard a job of Hadoop's S3A committers whose driver died.
 
-    Without --commit or --abort it lists the jobs of the magic committer. The Hadoop job must be dead. A dry
-    run unless --apply is given; it decides as the real run does. May be repeated: it continues where the last
-    run stopped. A successful job is neither finished nor discarded: --clean-up removes its leftovers.
+    Without --commit, --abort or --clean-up, lists the jobs of the magic committer. The Hadoop job must be
+    dead. A dry run unless --apply is given; the dry run makes the same decisions. May be repeated: it
+    continues where the last run stopped. A successful job is neither committed nor aborted: --clean-up
+    removes its leftovers.
     """
     if to_commit + to_abort + to_clean > 1 or (apply and dry_run):
         raise click.UsageError(
-            "--commit, --abort and --clean-up, and --apply and --dry-run, contradict each other"
+            "use only one of --commit, --abort and --clean-up, and only one of --apply and --dry-run"
         )
     if not (to_commit or to_abort or to_clean):
         if apply:
-            raise click.UsageError("say what to apply: --commit, --abort or --clean-up")
+            raise click.UsageError("--apply needs --commit, --abort or --clean-up")
         return _list_jobs(session, pendingsets)
     session.job_id = session.job_id or (job_id_of(pendingsets) if pendingsets is not None else None)
     if session.job_id is None:
-        raise click.UsageError("say which job: its UUID, as s3commit adopt DEST lists it")
+        raise click.UsageError("the job's UUID is missing; s3commit adopt DEST lists the jobs")
     if to_clean:
         return _clean_up(session, session.job_id, apply=apply)
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "commit": to_commit,
         "job_id": session.job_id,
         "pendingsets_uri": pendingsets,
@@ -124,13 +125,13 @@ def adopt(
         "force": force,
     }
     if not apply:
-        return _dry_run(session, asked)
+        return _dry_run(session, request)
     verb = "Commit" if to_commit else "Abort"
     session.output.confirm(
         f"{verb} Hadoop job {session.job_id} on {session.destination.uri}?", yes=session.yes
     )
     with session.output.completing("adopting") as progress:
-        ended = adopt_job(session.store, session.destination.uri, progress=progress, **asked)
+        ended = adopt_job(session.store, session.destination.uri, progress=progress, **request)
     return report_ending(session, ended)
 
 
@@ -145,19 +146,19 @@ def _options(session: Session, pendingsets: str | None, conflict_mode: str) -> J
 
 
 def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
-    with session.output.working("looking for Hadoop's files"):
+    with session.output.working("listing Hadoop's files"):
         found = _found(session, pendingsets)
     value = {"destination": session.destination.uri, "jobs": [_plain(job) for job in found]}
     if not found:
-        what = f"Hadoop left no job at {session.destination.uri}; a staging committer's needs --pendingsets"
-        return session.output.result(value, Line(what))
+        words = f"no Hadoop job at {session.destination.uri}; for a staging committer, add --pendingsets"
+        return session.output.result(value, Line(words))
     columns = (
         Column("job"),
-        Column("is"),
+        Column("status"),
         Column("tasks", right=True),
         Column("uploads", right=True),
         Column("size", right=True),
-        Column("doubts", right=True),
+        Column("problems", right=True),
         Column("last written", room=100),
         Column("directory", room=150, whole=False),
     )
@@ -174,16 +175,16 @@ def _list_jobs(session: Session, pendingsets: str | None) -> ExitCode:
         ]
         for job in found
     ]
-    return session.output.result(value, Table(columns, rows), *_doubts(found))
+    return session.output.result(value, Table(columns, rows), *_problems(found))
 
 
-def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
+def _dry_run(session: Session, request: dict[str, Any]) -> ExitCode:
     with session.output.working("reading Hadoop's files"):
-        found = rehearse_adoption(session.store, session.destination.uri, **asked)
+        found = rehearse_adoption(session.store, session.destination.uri, **request)
     job, refused = found.job, found.refusal
     value: dict[str, Any] = {
         "dry_run": True,
-        "would": "commit" if asked["commit"] else "abort",
+        "would": "commit" if request["commit"] else "abort",
         "job_id": session.job_id,
         "destination": session.destination.uri,
         "job": _plain(job) if job is not None else None,
@@ -191,18 +192,18 @@ def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
     }
     if job is None:
         words = (
-            f"Hadoop job {session.job_id} left nothing at {session.destination.uri}, or was adopted before"
+            f"no files of Hadoop job {session.job_id} at {session.destination.uri}; it may be adopted already"
         )
         return session.output.result(value, Line(words), ok=False)
     effect = (
         f"complete {several(job.uploads, 'upload')} ({size(job.bytes)})"
         f" of {several(job.pendingsets, 'task')}"
-        f", and discard {number(job.others)} of attempts that do not count"
-        if asked["commit"]
+        f", and discard {number(job.others)} of attempts that are not committed"
+        if request["commit"]
         else f"discard {several(job.uploads + job.others, 'upload')}"
         f", and take back {several(job.published + job.others_published, 'object')}"
     )
-    verdict = classify(job, older_than=asked["older_than"])
+    verdict = classify(job, older_than=request["older_than"])
     return session.output.result(
         value,
         NOT_APPLIED,
@@ -210,23 +211,23 @@ def _dry_run(session: Session, asked: dict[str, Any]) -> ExitCode:
             [
                 ("job", job.job_id),
                 ("directory", job.prefix),
-                ("is", f"{verdict.status}: {verdict.reason}"),
-                ("would", effect if refused is None else "nothing: it is refused"),
+                ("status", f"{verdict.status}: {verdict.reason}"),
+                ("would", effect if refused is None else "nothing: it would be refused"),
             ]
         ),
         *([Line(refused, "red")] if refused is not None else []),
-        *_doubts([job]),
-        ok=refused is None and not (asked["commit"] and job.lost),
+        *_problems([job]),
+        ok=refused is None and not (request["commit"] and job.lost),
     )
 
 
 def _clean_up(session: Session, job_id: str, *, apply: bool) -> ExitCode:
-    """Remove the leftovers of a successful job, or report them."""
+    """Remove the leftovers of a successful job, or preview that."""
     value: dict[str, Any] = {"would": "clean up", "job_id": job_id, "destination": session.destination.uri}
     if not apply:
         job = find_hadoop_job(session.store, session.destination, job_id)
         verdict = classify(job) if job is not None else None
-        words = "it left nothing" if verdict is None else f"it is {verdict.status}: {verdict.reason}"
+        words = "it has no leftovers" if verdict is None else f"it is {verdict.status}: {verdict.reason}"
         return session.output.result(
             {**value, "dry_run": True, "job": _plain(job) if job is not None else None},
             NOT_APPLIED,
@@ -234,24 +235,22 @@ def _clean_up(session: Session, job_id: str, *, apply: bool) -> ExitCode:
             ok=verdict is None or verdict.status == "successful",
         )
     session.output.confirm(
-        f"Remove what Hadoop job {job_id} left at {session.destination.uri}?", yes=session.yes
+        f"Remove the leftovers of Hadoop job {job_id} at {session.destination.uri}?", yes=session.yes
     )
     with session.output.working("cleaning up"):
         uploads = clean_up_hadoop_job(session.store, session.destination.uri, job_id)
     return session.output.result(
         {**value, "result": "cleaned up", "uploads": uploads},
-        Line(
-            f"removed what {job_id} left: {several(uploads, 'upload')} discarded, nothing published changed"
-        ),
+        Line(f"removed the leftovers of {job_id}: {several(uploads, 'upload')} discarded, no object changed"),
     )
 
 
-def _doubts(found: list[HadoopJob]) -> Iterator[Line]:
+def _problems(found: list[HadoopJob]) -> Iterator[Line]:
     for job in found:
         if job.gaps:
             words = (
                 f"{job.job_id}: {job.gaps} task numbers have no pendingset: {job.missing_words};"
-                " see that all its tasks were done"
+                " check that all of its tasks finished"
             )
             yield Line(words, "yellow")
         yield from (Line(f"{job.job_id}: {damage}", "red") for damage in job.damaged)
@@ -268,7 +267,7 @@ def _in_directory(session: Session, pendingsets: str) -> list[HadoopJob]:
     """Describe the job whose pendingsets are in a directory."""
     job_id = session.job_id or job_id_of(pendingsets)
     if job_id is None:
-        raise click.UsageError("the directory's path has no job id: say which job it is")
+        raise click.UsageError("the path of the directory has no job id: add the job's UUID")
     files = directory_files(session.store, Destination.parse(pendingsets), job_id)
     if not files.found and not files.unknown:
         return []

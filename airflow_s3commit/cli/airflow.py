@@ -1,4 +1,4 @@
-"""The program under Airflow's command line: the same commands, with the store of an Airflow connection."""
+"""The program as a part of Airflow's command line, with the store of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(args: argparse.Namespace) -> NoReturn:
     """Run one command and exit with its code.
 
     Args:
-        args: What Airflow's parser made of the command line: the subcommand, ``aws_conn_id``, ``destination``
-            and the program's own ``words``.
+        args: The command line as parsed by Airflow: ``subcommand``, ``aws_conn_id``, ``destination``, and the
+            program's own arguments in ``words``.
 
     """
     conn_id, words = _connection_among(list(args.words))
     conn_id = conn_id or args.aws_conn_id or _default_connection()
-    # Connections are in the metadata database, which Airflow opens to its servers and commands only.
+    # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     provider = StoreProvider(
         ("airflow", "s3commit"), ("--aws-conn-id", conn_id), lambda asked: _open(conn_id, asked), _signer
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 
 def _connection_among(words: list[str]) -> tuple[str | None, list[str]]:
-    """Take the option out of the words behind the destination, where Airflow's parser leaves it."""
+    """Extract the option from the words after the destination, which Airflow does not parse."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--aws-conn-id")
     found, rest = parser.parse_known_args(words)
@@ -65,8 +65,8 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
     config = asked.config
     if config.endpoint_url or config.profile or config.path_style is not None:
         raise StoreRejected(
-            f"the Airflow connection {conn_id} says where the store is: leave --endpoint-url, --profile and "
-            "--path-style out, or use s3commit without Airflow"
+            f"the Airflow connection {conn_id} already configures the store: omit --endpoint-url, --profile "
+            "and --path-style, or use s3commit without Airflow"
         )
     hook = S3CommitHook(
         conn_id, region_name=config.region, verify=config.verify, retry_deadline=asked.patience
@@ -75,7 +75,7 @@ def _open(conn_id: str, asked: Connection) -> ObjectStore:
         _quietly(lambda: _connect(hook))
     except AirflowNotFoundException as error:
         raise StoreRejected(
-            f"Airflow has no connection {conn_id!r}: add it, or name another with --aws-conn-id"
+            f"Airflow has no connection {conn_id!r}: add it, or choose another with --aws-conn-id"
         ) from error
     return hook.store
 
@@ -89,13 +89,13 @@ def _signer() -> Signer | None:
 
 
 def _connect(hook: S3CommitHook) -> None:
-    # By itself the hook goes on without a connection, with whatever credentials this machine has.
+    # Without a connection, the hook would use the credentials of this machine.
     hook.get_connection(str(hook.aws_conn_id))
     _ = hook.store
 
 
 def _quietly(step: Callable[[], None]) -> None:
-    """Take a step without Airflow's log: it goes to the standard output, which is the command's own."""
+    """Run a step without Airflow's log, because it would mix with the command's output on stdout."""
     from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415 - Airflow is not always there
 
     suppress_logs_and_warning(lambda _: step())(argparse.Namespace(verbose=False))

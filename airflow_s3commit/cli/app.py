@@ -1,4 +1,4 @@
-"""The program ``s3commit``: its commands, and the exit code of everything that can end one."""
+"""The program ``s3commit``: its commands, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Program(click.Group):
 
 
 def _ended(run: Callable[[], Any], output: Output) -> int:
-    """Run a command and return its exit code, whatever happens in it."""
+    """Run a command and return its exit code; report every exception."""
     try:
         return int(run() or ExitCode.OK)
     except click.ClickException as error:
         return _misused(error, output)
     except click.Abort:
         failure = {"type": "Interrupted", "outcome": "outcome_unknown"}
-        failure["message"] = "interrupted; every command may be run again"
+        failure["message"] = "interrupted; it is safe to run the command again"
         return output.failure(failure, ExitCode.INTERRUPTED)
     except Exception as error:
         return _bug(error, output)
@@ -84,7 +84,7 @@ def _bug(error: Exception, output: Output) -> ExitCode:
         "outcome": "outcome_unknown",
         "message": f"a bug: {type(error).__name__}: {error} ({where.name}, line {where.lineno})",
     }
-    steps = [NextStep("run it again with --debug, and report what it says")]
+    steps = [NextStep("run it again with --debug, and report the output")]
     return output.failure(failure, ExitCode.INTERNAL, steps, error)
 
 
@@ -94,21 +94,21 @@ def _bug(error: Exception, output: Output) -> ExitCode:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="""\b
 Examples:
-  s3commit jobs s3://lake/flights/                  which jobs are under way
-  s3commit show s3://lake/flights/ JOB              one of them in detail, and what to do next
-  s3commit recover s3://lake/flights/ JOB           finish what a dead process left
-  s3commit sweep s3://lake/flights/ --older-than 7d what may be cleaned up; --apply does it
-  s3commit doctor s3://lake/flights/                does this bucket do what jobs need?
+  s3commit jobs s3://lake/flights/                  list the jobs in progress
+  s3commit show s3://lake/flights/ JOB              show one job in detail, with next steps
+  s3commit recover s3://lake/flights/ JOB           finish an interrupted commit or abort
+  s3commit sweep s3://lake/flights/ --older-than 7d preview a cleanup; --apply performs it
+  s3commit doctor s3://lake/flights/                check that the bucket supports jobs
 
-Credentials are taken from where boto3 takes them: the environment, a profile, the machine's role.
+Credentials are found as boto3 finds them: in the environment, a profile, or the machine's role.
 """,
 )
 @click.version_option(__version__, prog_name="s3commit", message="%(prog)s %(version)s")
 def program() -> None:
-    """Look at zero-rename S3 commits, finish them, and clean up after them.
+    """Inspect zero-rename S3 commits, finish them, and clean up after them.
 
-    A job writes pending multipart uploads below a destination, and one commit makes them all visible. Its
-    records are on the store, so every command works from any machine, and every one may be run again.
+    A job writes pending multipart uploads below a destination, and one commit makes them all visible. The
+    records of jobs are on the store, so every command works from any machine, and may be repeated.
     """
 
 

@@ -1,4 +1,4 @@
-"""How a command is made: its arguments and shared options, its session, its help, and its errors."""
+"""Defines commands: their arguments and shared options, their session, their help, and their errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a click type of a function: what it refuses is a mistake in the command line."""
+    """Return a click type that parses with a function, and turns its errors into usage errors."""
 
     def checked(text: str) -> T:
         try:
@@ -51,12 +51,12 @@ def seconds_of(text: str) -> float:
         Seconds.
 
     Raises:
-        ValueError: It is not a duration with units.
+        ValueError: The text is not a duration with units.
 
     """
     found = _DURATION.findall(text)
     if not found or _DURATION.sub("", text).strip():
-        raise ValueError(f"{text!r} is no length of time; write 7d, 12h, 90m, 30s, or 1d12h")
+        raise ValueError(f"{text!r} is not a duration; write 7d, 12h, 90m, 30s or 1d12h")
     return sum(float(count) * _SECONDS[unit] for count, unit in found)
 
 
@@ -82,7 +82,7 @@ as_uri = _checked(_uri)
 
 
 class DescribedArgument(click.Argument):
-    """A positional argument that the help explains."""
+    """A positional argument with a description in the help."""
 
     section = "Arguments"
 
@@ -100,11 +100,11 @@ class Session:
     """One run of a command.
 
     Attributes:
-        connection: How to reach the store.
-        output: Where results and messages go.
-        destination: The destination that the command is about.
-        job_id: The job that it is about, if it takes one.
-        staging_root: Where jobs keep their records, if not below the destination.
+        connection: The connection to the store.
+        output: Writes results and messages.
+        destination: The destination.
+        job_id: The job; None if the command takes none.
+        staging_root: The root of the jobs' staging; None if it is the destination.
         yes: Whether ``--yes`` was given.
         provider: Opens the store and finds the signing keys.
 
@@ -119,7 +119,7 @@ class Session:
     provider: StoreProvider
 
     def __post_init__(self) -> None:
-        # Users copy what they see, and that may be the job's own directory below the staging root.
+        # Users may paste the job's own directory below the staging root, because ``show`` prints it.
         name = f"{MAGIC_PREFIX}{self.job_id}/"
         root = self.staging_root
         if root is not None and self.job_id is not None and f"/{root.prefix}".endswith(f"/{name}"):
@@ -134,7 +134,7 @@ class Session:
 
     @cached_property
     def signer(self) -> Signer | None:
-        """Signs the records of jobs, and verifies them before a command acts on one."""
+        """Signs and verifies the records of jobs; None if they are not signed."""
         return self.provider.signer()
 
     @property
@@ -145,12 +145,12 @@ class Session:
 
     @property
     def context(self) -> JobContext:
-        """The job, for functions that only read."""
+        """The job's context, for functions that only read."""
         return JobContext(self.store, self.layout)
 
     @property
     def commands(self) -> CommandLines:
-        """Composes other command lines about the same destination, job and store."""
+        """Composes command lines about the same destination, job and store."""
         return CommandLines(
             self.destination,
             self.job_id,
@@ -204,11 +204,11 @@ def store_command(
 
     Args:
         name: The name of the command.
-        summary: What it does, in about sixty characters.
+        summary: One line about the command, of about sixty characters.
         examples: Command lines for the end of the help.
-        job: Whether it takes the id of a job.
-        staging: Whether it takes ``--staging``.
-        confirms: Whether it asks before it destroys something, and takes ``--yes``.
+        job: Whether the command takes a job id.
+        staging: Whether the command takes ``--staging``.
+        confirms: Whether the command asks for confirmation, and takes ``--yes``.
 
     """
 
@@ -234,7 +234,7 @@ def store_command(
 
 
 def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
-    """Run a command's function; report its errors and return its exit code."""
+    """Run a command's function, report its errors, and return the exit code."""
     try:
         return function(session, **values)
     except BrokenPipeError:
@@ -242,7 +242,7 @@ def run(session: Session, function: Body, values: dict[str, Any]) -> ExitCode:
         return ExitCode.BROKEN_PIPE
     except Declined:
         failure = {"type": "Declined", "outcome": "did_not_happen"}
-        failure["message"] = "you said no: nothing was deleted or discarded"
+        failure["message"] = "you answered no: nothing was deleted or discarded"
         return session.output.failure(failure, ExitCode.FINDINGS)
     except S3CommitError as error:
         steps = after_error(error, session.commands)
@@ -285,7 +285,7 @@ def _arguments(job: str) -> list[click.Parameter]:
             ["destination"],
             type=as_destination,
             metavar="DEST",
-            description="The directory of a dataset: s3://bucket/prefix/ (s3a:// will do).",
+            description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/.",
         )
     ]
     if job != "none":
@@ -295,7 +295,7 @@ def _arguments(job: str) -> list[click.Parameter]:
                 type=as_job_id,
                 metavar="JOB" if job == "required" else "[JOB]",
                 required=job == "required",
-                description="A job's id, as s3commit jobs lists it.",
+                description="The id of a job, as listed by s3commit jobs.",
             )
         )
     return found
@@ -309,7 +309,7 @@ def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
                 ["--staging", "staging_root"],
                 type=as_destination,
                 metavar="URI",
-                help="Where jobs keep their records, if not below DEST (the job option staging).",
+                help="The root of the jobs' records, if not DEST: the value of the job option staging.",
             )
         )
     if confirms:
@@ -317,7 +317,7 @@ def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
             click.Option(
                 ["--yes", "-y", "yes"],
                 is_flag=True,
-                help="Don't ask for confirmation. (Without a terminal there is no question.)",
+                help="Don't ask for confirmation. (Without a terminal, the command never asks.)",
             )
         )
     return options

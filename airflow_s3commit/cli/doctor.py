@@ -1,4 +1,4 @@
-"""Doctor: checks whether a bucket, with these credentials, does what jobs need."""
+"""Doctor: checks that a bucket, with these credentials, supports jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARKS = {
 
 @store_command(
     "doctor",
-    summary="Does this bucket do what jobs need? Policies to paste.",
+    summary="Check that a bucket supports jobs; print policies.",
     examples="""
     s3commit doctor s3://lake/flights/
     s3commit doctor s3://lake/flights/ --policy > policy.json
@@ -37,30 +37,30 @@ _MARKS = {
     """,
 )
 @click.option(
-    "--policy", is_flag=True, help="Print the IAM policy that a pipeline's role needs, and check nothing."
+    "--policy", is_flag=True, help="Print the IAM policy that a pipeline's role needs; run no checks."
 )
 @click.option(
-    "--lifecycle", is_flag=True, help="Print a lifecycle rule for incomplete uploads, and check nothing."
+    "--lifecycle", is_flag=True, help="Print a lifecycle rule for incomplete uploads; run no checks."
 )
 @click.option(
     "--days",
     type=click.IntRange(min=1),
     default=DEFAULT_DAYS,
     show_default=True,
-    help="With --lifecycle: after how many days; longer than any job takes.",
+    help="With --lifecycle: the age in days at which to abort an upload; longer than any job takes.",
 )
 @click.option("--kms-key", metavar="ARN", help="With --policy: the key that encrypts the bucket.")
 def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
-    """Try at a destination what jobs do there, and report what is wrong and how to fix it.
+    """Check that a destination supports jobs, and report problems with their remedies.
 
-    It creates small hidden objects and uploads below DEST/_s3commit/ (and in --staging), and removes all of
-    them. Each --object-option is tried with an upload, whose object is checked. Exit code 1 if a check
-    failed; warnings don't count.
+    Creates small hidden objects and uploads below DEST/_s3commit/ (and --staging), and removes all of them.
+    Tests each --object-option with an upload and checks the resulting object. Exit code 1 if a check failed,
+    but not for warnings.
     """
     if policy or lifecycle:
-        return _to_paste(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
+        return _print_documents(session, policy=policy, lifecycle=lifecycle, days=days, kms_key=kms_key)
     if kms_key is not None:
-        raise click.UsageError("--kms-key goes with --policy")
+        raise click.UsageError("--kms-key needs --policy")
     asked = session.connection.object_options
     total = len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES)
     total += len(list(object_probes(asked)))
@@ -73,7 +73,9 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     return session.output.result(diagnosis.to_dict(), *_views(diagnosis), ok=diagnosis.healthy)
 
 
-def _to_paste(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
+def _print_documents(
+    session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None
+) -> ExitCode:
     documents = {}
     if policy:
         documents["policy"] = iam_policy(
@@ -83,7 +85,7 @@ def _to_paste(session: Session, *, policy: bool, lifecycle: bool, days: int, kms
     if lifecycle:
         documents["lifecycle"] = lifecycle_rule(session.destination, days)
         session.output.note(
-            "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: add this to them",
+            "aws s3api put-bucket-lifecycle-configuration replaces all rules of a bucket: include those",
             "yellow",
         )
     if session.output.as_json:

@@ -24,33 +24,33 @@ class ExitCode(IntEnum):
 
 #: Code and meaning, as the help shows them.
 EXIT_CODES_HELP: tuple[tuple[str, str], ...] = (
-    ("0", "Done; or examined, and all is well."),
+    ("0", "Success; a check found no problems."),
     (
         "1",
-        "Something was found: differences, failed checks, nothing committed. Also: you said no.",
+        "Findings: differences, failed checks, or nothing committed. Also if you answered no.",
     ),
     ("2", "The command line is not valid."),
-    ("3", "Refused by a rule of the protocol; the same call will be refused again."),
+    ("3", "Refused by a rule of the protocol; the same command will be refused again."),
     (
         "4",
-        "It did not happen: store not reached, credentials, permissions, or rolled back. Safe to run again.",
+        "Failed without effect: store unreachable, no permission, or rolled back. Safe to repeat.",
     ),
     (
         "5",
-        "It may or may not have happened, or half of it did: look before redoing it, or run recover.",
+        "Unknown outcome: it may have happened in part. Run show before you repeat it, or run recover.",
     ),
     ("70", "A bug in this program."),
-    ("130", "Interrupted. Every command may be run again."),
+    ("130", "Interrupted. Every command may be repeated."),
 )
 
 
 def exit_code(error: S3CommitError) -> ExitCode:
-    """Return the code for an error: its type says the outcome."""
+    """Return the exit code of an error, by its kind: refused, without effect, or outcome unknown."""
     if isinstance(error, OutcomeUnknown):
         return ExitCode.OUTCOME_UNKNOWN
     return ExitCode.REFUSED if isinstance(error, Refused) else ExitCode.DID_NOT_HAPPEN
 
 
 def outcome(error: S3CommitError) -> str:
-    """Return the outcome in one word, for scripts."""
+    """Return the outcome of an error for scripts, such as ``did_not_happen``."""
     return exit_code(error).name.lower()

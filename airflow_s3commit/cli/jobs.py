@@ -1,4 +1,4 @@
-"""Looking at jobs: all of a destination, or one in detail."""
+"""Jobs and show: list the jobs of a destination, or show one in detail."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _COLUMNS = (
     Column("files", right=True),
     Column("size", right=True),
     Column("mode", room=95),
-    Column("last sign of life", right=True, room=115),
+    Column("last activity", right=True, room=115),
     Column("context", room=150, whole=False),
 )
 
 
 @store_command(
     "jobs",
-    summary="List the jobs under way at a destination.",
+    summary="List the jobs in progress at a destination.",
     examples="""
     s3commit jobs s3://lake/flights/
     s3commit jobs s3://lake/flights/ --committed
@@ -38,12 +38,12 @@ _COLUMNS = (
 )
 @click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
-    """List the jobs of a destination: those under way, and ended ones that are not cleaned up.
+    """List the jobs of a destination that are in progress, or ended and not cleaned up.
 
-    The age is the time since the job entered its state, by the store's clock. Files and size are pending:
-    those that the seal counts, or before the seal those of all committed task attempts.
+    The age is the time since the job entered its state, by the store's clock. Files and size are those in the
+    seal or, before the job is sealed, those of all committed task attempts.
     """
-    with session.output.working("reading the jobs' records") as step:
+    with session.output.working("reading records") as step:
         found = []
         for summary in list_jobs(
             session.store, session.destination, session.staging_root, committed=committed
@@ -52,14 +52,14 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
             step(len(found))
     value = {"destination": session.destination.uri, "jobs": [summary.to_dict() for summary in found]}
     if not found:
-        return session.output.result(value, Line(f"no job is under way at {session.destination.uri}"))
+        return session.output.result(value, Line(f"no job is in progress at {session.destination.uri}"))
     problems = (Line(f"{job.job_id}: {job.problem}", "red") for job in found if job.problem is not None)
     return session.output.result(value, Table(_COLUMNS, [_row(job) for job in found]), *problems)
 
 
 @store_command(
     "show",
-    summary="Show one job in detail, and what to do next.",
+    summary="Show one job in detail, with next steps.",
     examples="""
     s3commit show s3://lake/flights/ 0c9a3b0e-6f0e-4c35-8b0f-3f1f6f6f8a11
     s3commit show s3://lake/flights/ JOB --staging s3://pipeline-records/ --json | jq .preview
@@ -67,13 +67,13 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
     job="required",
 )
 def show(session: Session) -> ExitCode:
-    """Show one job in detail, and what to do next.
+    """Show one job in detail, with next steps.
 
-    Its state and who brought it there, its options and context, its stages and what they wrote, its
-    pending uploads, what its commit would replace, and whether it holds the destination's lock.
+    Shows its state and owner, its options and context, its stages and their output, its pending uploads, the
+    objects that its commit replaces, and whether it holds the destination's commit lock.
     """
     assert session.job_id is not None
-    with session.output.working("looking at the job"):
+    with session.output.working("reading records"):
         details = describe_job(session.store, session.destination, session.job_id, session.staging_root)
     steps = for_job(details.summary, session.commands)
     value = {**details.to_dict(), "next": [step._asdict() for step in steps]}

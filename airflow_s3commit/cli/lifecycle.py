@@ -1,4 +1,4 @@
-"""Commands that end a job: commit, abort and recover, with their dry runs."""
+"""Commit, abort and recover: end a job, or preview that in a dry run."""
 
 from __future__ import annotations
 
@@ -30,25 +30,23 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     examples="""
     s3commit commit s3://lake/flights/ JOB --dry-run
     s3commit commit s3://lake/flights/ JOB
-    s3commit commit s3://lake/flights/ JOB --seal        a job whose writers are done and whose driver died
-    s3commit commit s3://lake/flights/ JOB --replan      after someone else changed the partitions
+    s3commit commit s3://lake/flights/ JOB --seal        if the writers finished and the driver died
+    s3commit commit s3://lake/flights/ JOB --replan      if another writer changed the partitions
     """,
     job="required",
     confirms=True,
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Report what it would make visible and replace, and do nothing."
-)
-@click.option("--seal", is_flag=True, help="First seal the job: every sealed stage attempt counts.")
+@click.option("--dry-run", is_flag=True, help="Report the files and the replaced objects; change nothing.")
+@click.option("--seal", is_flag=True, help="Seal the job first, with every sealed stage attempt.")
 @click.option(
     "--stage",
     "stages",
     multiple=True,
     type=as_stage,
     metavar="STAGE:ATTEMPT",
-    help="As --seal, but this stage attempt counts; repeatable.",
+    help="Seal the job first, with this stage attempt instead of all; repeatable.",
 )
-@click.option("--replan", is_flag=True, help="Plan again first: replace what is there now.")
+@click.option("--replan", is_flag=True, help="Plan again first, to replace the objects that exist now.")
 @click.option(
     "--lock-wait",
     type=as_duration,
@@ -68,11 +66,11 @@ def commit(
 ) -> ExitCode:
     """Commit a sealed job: make all its output visible, and delete what it replaces.
 
-    May be repeated at any time, also after a crash or by two processes at once: it continues where the last
-    run stopped, and for a committed job it only reports what was committed.
+    May be repeated at any time, after a crash or by two processes at once: it continues where the last run
+    stopped, and for a committed job it only reports the commit.
     """
     if dry_run:
-        return _rehearse_commit(session)
+        return _preview_commit(session)
     job = session.job(lock_wait=lock_wait)
     state = _state_of(session)
     if (stages and state in ("open", "sealed")) or (seal and state == "open"):
@@ -89,7 +87,7 @@ def commit(
 
 @store_command(
     "abort",
-    summary="Abort a job: nothing of it appears or stays pending.",
+    summary="Abort a job and discard its uploads.",
     examples="""
     s3commit abort s3://lake/flights/ JOB --dry-run
     s3commit abort s3://lake/flights/ JOB --reason "wrong input"
@@ -97,21 +95,28 @@ def commit(
     job="required",
     confirms=True,
 )
-@click.option("--dry-run", is_flag=True, help="Report what it would abort and take back, and do nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Report the uploads and objects that it would remove; change nothing."
+)
 @click.option(
     "--force",
     is_flag=True,
-    help="Continue although old data is lost (overwritten or deleted), or the job's records are damaged.",
+    help="Continue even if old data is lost (overwritten or deleted), or the job's records are damaged.",
 )
-@click.option("--reason", default="aborted by s3commit abort", show_default=True, help="Why, for the record.")
+@click.option(
+    "--reason",
+    default="aborted by s3commit abort",
+    show_default=True,
+    help="The reason, for the record of the abort.",
+)
 def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitCode:
     """Abort a job: none of its output is or becomes visible, and none of its uploads stays pending.
 
-    Objects that an interrupted commit has published are taken back. Other jobs' uploads are not touched. A
-    committed job is refused. May be repeated at any time.
+    Deletes objects that an interrupted commit has published. Does not touch other jobs' uploads. Refuses a
+    committed job. May be repeated at any time.
     """
     if dry_run:
-        return _rehearse_ending(session, "abort")
+        return _preview_ending(session, "abort")
     session.output.confirm(f"Abort job {session.job_id} on {session.destination.uri}?", yes=session.yes)
     with session.output.working("aborting"):
         report = session.job().abort(force=force, reason=reason)
@@ -120,39 +125,41 @@ def abort(session: Session, *, dry_run: bool, force: bool, reason: str) -> ExitC
 
 @store_command(
     "recover",
-    summary="Finish a commit or abort that was left in its middle.",
+    summary="Finish an interrupted commit or abort.",
     examples="""
     s3commit recover s3://lake/flights/ JOB                 continue the commit, or the abort
-    s3commit recover s3://lake/flights/ JOB --rollback      undo a commit that cannot go on
-    s3commit recover s3://lake/flights/ JOB --keep-replaced finish one whose plan is damaged
+    s3commit recover s3://lake/flights/ JOB --rollback      undo a commit that cannot continue
+    s3commit recover s3://lake/flights/ JOB --keep-replaced finish a commit with a damaged plan
     """,
     job="required",
     confirms=True,
 )
 @click.option("--rollback", is_flag=True, help="Undo a commit that has begun, instead of continuing it.")
 @click.option(
-    "--force", is_flag=True, help="With --rollback: although old data is lost and cannot be put back."
+    "--force",
+    is_flag=True,
+    help="With --rollback: roll back even if old data is lost and cannot be restored.",
 )
 @click.option(
     "--keep-replaced",
     is_flag=True,
-    help="Finish a commit whose plan is damaged; the old files stay beside the new ones.",
+    help="Finish a commit with a damaged plan; the old files stay beside the new ones.",
 )
-@click.option("--dry-run", is_flag=True, help="Report what it would do, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Report the next step and its effect; change nothing.")
 def recover(session: Session, *, rollback: bool, force: bool, keep_replaced: bool, dry_run: bool) -> ExitCode:
-    """Finish a commit or an abort that its process left unfinished.
+    """Finish an interrupted commit or abort.
 
-    It continues the commit or the abort, and cleans up after it. A job whose commit has not begun is refused:
-    commit or abort it. If the record of the job's state is damaged, the other records of the job decide.
+    Continues the commit or abort, and cleans up. Refuses a job whose commit has not begun: commit or abort
+    it. If the job's state record is damaged, its other records determine the state.
     """
     if force and not rollback:
-        raise click.UsageError("--force goes with --rollback")
+        raise click.UsageError("--force needs --rollback")
     if keep_replaced and rollback:
         raise click.UsageError(
-            "--keep-replaced finishes a commit, and --rollback undoes it: give one of them"
+            "--keep-replaced finishes a commit, and --rollback undoes it: use only one of them"
         )
     if dry_run:
-        return _rehearse_ending(session, "rollback" if rollback else "recover")
+        return _preview_ending(session, "rollback" if rollback else "recover")
     if rollback:
         session.output.confirm(
             f"Undo the commit of job {session.job_id} on {session.destination.uri}?", yes=session.yes
@@ -165,7 +172,7 @@ def recover(session: Session, *, rollback: bool, force: bool, keep_replaced: boo
 
 
 def report_ending(session: Session, ended: ManifestRecord | AbortReport) -> ExitCode:
-    """Report how a job ended."""
+    """Report the manifest or the abort of a job that ended."""
     if isinstance(ended, ManifestRecord):
         layout = session.layout
         manifest = join_uri(layout.destination.bucket, layout.manifest)
@@ -198,8 +205,8 @@ def report_ending(session: Session, ended: ManifestRecord | AbortReport) -> Exit
         words = f"aborted {session.job_id}: {several(ended.uploads, 'upload')} discarded"
         words += f", {several(ended.objects, 'object')} taken back"
     else:
-        words = f"no job {session.job_id} is known at {session.destination.uri} (any more)"
-        words += f"; {several(ended.uploads, 'upload')} of it discarded"
+        words = f"no job {session.job_id} exists at {session.destination.uri}"
+        words += f"; {several(ended.uploads, 'upload')} with its id discarded"
     return session.output.result(value, Line(words))
 
 
@@ -213,28 +220,31 @@ def _confirm_replacement(session: Session) -> None:
 
 
 def _state_of(session: Session) -> State | None:
-    """Return the job's state; None if there is no record of it."""
+    """Return the job's state; None if there is no state record."""
     record = session.job().state()
     return record.state if record is not None else None
 
 
-def _rehearse_commit(session: Session) -> ExitCode:
-    """Report what a commit would make visible and replace; exit code 1 if conflict mode ``fail`` stops it."""
+def _preview_commit(session: Session) -> ExitCode:
+    """Preview a commit; exit code 1 if conflict mode ``fail`` refuses it."""
     state = _state_of(session)
     if state == "committed" or (state is None and find_manifest(session.context) is not None):
         return session.output.result(
             {"dry_run": True, "job_id": session.job_id, "state": state, "would": "finish"},
-            Line("it is committed; a commit would finish what is left, if anything is"),
+            Line("the job is committed; a commit would only finish the cleanup"),
         )
-    with session.output.working("looking at what is there"):
+    with session.output.working("listing existing objects"):
         preview = preview_commit(session.context)
     return session.output.result(
         {"dry_run": True, "job_id": session.job_id, "state": state, "would": "commit", **preview.to_dict()},
         DRY_RUN,
         Facts(
             [
-                ("would be visible", f"{several(preview.files, 'file')}, {size(preview.bytes)}"),
-                ("in", several(preview.partitions, "partition")),
+                (
+                    "would publish",
+                    f"{several(preview.files, 'file')}, {size(preview.bytes)}"
+                    f" in {several(preview.partitions, 'partition')}",
+                ),
                 ("would replace", replacement(preview)),
             ]
         ),
@@ -242,8 +252,8 @@ def _rehearse_commit(session: Session) -> ExitCode:
     )
 
 
-def _rehearse_ending(session: Session, step: Step) -> ExitCode:
-    """Report what an abort, a recovery or a rollback would do.
+def _preview_ending(session: Session, step: Step) -> ExitCode:
+    """Preview an abort, a recovery or a rollback.
 
     Raises:
         Refused: The step would be refused.
@@ -251,14 +261,14 @@ def _rehearse_ending(session: Session, step: Step) -> ExitCode:
     """
     state = _state_of(session)
     would = _would(session, state, step)
-    mine = [
+    uploads = [
         upload
         for upload in pending_uploads(session.store, session.destination, session.staging_root)
         if upload.job_id == session.job_id
     ]
     goes_back = would in ("abort", "roll back", "go on with the abort")
     published = verify_pending(session.context).completed if state == "committing" else None
-    words = f"{several(len(mine), 'pending upload')} would be {'discarded' if goes_back else 'completed'}"
+    words = f"{several(len(uploads), 'pending upload')} would be {'discarded' if goes_back else 'completed'}"
     if goes_back and published is not None:
         words += f", {several(published, 'published object')} taken back"
     return session.output.result(
@@ -268,7 +278,7 @@ def _rehearse_ending(session: Session, step: Step) -> ExitCode:
             "destination": session.destination.uri,
             "state": state,
             "would": would,
-            "pending_uploads": len(mine),
+            "pending_uploads": len(uploads),
             "published_objects": published,
         },
         DRY_RUN,
@@ -277,7 +287,12 @@ def _rehearse_ending(session: Session, step: Step) -> ExitCode:
 
 
 def _would(session: Session, state: State | None, step: Step) -> str:
-    """Return what a step does to a job in a state; raise what the step would raise."""
+    """Return the effect of a step on a job in a state.
+
+    Raises:
+        Refused: The step would be refused.
+
+    """
     name = f"job {session.job_id} on {session.destination.uri}"
     match state:
         case "committing":
@@ -289,7 +304,7 @@ def _would(session: Session, state: State | None, step: Step) -> str:
         case "committed":
             raise AlreadyCommitted(f"{name} is committed; this would be refused")
         case "open" | "sealed" if step != "abort":
-            raise JobClosed(f"{name} is {state}: no commit of it was begun, so this would be refused")
+            raise JobClosed(f"{name} is {state}: its commit has not begun, so this would be refused")
         case None if step != "abort" and find_manifest(session.context) is None:
             raise gone(session.context)
         case None if find_manifest(session.context) is not None:

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manife
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts
 
-#: Partitions that are shown.
+#: Maximum number of partitions to show.
 _SHOWN = 50
 
 
@@ -29,7 +29,7 @@ _SHOWN = 50
     examples="""
     s3commit manifest s3://lake/flights/                     the last commit
     s3commit manifest s3://lake/flights/ JOB                 one job's
-    s3commit manifest s3://lake/flights/ --files             size, rows and key of every file, one a line
+    s3commit manifest s3://lake/flights/ --files             size, rows and key of every file
     s3commit manifest s3://lake/flights/ --files --json | jq -r '.files[].key'
     """,
     job="optional",
@@ -37,9 +37,9 @@ _SHOWN = 50
 )
 @click.option("--files", is_flag=True, help="List every file, instead of totals by partition.")
 def manifest(session: Session, *, files: bool) -> ExitCode:
-    """Show what the last job, or one job, committed. Exit code 1 if nothing was committed.
+    """Show the manifest of the last commit, or of one job. Exit code 1 if there is none.
 
-    A manifest proves that its job committed. It stays when the job is cleaned up.
+    A manifest proves that its job committed. It remains when the job is cleaned up.
     """
     record = latest_or_none(session) if session.job_id is None else _of_job(session, session.job_id)
     if record is None:
@@ -57,12 +57,12 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
 
 
 def latest_or_none(session: Session) -> ManifestRecord | None:
-    """Return the manifest of the last commit; if nothing was committed, report that and return None."""
+    """Return the manifest of the last commit; report if there is none, and return None."""
     try:
         return latest_manifest(session.store, session.destination)
     except NoSuchKey as error:
-        _report_none(session, str(error))
-        words = "see what is under way, and what was committed before"
+        _report_missing(session, str(error))
+        words = "list all jobs, including committed ones"
         session.output.advise([NextStep(words, session.commands.line("jobs", "--committed"))])
         return None
 
@@ -71,15 +71,12 @@ def _of_job(session: Session, job_id: str) -> ManifestRecord | None:
     try:
         return read_manifest(session.store, session.destination, job_id)
     except NoSuchKey:
-        _report_none(
-            session,
-            f"job {job_id} did not commit to {session.destination.uri}",
-        )
-        session.output.advise([NextStep("see where it is", session.commands.line("show"))])
+        _report_missing(session, f"job {job_id} has not committed to {session.destination.uri}")
+        session.output.advise([NextStep("show the job's state", session.commands.line("show"))])
         return None
 
 
-def _report_none(session: Session, words: str) -> None:
+def _report_missing(session: Session, words: str) -> None:
     value = {
         "destination": session.destination.uri,
         "job_id": session.job_id,
@@ -96,7 +93,7 @@ def _views(record: ManifestRecord) -> Iterator[View]:
             ("destination", record.destination),
             ("committed", moment(record.committed)),
             ("committer", f"{record.committer}, conflict mode {record.conflict_mode}"),
-            ("brought", f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"),
+            ("output", f"{amount(record.counts)} in {several(len(record.partitions), 'partition')}"),
             ("replaced", f"{several(record.replaced.files, 'file')}, {size(record.replaced.bytes)}"),
             ("list of files", record.files),
             *record.context.items(),

@@ -49,14 +49,14 @@ _WIDTH_WITHOUT_TERMINAL = 160
 
 
 class Declined(Exception):
-    """The person at the terminal answered no; nothing was done."""
+    """The user answered no; nothing was changed."""
 
 
 class Output:
     """Writes results to stdout and messages to stderr.
 
     Args:
-        as_json: Whether to write one JSON object instead of tables, without colours and progress.
+        as_json: Whether to write one JSON object, instead of tables, colours and progress.
         debug: Whether to write tracebacks.
 
     """
@@ -78,15 +78,15 @@ class Output:
         return not self.as_json and self.err.is_terminal
 
     def result(self, value: Mapping[str, Any], *views: View, ok: bool = True) -> ExitCode:
-        """Write the result: ``value`` as JSON, or ``views`` for people.
+        """Write the result: ``value`` as JSON with ``--json``, else ``views``.
 
         Args:
             value: The result for scripts.
-            *views: The same for people.
-            ok: Whether all is well.
+            *views: The same result for people.
+            ok: Whether there are no findings.
 
         Returns:
-            The exit code: `ExitCode.OK`, or `ExitCode.FINDINGS` if not all is well.
+            The exit code: `ExitCode.OK`, or `ExitCode.FINDINGS` unless ``ok``.
 
         """
         if self.as_json:
@@ -98,7 +98,7 @@ class Output:
         return ExitCode.OK if ok else ExitCode.FINDINGS
 
     def advise(self, steps: Iterable[NextStep], *, after_error: bool = False) -> None:
-        """Write what to do next; each command on an unbroken line of its own, to be pasted."""
+        """Write next steps, each command on one unbroken line to paste; nothing with ``--json``."""
         if self.as_json:
             return
         console, label = (self.err if after_error else self._out), "next: "
@@ -116,9 +116,16 @@ class Output:
         as_value: Callable[[Any], Any],
         as_line: Callable[[Any], str],
     ) -> None:
-        """Write a result with a list that may not fit in memory, in JSON under ``name``.
+        """Write a result with a list that may not fit in memory.
 
-        The object is written once the list is complete, so an error never leaves half of one.
+        JSON is written once the list is complete, so that an error does not leave half an object.
+
+        Args:
+            value: The result for scripts, without the list.
+            name: Name of the list in the result.
+            items: The list.
+            as_value: Returns the JSON value of an item.
+            as_line: Returns the line of an item, for people.
         """
         if not self.as_json:
             for item in items:
@@ -135,7 +142,7 @@ class Output:
         click.echo("\n  ]\n}")
 
     def raw(self, text: str) -> None:
-        """Write a line to stdout as it is."""
+        """Write a line to stdout unchanged."""
         click.echo(text)
 
     def discard(self) -> None:
@@ -147,7 +154,7 @@ class Output:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
 
     def note(self, text: str, style: str = "") -> None:
-        """Write a message that is not part of the result."""
+        """Write a message to stderr; nothing with ``--json``."""
         if not self.as_json:
             self.err.print(Text(plain(text), style=style), soft_wrap=not self.err.is_terminal)
 
@@ -158,10 +165,16 @@ class Output:
         steps: Sequence[NextStep] = (),
         error: BaseException | None = None,
     ) -> ExitCode:
-        """Write an error: its ``message``, its ``notes`` if it has any, and what to do next.
+        """Write an error: its ``message``, its ``notes`` and the next steps.
+
+        Args:
+            value: The error for scripts.
+            code: The exit code.
+            steps: The next steps.
+            error: The exception, whose traceback is written with ``--debug``.
 
         Returns:
-            ``code``, the exit code.
+            ``code``.
 
         """
         if self.debug and error is not None:
@@ -180,7 +193,7 @@ class Output:
         return code
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask the person at the terminal to confirm; without a terminal, or with ``--yes``, ask nobody.
+        """Ask for confirmation, unless ``yes`` is set or stdin is no terminal.
 
         Raises:
             Declined: The answer is no.
@@ -193,11 +206,11 @@ class Output:
 
     @contextmanager
     def working(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show progress on a terminal; yields a function that takes the number of steps done.
+        """Show progress on a terminal; yields a function that takes the number of completed steps.
 
         Args:
-            what: The activity.
-            total: How many steps it has; None if unknown.
+            what: Name of the activity.
+            total: Number of steps; None if unknown.
 
         """
         if not self.shows_progress:
@@ -214,10 +227,10 @@ class Output:
 
     @contextmanager
     def completing(self, what: str) -> Iterator[Callable[[Pace], None]]:
-        """Show the progress of completing uploads: as a bar on a terminal, elsewhere in the log.
+        """Show the progress of completing uploads: a bar on a terminal, otherwise log lines.
 
         Args:
-            what: The activity.
+            what: Name of the activity.
 
         """
         if not self.shows_progress:
@@ -265,9 +278,9 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def logged_to(output: Output) -> Iterator[None]:
-    """Write the package's warnings, or with ``--debug`` all it logs, while the block runs.
+    """Write the package's warnings, or with ``--debug`` all of its log, while the block runs.
 
-    The logs of the libraries below it are left out: they contain whole requests.
+    Logs of other libraries are left out, because they contain whole requests.
     """
     logger, handler = logging.getLogger(_PACKAGE), _Handler(output)
     level, propagate = logger.level, logger.propagate

@@ -1,4 +1,4 @@
-"""Pending uploads: they are billed, and no reader sees them."""
+"""Pending: lists pending uploads, which are billed and invisible."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from airflow_s3commit.present.next_steps import NextStep
 from airflow_s3commit.protocol.inspect.jobs import UploadSummary, pending_uploads
 from airflow_s3commit.protocol.sweep.plan import monthly_cost
 
-#: Uploads that are shown without --all.
+#: Maximum number of uploads to show without --all.
 _SHOWN = 40
 
 
 @store_command(
     "pending",
-    summary="List pending uploads: whose, how old, what they cost.",
+    summary="List pending uploads with their jobs, ages and costs.",
     examples="""
     s3commit pending s3://lake/flights/
     s3commit pending s3://lake/flights/ --all
@@ -30,14 +30,14 @@ _SHOWN = 40
     """,
 )
 @click.option("--all", "everything", is_flag=True, help=f"Show every upload, not the {_SHOWN} oldest.")
-@click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes a request for each.")
+@click.option("--no-bytes", is_flag=True, help="Don't measure uploads, which takes one request per upload.")
 def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
-    """List the pending uploads below a destination: whose they are, how old, and what they cost.
+    """List the pending uploads below a destination, with their jobs, ages and costs.
 
-    A pending upload is not visible, but its bytes are stored and billed. An upload without a job was left by
+    A pending upload is not visible, but its bytes are stored and billed. An upload without a job remains from
     a crash, or belongs to another program. The cost is that of S3 Standard in us-east-1.
     """
-    with session.output.working("asking for uploads and their parts") as step:
+    with session.output.working("listing uploads and their parts") as step:
         found = []
         for upload in pending_uploads(
             session.store, session.destination, session.staging_root, measure=not no_bytes
@@ -58,7 +58,7 @@ def pending(session: Session, *, everything: bool, no_bytes: bool) -> ExitCode:
         return session.output.result(value, Line(f"no upload is pending below {session.destination.uri}"))
     code = session.output.result(value, *_views(session, found, by_job, everything=everything))
     if None in by_job:
-        words = "what no job claims can be swept once it is old"
+        words = "sweep old uploads that no job claims"
         session.output.advise([NextStep(words, session.commands.line("sweep", "--older-than", "7d"))])
     return code
 
@@ -86,11 +86,11 @@ def _views(
         Column("uploads", right=True),
         Column("size", right=True),
         Column("oldest", right=True),
-        Column("a month", right=True),
+        Column("per month", right=True),
     )
     rows = [_total_row(job_id or "claimed by no job", theirs) for job_id, theirs in by_job.items()]
     if len(by_job) > 1:
-        rows.append(_total_row("together", found))
+        rows.append(_total_row("total", found))
     yield Table(columns, rows)
     yield BLANK
     shown = found if everything else found[:_SHOWN]
@@ -100,7 +100,7 @@ def _views(
         [[session.destination.relative(u.key), size(u.bytes), age(u.age), u.job_id or ""] for u in shown],
     )
     if len(shown) < len(found):
-        yield Line(f"… and {len(found) - len(shown):,} younger ones; --all shows them", "dim")
+        yield Line(f"… and {len(found) - len(shown):,} newer uploads; --all shows them", "dim")
     yield BLANK
 
 

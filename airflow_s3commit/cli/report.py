@@ -1,4 +1,4 @@
-"""What a command reports to people, as values, and how a terminal shows it."""
+"""Lines, tables and facts that a command reports, and how a terminal shows them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STYLES = {
 
 
 class Line(NamedTuple):
-    """A line of text; control characters in it are made visible.
+    """A line of text; control characters are escaped.
 
     Attributes:
         text: The text.
-        style: Its style, or that of the label if it has one.
-        label: Words before the text.
+        style: Style of the text, or of the label if there is one.
+        label: Text before it.
 
     """
 
@@ -51,10 +51,10 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-        title: Its heading.
-        right: Whether it holds numbers.
-        room: The width in characters below which a terminal does not get the column.
-        whole: Whether its cells are never folded.
+        title: Heading.
+        right: Whether the cells are aligned to the right, as numbers.
+        room: Minimum width of the terminal, in characters, to show the column.
+        whole: Whether the cells are never folded.
 
     """
 
@@ -66,12 +66,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table; its cells are texts, `Line` values or numbers.
+    """A table.
 
     Attributes:
-        columns: Its columns.
-        rows: Its rows.
-        title: Words above it.
+        columns: The columns.
+        rows: The rows: text, numbers or `Line` values, or lists of them, one for each column.
+        title: Heading of the table.
 
     """
 
@@ -80,7 +80,7 @@ class Table:
     title: str | None = None
 
     def drawn(self, width: int) -> RenderableType:
-        """Return the table for a terminal, with the columns that it has room for."""
+        """Return the table for a terminal, without the columns that it is too narrow for."""
         grid = Grid(
             box=box.SIMPLE_HEAD,
             show_edge=False,
@@ -104,7 +104,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values, one pair a line; pairs without a value are left out."""
+    """Labels and values, one pair per line; pairs without a value are left out."""
 
     pairs: Sequence[tuple[str, object] | Fact]
 
@@ -124,7 +124,7 @@ View: TypeAlias = Line | Table | Facts
 
 BLANK = Line("")
 DRY_RUN = Line("dry run: nothing was changed", "yellow")
-NOT_APPLIED = Line("dry run: nothing was changed; --apply does it", "yellow")
+NOT_APPLIED = Line("dry run: nothing was changed; add --apply to do it", "yellow")
 
 
 def toned(fact: Fact) -> Line:
@@ -138,7 +138,7 @@ def state_cell(state: str | None) -> Line:
 
 
 def labelled(label: str, texts: Iterable[str], style: str) -> Iterator[Line]:
-    """Yield a line for each text, all with one label."""
+    """Yield a line for each text, with the same label."""
     return (Line(text, style, f"{label}: ") for text in texts)
 
 

@@ -1,7 +1,7 @@
-"""The options that lead a command to its store.
+"""The options for the connection to the store.
 
-Credentials are not among them, because other users of the machine can read a command line. They come from
-where boto3 takes them.
+There are none for credentials, because other users of the machine can read a command line. Credentials are
+found as boto3 finds them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.option_values import FLAGS
 
-#: The environment variable with the keys that records are signed with.
+#: The environment variable with the keys for signing records.
 SIGNING_KEY = "S3COMMIT_SIGNING_KEY"
 
-#: Seconds for which a request is retried by default.
+#: Default number of seconds for which to retry a request.
 DEFAULT_PATIENCE = 30.0
 
 
 class SectionedOption(click.Option):
-    """An option that the help lists under a heading of its own."""
+    """An option with its own heading in the help."""
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,12 +41,12 @@ class SectionedOption(click.Option):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the store, as the options say.
+    """A connection to a store, from the options of a command.
 
     Attributes:
-        config: The store's address, and whose credentials to use.
-        patience: Seconds for which a request is retried.
-        object_options: How the store keeps the objects that a command writes.
+        config: The store's address and the credentials' profile.
+        patience: Seconds for which to retry a request.
+        object_options: Options of the objects that the command writes.
 
     """
 
@@ -56,7 +56,7 @@ class Connection:
 
     @classmethod
     def taken_from(cls, values: dict[str, Any]) -> Connection:
-        """Return the connection of a command's option values, and remove them from there.
+        """Return the connection in a command's option values, and remove these values from ``values``.
 
         Raises:
             click.UsageError: The endpoint is not a URL, or contains a user name or password.
@@ -81,7 +81,7 @@ class Connection:
         return cls(config, patience, object_options)
 
     def arguments(self) -> list[str]:
-        """Return the options that lead another command to the same store."""
+        """Return the options with which another command connects to the same store."""
         config = self.config
         words: list[str] = []
         for name, value in (
@@ -103,11 +103,11 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class StoreProvider:
-    """Where commands get their store and signing keys; the context object of the program.
+    """Provides commands with their store and signer; the context object of the program.
 
     Attributes:
-        program: The words that start the program, for the command lines that it suggests.
-        arguments: The options that such a command line ends with, to reach the same store.
+        program: The words that start the program, for the command lines in next steps.
+        arguments: The options at the end of these command lines, to connect to the same store.
         open: Opens the store of a connection.
         signer: Returns the signer of jobs' records; None if they are not signed.
 
@@ -120,7 +120,7 @@ class StoreProvider:
 
 
 def own_provider() -> StoreProvider:
-    """Return the provider of ``s3commit`` itself: the options and the environment."""
+    """Return the provider of ``s3commit``, which uses the options and the environment."""
     return StoreProvider(("s3commit",), (), open_store, environment_signer)
 
 
@@ -165,19 +165,19 @@ def options() -> list[click.Option]:
             "--path-style/--virtual-hosted",
             "path_style",
             default=None,
-            help="Ask for endpoint/bucket/key or bucket.endpoint/key. Default: virtual on AWS only.",
+            help="Address keys as endpoint/bucket/key or bucket.endpoint/key. Default: the latter on AWS.",
         ),
         _option(
             "--verify-ssl/--no-verify-ssl",
             "verify_ssl",
             default=True,
-            help="Whether to check the store's certificate. Default: yes.",
+            help="Whether to verify the store's certificate. Default: yes.",
         ),
         _option(
             "--ca-bundle",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             callback=lambda _ctx, _param, path: str(path) if path is not None else None,
-            help="A file with the authorities to trust.",
+            help="A file with the certificate authorities to trust.",
         ),
         _option(
             "--patience",
@@ -185,14 +185,14 @@ def options() -> list[click.Option]:
             default=DEFAULT_PATIENCE,
             show_default=True,
             metavar="SECONDS",
-            help="How long a request without an answer is retried.",
+            help="How long to retry a failed request.",
         ),
         _option(
             "--object-option",
             "object_options",
             multiple=True,
             metavar="NAME=VALUE",
-            help="How the store keeps what this command writes, unless the job says so: sse=aws:kms, "
+            help="Option of the objects that this command writes, unless the job has options: sse=aws:kms, "
             "sse_kms_key_id=…, acl=…; for doctor also storage_class=…, tags.NAME=…, headers.NAME=….",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Sweep: removes what dead jobs left behind."""
+"""Sweep: removes leftovers of dead jobs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.store.execute import in_batches
 
-#: Uploads that are shown.
+#: Maximum number of uploads to show.
 _SHOWN = 40
 
-#: Uploads that are swept between two steps of the progress bar.
+#: Uploads to sweep per step of the progress bar.
 _BATCH = 1_000
 
 
 @store_command(
     "sweep",
-    summary="Remove what dead jobs left. A dry run by default.",
+    summary="Remove leftovers of dead jobs. A dry run by default.",
     examples="""
-    s3commit sweep s3://lake/flights/ --older-than 7d              what would be removed, and why
-    s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove it
+    s3commit sweep s3://lake/flights/ --older-than 7d              preview the removals
+    s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove the leftovers
     s3commit sweep s3://lake/flights/ --older-than 7d --apply --json   from a scheduled script
     """,
     confirms=True,
@@ -39,19 +39,21 @@ _BATCH = 1_000
     type=as_duration,
     metavar="DURATION",
     required=True,
-    help="Treat a job as dead after this time without a sign of life: 7d, 36h. Longer than any job takes.",
+    help="Treat a job as dead after this time without activity: 7d, 36h. Longer than any job takes.",
 )
-@click.option("--apply", "apply", is_flag=True, help="Do it. Without this it is a dry run.")
-@click.option("--dry-run", is_flag=True, help="Only report what would be removed; the default.")
+@click.option(
+    "--apply", "apply", is_flag=True, help="Remove the leftovers; without this option it is a dry run."
+)
+@click.option("--dry-run", is_flag=True, help="Only report the leftovers; the default.")
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
-    """Remove what dead jobs left at a destination: pending uploads, records, a lapsed lock.
+    """Remove leftovers of dead jobs at a destination: pending uploads, records, a lapsed lock.
 
-    A dry run unless --apply is given. A job whose commit was interrupted is never touched, only listed:
-    recover it. Exit code 1 if something could not be removed.
+    A dry run unless --apply is given. Lists a job whose commit was interrupted, but does not touch it: use
+    recover. Exit code 1 if a removal failed.
     """
     if apply and dry_run:
-        raise click.UsageError("--apply and --dry-run contradict each other")
-    with session.output.working("looking for dead jobs and uploads"):
+        raise click.UsageError("--apply and --dry-run exclude each other")
+    with session.output.working("finding dead jobs and orphans"):
         plan = plan_sweep(
             session.store, session.destination, older_than=older_than, staging_root=session.staging_root
         )
@@ -71,7 +73,7 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
 
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
-    """Apply a plan piece by piece, to show progress."""
+    """Apply a plan in pieces, to show progress."""
     nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[])
     pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
     pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
@@ -104,10 +106,10 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         columns = (
             Column("job"),
             Column("action"),
-            Column("silent", right=True),
+            Column("inactive", right=True),
             Column("uploads", right=True),
             Column("size", right=True),
-            Column("was", room=95),
+            Column("state", room=95),
         )
         rows = [
             [
@@ -136,12 +138,12 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
     if plan.lock is not None:
         yield Line(f"Lapsed lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
     if plan.spent:
-        yield Line(f"{several(len(plan.spent), 'record')} of jobs aborted long ago")
+        yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
     if plan.jobs or plan.uploads or plan.lock or plan.spent:
         yield BLANK
         yield Line(
-            f"together {several(plan.pending, 'upload')}, {size(plan.bytes)}, {cost_per_month(plan.bytes)}"
-            f" a month; the oldest is {age(plan.oldest)} old"
+            f"total: {several(plan.pending, 'upload')}, {size(plan.bytes)}, {cost_per_month(plan.bytes)}"
+            f" per month; the oldest is {age(plan.oldest)} old"
         )
     else:
         yield Line(f"nothing to sweep at {plan.destination}", "green")

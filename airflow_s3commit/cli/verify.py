@@ -1,4 +1,4 @@
-"""Verify: compares the records of a job with the objects and uploads on the store."""
+"""Verify: compares a job's records with the objects and uploads on the store."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.forwarding import ForwardingStore
 
-#: Findings of each kind that are shown; --json has up to a thousand.
+#: Maximum number of findings of each kind to show; --json has up to 1,000.
 _SHOWN = 20
 
 
 @store_command(
     "verify",
-    summary="Compare what was committed with what is there.",
+    summary="Compare a job's records with the store.",
     examples="""
     s3commit verify s3://lake/flights/                       the last commit
     s3commit verify s3://lake/flights/ JOB                   one job, committed or pending
@@ -34,13 +34,16 @@ _SHOWN = 20
     job="optional",
 )
 @click.option(
-    "--deep", is_flag=True, help="For a pending job: compare the parts of each upload, one request an upload."
+    "--deep",
+    is_flag=True,
+    help="For a pending job: compare the parts of each upload, with one request per upload.",
 )
 def verify(session: Session, *, deep: bool) -> ExitCode:
-    """Compare what a job committed, or is about to commit, with what is on the store; changes nothing.
+    """Compare a job's records with the objects and uploads on the store. Reads only.
 
-    Committed job: every file of the manifest must exist unchanged, and after a replace (or mode fail) its
-    partitions must hold nothing else. Pending job: every upload in its records must exist. Else exit code 1.
+    Committed job: every file of the manifest must exist unchanged, and after a replace (or mode fail) the
+    partitions must hold no other objects. Pending job: every upload in its records must exist. Otherwise the
+    exit code is 1.
     """
     if session.job_id is None:
         manifest = latest_or_none(session)
@@ -49,7 +52,7 @@ def verify(session: Session, *, deep: bool) -> ExitCode:
     else:
         manifest = find_manifest(session.context)
     if manifest is None:
-        with session.output.working("looking at its uploads"):
+        with session.output.working("comparing uploads"):
             report = verify_pending(session.context, deep=deep)
         value = {"kind": "pending", **report.to_dict()}
         return session.output.result(value, *_pending_views(report), ok=report.sound)
@@ -65,7 +68,7 @@ def _verify_committed(session: Session, manifest: ManifestRecord) -> ExitCode:
 
 
 class _ListingProgress(ForwardingStore):
-    """A store that reports how many objects its listings have yielded so far."""
+    """A store that reports the number of objects that its listings have yielded."""
 
     def __init__(self, inner: ObjectStore, step: Callable[[int], None]) -> None:
         super().__init__(inner)
@@ -75,7 +78,7 @@ class _ListingProgress(ForwardingStore):
     def list_objects(
         self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
     ) -> Iterator[ObjectInfo]:
-        """Yield the listed objects and report their count."""
+        """Yield the listed objects, and report their number."""
         for info in super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after):
             self._listed += 1
             self._step(self._listed)
@@ -83,8 +86,10 @@ class _ListingProgress(ForwardingStore):
 
 
 def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
-    yield Line("as committed" if sound else "NOT as committed", "green" if sound else "bold red")
-    unlisted = "not by this job (it appended)" if report.conflict_mode == "append" else "FOREIGN"
+    yield Line(
+        "matches the manifest" if sound else "does NOT match the manifest", "green" if sound else "bold red"
+    )
+    unlisted = "not in manifest" if report.conflict_mode == "append" else "FOREIGN"
     yield Facts(
         [
             ("job", report.job_id),
@@ -93,7 +98,7 @@ def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
             ("intact", number(report.intact)),
             (
                 "right size",
-                f"{number(report.by_size)}; more cannot be told of them" if report.by_size else None,
+                f"{number(report.by_size)}; cannot be compared further" if report.by_size else None,
             ),
             ("missing", number(report.missing_count) if report.missing_count else None),
             ("changed", number(report.changed_count) if report.changed_count else None),
@@ -102,7 +107,7 @@ def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
     )
     if report.superseded:
         yield Line(
-            f"job {report.latest_job} has committed since: what it replaced is expected to differ",
+            f"job {report.latest_job} has committed since: files that it replaced are expected to differ",
             "yellow",
         )
     yield from _named("missing", report.missing, report.missing_count)
@@ -117,7 +122,7 @@ def _views(report: VerifyReport, sound: bool) -> Iterator[View]:
 
 def _pending_views(report: PendingReport) -> Iterator[View]:
     yield Line(
-        "ready: everything its records name is there" if report.sound else "NOT whole: a commit would fail",
+        "ready: all uploads in its records exist" if report.sound else "NOT ready: the commit would fail",
         "green" if report.sound else "bold red",
     )
     yield Facts(
@@ -132,7 +137,7 @@ def _pending_views(report: PendingReport) -> Iterator[View]:
             ("other parts", number(report.mismatched_count) if report.mismatched_count else None),
             (
                 "unrecorded",
-                f"{number(report.unrecorded)}; they will be discarded" if report.unrecorded else None,
+                f"{number(report.unrecorded)}; the commit will discard them" if report.unrecorded else None,
             ),
         ]
     )
@@ -147,4 +152,4 @@ def _named(kind: str, names: list[str], count: int) -> Iterator[Line]:
     yield from labelled(kind, names[:_SHOWN], "red")
     rest = count - min(len(names), _SHOWN)
     if rest:
-        yield Line(f"… and {rest:,} more {kind}; --json names up to {len(names):,}", "dim")
+        yield Line(f"… and {rest:,} more {kind}; --json has up to {len(names):,}", "dim")

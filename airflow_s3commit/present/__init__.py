@@ -1,3 +1,3 @@
-"""What the command line and the page in Airflow both say of a job; knows neither a terminal nor HTML."""
+"""Descriptions of jobs that the command line and the page in Airflow share; no terminal, no HTML."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts about a job, in the words that the command line and the page share. Scripts get exact values."""
+"""Facts about a job as text, for the command line and the page. Scripts get exact values instead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DAYS_A_MONTH = 30.0
 
 
 class Fact(NamedTuple):
-    """One thing that is known of a job.
+    """A labelled value of a job.
 
     Attributes:
-        name: What it is about.
-        text: The fact, in words.
-        tone: The state that it names, or ``bad``, for a colour; empty for neither.
+        name: Label.
+        text: Value.
+        tone: Colour of the value: a job state or ``bad``; empty for none.
 
     """
 
@@ -33,44 +33,44 @@ class Fact(NamedTuple):
 
 
 def amount(counts: Counts) -> str:
-    """Return counts as ``3 files, 1.5 GiB, 1,000 rows``; without rows if they were not counted."""
+    """Return counts as ``3 files, 1.5 GiB, 1,000 rows``, without the rows if they are unknown."""
     rows = f", {number(counts.rows)} rows" if counts.rows is not None and counts.files else ""
     return f"{several(counts.files, 'file')}, {size(counts.bytes)}{rows}"
 
 
 @or_unknown
 def cost_per_month(stored: int | None) -> str:
-    """Return what storing these bytes costs a month, in US dollars."""
+    """Return the cost of storing bytes for a month, in US dollars; ``?`` if the bytes are unknown."""
     return "?" if stored is None else dollars(monthly_cost(stored))
 
 
 @or_unknown
 def cost_per_day(stored: int) -> str:
-    """Return what storing these bytes costs a day, in US dollars."""
+    """Return the cost of storing bytes for a day, in US dollars."""
     return dollars(monthly_cost(stored) / _DAYS_A_MONTH)
 
 
 def replacement(preview: CommitPreview) -> str:
-    """Return which of the objects at the destination a commit replaces."""
+    """Return how many objects a commit replaces, and of what size."""
     if preview.conflict is not None:
-        return f"nothing: conflict mode fail refuses, because {preview.conflict} exists"
+        return f"nothing: conflict mode fail refuses the commit, because {preview.conflict} exists"
     if not preview.replaced:
         return "nothing"
     words = f"{several(preview.replaced, 'object')}, {size(preview.replaced_bytes)}"
     if preview.overwritten:
-        words += f"; {number(preview.overwritten)} of them are overwritten in place, with no way back"
-    return f"{words} ({'as planned' if preview.planned else 'as it is now'})"
+        words += f"; {number(preview.overwritten)} overwritten in place, which cannot be rolled back"
+    return f"{words} ({'as planned' if preview.planned else 'as of now'})"
 
 
 def state(summary: JobSummary) -> Fact:
-    """Return a job's state, or what is left of it if Hadoop wrote it."""
+    """Return a job's state, or its status if it is a Hadoop job."""
     if summary.hadoop is not None:
-        return Fact("state", f"Hadoop's, {summary.hadoop}")
+        return Fact("state", f"Hadoop job, {summary.hadoop}")
     return Fact("state", summary.state or "none", summary.state or "bad")
 
 
 def job_facts(details: JobDetails) -> list[Fact]:
-    """Return what is known of a job, in the order in which people read it."""
+    """Return the facts about a job, in reading order, without empty ones."""
     return [fact for fact in _job_facts(details) if fact.text]
 
 
@@ -83,10 +83,10 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
     if summary.since is not None:
         ago = f", {age(summary.age)} ago" if summary.age is not None else ""
         yield Fact("since", f"{moment(summary.since)}{ago}")
-    yield Fact("by", summary.owner or "")
-    yield Fact("because", summary.reason or "")
+    yield Fact("owner", summary.owner or "")
+    yield Fact("reason", summary.reason or "")
     if summary.silent is not None:
-        yield Fact("last sign of life", f"{age(summary.silent)} ago")
+        yield Fact("last activity", f"{age(summary.silent)} ago")
     if options is not None:
         yield Fact("committer", f"{options.committer}, conflict mode {options.conflict_mode}")
         yield Fact("options", ", ".join(_unusual(options)))
@@ -102,11 +102,11 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
 
 
 def _unusual(options: JobOptions) -> Iterator[str]:
-    """Yield the options that differ from the defaults, in words."""
+    """Yield the options that differ from the defaults."""
     if options.conflict_mode == "replace" and options.replace_order != "publish-then-delete":
         yield options.replace_order
     if not options.unique_filenames:
-        yield "file names as they are"
+        yield "fixed file names"
     if options.track_pending != "task":
         yield f"uploads tracked on {options.track_pending}"
     if options.pendingset_format != "hadoop-3.4.2":
@@ -116,11 +116,13 @@ def _unusual(options: JobOptions) -> Iterator[str]:
 
 
 def _uploads(report: PendingReport) -> Fact:
-    words = [f"{number(report.pending)} pending ({size(report.bytes)} by the records)"]
+    words = [f"{number(report.pending)} pending ({size(report.bytes)} in the records)"]
     if report.completed:
         words.append(f"{number(report.completed)} complete")
     if report.unrecorded:
-        words.append(f"{number(report.unrecorded)} of attempts that do not count, or are at work")
+        words.append(
+            f"{number(report.unrecorded)} unrecorded (from attempts that are running, dead or not sealed)"
+        )
     if report.missing_count:
-        words.append(f"{number(report.missing_count)} MISSING: a commit will fail")
+        words.append(f"{number(report.missing_count)} MISSING: the commit will fail")
     return Fact("uploads", ", ".join(words), "" if report.sound else "bad")

@@ -1,4 +1,4 @@
-"""What to do next: after an error, and about a job in a given state; with the command lines to paste."""
+"""Next steps after an error, or for a job in a given state, with command lines to paste."""
 
 from __future__ import annotations
 
@@ -30,48 +30,57 @@ from airflow_s3commit.protocol.hadoop.status import Status
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.model.destination import Destination
 
-#: Commands that are about a destination as a whole.
+#: Commands that take a destination, and no job.
 _ABOUT_DESTINATIONS = {"doctor", "jobs", "pending", "sweep"}
 
-_LOOK = ("look at the job", "show")
-_LOOK_AROUND = ("see what is there", "jobs")
+_SHOW = ("show the job's state", "show")
+_LIST = ("list the jobs at the destination", "jobs")
 
-#: What to do after errors: the first entry that fits counts. A step is its words, a command and its options.
+#: Next steps after errors; the first matching entry counts. A step is a text, a command and its options.
 _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     (
         (OutcomeUnknown,),
-        (("see how far it came", "show"), ("continue a commit or abort that has begun", "recover")),
+        (_SHOW, ("continue the commit or abort if it has begun", "recover")),
     ),
-    ((AccessDenied, NoSuchBucket, StoreUnsuitable), (("see what is wrong", "doctor"),)),
+    ((AccessDenied, NoSuchBucket, StoreUnsuitable), (("check the bucket and the permissions", "doctor"),)),
     (
         (Unavailable,),
         (("check that the store can be reached (--endpoint-url), and run the same command again",),),
     ),
-    ((AlreadyCommitted,), (("see what it committed", "manifest"),)),
+    ((AlreadyCommitted,), (("show what the job committed", "manifest"),)),
     (
         (DestinationChanged,),
-        (("look at what changed; to replace what is there now", "commit", "--replan"),),
+        (("find out who changed the objects; to replace those that exist now", "commit", "--replan"),),
     ),
     (
         (DuplicateOutput,),
-        (("choose which attempt of a stage counts", "commit", "--stage", "STAGE:ATTEMPT"), _LOOK),
+        (("choose the stage attempt to commit", "commit", "--stage", "STAGE:ATTEMPT"), _SHOW),
     ),
     (
         (NotReversible,),
-        (("continue the commit", "recover"), ("or abort, and lose the old data", "abort", "--force")),
+        (("continue the commit", "recover"), ("or abort the job, and lose the old data", "abort", "--force")),
     ),
     (
         (NoSuchJob,),
-        (("list the known jobs; one whose records are elsewhere needs --staging", "jobs", "--committed"),),
+        (("list all jobs; if the job's records are elsewhere, add --staging", "jobs", "--committed"),),
     ),
-    ((JobFailed,), (("its output was rolled back: look for the reason, then set up a new job", "jobs"),)),
-    ((LockHeld,), (("see which job holds it, and try again later", "jobs"),)),
-    ((DestinationNotEmpty, JobClosed, InvalidRecord), (_LOOK,)),
+    (
+        (JobFailed,),
+        (("the commit was rolled back: find the reason, then write the data again as a new job", "jobs"),),
+    ),
+    ((LockHeld,), (("find the job that holds the lock, and run the command again later", "jobs"),)),
+    ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
 
 
 class NextStep(NamedTuple):
-    """Something to do next, and the command line that does it if there is one."""
+    """A next step.
+
+    Attributes:
+        words: What to do.
+        command: The command line that does it; None if there is none.
+
+    """
 
     words: str
     command: str | None = None
@@ -83,10 +92,10 @@ class CommandLines:
 
     Attributes:
         destination: The destination.
-        job_id: The job that they are about, if it is one.
-        staging_root: Where jobs keep their records, if not below the destination.
+        job_id: The job; None for command lines about the destination only.
+        staging_root: The root of the jobs' staging, if not the destination.
         program: The words that start the program.
-        store_options: The options that lead to the same store.
+        store_options: The options of the connection to the store.
 
     """
 
@@ -97,7 +106,7 @@ class CommandLines:
     store_options: tuple[str, ...] = ()
 
     def line(self, command: str, *options: str) -> str:
-        """Return the command line of a command, about the job if the command takes one."""
+        """Return the command line of a command, with the job id if the command takes one."""
         job = () if self.job_id is None or command in _ABOUT_DESTINATIONS else (self.job_id,)
         staging = ("--staging", self.staging_root.uri) if self.staging_root is not None else ()
         words = (*self.program, command, self.destination.uri, *job, *options, *staging)
@@ -105,17 +114,17 @@ class CommandLines:
 
 
 def after_error(error: S3CommitError, commands: CommandLines) -> list[NextStep]:
-    """Return what to do after an error; empty if its message says it all."""
+    """Return the next steps after an error; empty if its message is enough."""
     if isinstance(error, OutcomeUnknown) and commands.job_id is None:
         return [NextStep("run the same command again")]
     steps = next((steps for kinds, steps in _AFTER if isinstance(error, kinds)), ())
     if commands.job_id is None:
-        steps = tuple(_LOOK_AROUND if step == _LOOK else step for step in steps)
+        steps = tuple(_LIST if step == _SHOW else step for step in steps)
     return [NextStep(words, commands.line(*command) if command else None) for words, *command in steps]
 
 
 def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
-    """Return what to do about a job in its state; the commands are about this job."""
+    """Return the next steps for a job in its state."""
 
     def run(words: str, name: str, *more: str) -> NextStep:
         return NextStep(words, commands.line(name, *more))
@@ -124,36 +133,36 @@ def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
         return _for_hadoop(summary.hadoop, run)
     match summary.state:
         case _ if summary.problem is not None:
-            steps = [run("a record is damaged; if the job is dead, abort it", "abort")]
+            steps = [run("a record is damaged: abort the job if it is dead", "abort")]
         case "open":
             steps = [
-                run("if its writers are finished", "commit", "--seal"),
-                run(f"if they died (their last sign of life is {age(summary.silent)} old)", "abort"),
+                run("if its writers are finished, seal and commit it", "commit", "--seal"),
+                run(f"if its writers died (last activity {age(summary.silent)} ago), abort it", "abort"),
             ]
         case "sealed":
             steps = [run("commit it", "commit"), run("or abort it", "abort")]
         case "committing":
             steps = [
-                run(f"if its committer ({summary.owner}) is dead, go on with it", "recover"),
-                run("or undo it", "recover", "--rollback"),
+                run(f"if its committer ({summary.owner}) is dead, continue the commit", "recover"),
+                run("or roll it back", "recover", "--rollback"),
             ]
         case "committed" if summary.staging is None:
-            steps = [run("nothing to do; to compare it with what is there", "verify")]
+            steps = [run("nothing to do; to compare its files with the manifest", "verify")]
         case "committed" | "aborting" | "aborted":
-            steps = [run("finish what is left", "recover")]
+            steps = [run("finish the remaining steps", "recover")]
         case _:
-            steps = [run("its setup did not finish, or only leftovers remain", "abort")]
+            steps = [run("its setup did not finish, or only leftovers exist: abort it", "abort")]
     return steps
 
 
 def _for_hadoop(status: Status, run: Callable[..., NextStep]) -> list[NextStep]:
-    """Return what to do about a job of Hadoop's committers."""
+    """Return the next steps for a job of Hadoop's committers."""
     if status == "successful":
-        return [run("it is complete; remove what it left", "adopt", "--clean-up")]
+        return [run("it is complete: remove its leftovers", "adopt", "--clean-up")]
     if status == "perhaps alive":
-        return [run("it may be alive; look again later", "show")]
+        return [run("it may be alive: check again later", "show")]
     more = ("--accept-partial",) if status == "partial" else ()
     return [
-        run("if it is dead, see what finishing it would do", "adopt", "--commit", *more),
-        run("or what discarding it would do", "adopt", "--abort"),
+        run("if it is dead, preview its commit", "adopt", "--commit", *more),
+        run("or preview its abort", "adopt", "--abort"),
     ]

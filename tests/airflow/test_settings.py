@@ -143,7 +143,7 @@ def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
 @pytest.mark.parametrize(
     "config", [S3Config(endpoint_url="http://elsewhere"), S3Config(profile="p"), S3Config(path_style=True)]
 )
-def test_the_connection_says_where_the_store_is(lake, config) -> None:
+def test_the_connection_configures_the_store(lake, config) -> None:
     """Options that name another store are refused beside a connection."""
-    with pytest.raises(StoreRejected, match="connection lake says where"):
+    with pytest.raises(StoreRejected, match="connection lake already configures"):
         airflow._open("lake", Connection(config))

@@ -69,7 +69,7 @@ def test_a_job_is_discarded(dead: DeadJob, run: RunProgram) -> None:
 
 def test_pendingsets_elsewhere_are_adopted(staged: DeadJob, run: RunProgram) -> None:
     """The id is taken from the directory's path; without the directory nothing is found."""
-    assert "needs --pendingsets" in run("adopt", DEST).stdout
+    assert "add --pendingsets" in run("adopt", DEST).stdout
     where = ("--pendingsets", staged.pendingsets_uri)
     assert plain_json(run("adopt", DEST, *where, "--json"))["jobs"][0]["uploads"] == 3
     assert "complete 3 uploads" in run("adopt", DEST, *where, "--commit").stdout

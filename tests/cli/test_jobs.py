@@ -48,7 +48,7 @@ def test_jobs_as_json_has_exact_values(lake: Lake, run: RunProgram) -> None:
 def test_committed_jobs_are_listed_when_asked_for(lake: Lake, run: RunProgram) -> None:
     """A cleaned-up job is known by its manifest only, and left out unless wanted."""
     lake.sealed(FILES).commit()
-    assert "no job is under way" in run("jobs", lake.destination).stdout
+    assert "no job is in progress" in run("jobs", lake.destination).stdout
     assert OURS in run("jobs", lake.destination, "--committed").stdout
 
 
@@ -84,8 +84,8 @@ def test_show_says_all_there_is(lake: Lake, run: RunProgram) -> None:
         "magic, conflict mode replace",
         "nightly",
         "[red]manual[/]",
-        "2 pending (10 B by the records)",
-        "1 object, 5 B (as it is now)",
+        "2 pending (10 B in the records)",
+        "1 object, 5 B (as of now)",
         f"s3commit commit {lake.destination} {OURS}\n",
     ):
         assert words in result.stdout

@@ -179,7 +179,7 @@ def test_abort_asks_a_person(lake: Lake, run: RunProgram) -> None:
     before = lake.everything()
     result = run("abort", lake.destination, OURS, typed="n\n")
     assert result.exit_code == 1
-    assert "you said no" in result.stderr
+    assert "you answered no" in result.stderr
     assert lake.everything() == before
 
 

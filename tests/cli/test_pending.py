@@ -21,7 +21,7 @@ def test_uploads_are_listed_by_job_and_one_by_one(lake: Lake, run: RunProgram) -
     result = run("pending", lake.destination)
     assert result.exit_code == 0
     assert "claimed by no job" in result.stdout
-    assert "together" in result.stdout
+    assert "total" in result.stdout
     assert "dt=1/stray.parquet" in result.stdout
     assert "2 d" in result.stdout
     assert f"s3commit sweep {lake.destination} --older-than 7d" in result.stdout
@@ -55,7 +55,7 @@ def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     short = run("pending", lake.destination)
     assert "stray-00" in short.stdout
     assert "stray-44" not in short.stdout
-    assert "5 younger ones" in short.stdout
+    assert "5 newer uploads" in short.stdout
     assert "stray-44" in run("pending", lake.destination, "--all").stdout
     assert len(plain_json(run("pending", lake.destination, "--json"))["uploads"]) == 45
 

@@ -13,7 +13,7 @@ def test_a_commit_that_stands_is_sound(lake: Lake, run: RunProgram) -> None:
     for job in ((), (OURS,)):
         result = run("verify", lake.destination, *job)
         assert result.exit_code == 0
-        assert "as committed" in result.stdout
+        assert "matches the manifest" in result.stdout
     assert lake.everything() == before
 
 
@@ -24,7 +24,12 @@ def test_what_is_missing_changed_or_foreign_is_named(lake: Lake, run: RunProgram
     lake.put({named("dt=2/part-0.parquet"): b"changed", "dt=2/foreign.parquet": b"x"})
     result = run("verify", lake.destination)
     assert result.exit_code == 1
-    for words in ("NOT as committed", "missing: ", "changed: ", "foreign: flights/dt=2/foreign.parquet"):
+    for words in (
+        "does NOT match the manifest",
+        "missing: ",
+        "changed: ",
+        "foreign: flights/dt=2/foreign.parquet",
+    ):
         assert words in result.stdout
     told = plain_json(run("verify", lake.destination, "--json"))
     assert (told["kind"], told["sound"], told["complete"], told["exclusive"]) == (
