@@ -136,6 +136,7 @@ def test_rights_are_the_least_and_nobody_else_s() -> None:
     assert accounts["pipeline"]["automountServiceAccountToken"] is False
 
 
+@pytest.mark.all
 def test_every_pod_is_valid_and_restricted(pods: dict[str, Any]) -> None:
     """What Airflow makes is a pod by the schema, in the namespace, and what its profile lets run."""
     for pod in [*pods["tasks"].values(), pods["stage"]]:
@@ -152,6 +153,7 @@ def test_every_pod_is_valid_and_restricted(pods: dict[str, Any]) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.all
 def test_each_pod_wears_its_identity(pods: dict[str, Any]) -> None:
     """Steps of the commit and the Spark job have the bucket; the task that starts the job has not."""
     worn = {task: account(pod) for task, pod in pods["tasks"].items()}
@@ -162,6 +164,7 @@ def test_each_pod_wears_its_identity(pods: dict[str, Any]) -> None:
     assert pods["stage"]["spec"]["automountServiceAccountToken"] is False
 
 
+@pytest.mark.all
 def test_the_spark_job_knows_its_commit(pods: dict[str, Any]) -> None:
     """The conf of the rendered command is the job's, with the try as the stage's attempt."""
     (container,) = pods["stage"]["spec"]["containers"]

@@ -18,6 +18,7 @@ import pytest
 from tests.docs.blocks import DOCS, ROOT, Block, blocks_of
 
 pytestmark = [
+    pytest.mark.all,
     pytest.mark.airflow,
     pytest.mark.seaweedfs,
     pytest.mark.spark,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ TASKS, PARTITIONS = 6, 5
 
 #: How each killed process sends, in turn.
 TRANSPORTS = ("boto3", "curl")
+
+
+def strikes(count: int, *, held: int) -> list[Any]:
+    """Return the numbers of the strikes; all but the first ones are left to `make test-all`."""
+    return [n if n < held else pytest.param(n, marks=pytest.mark.all) for n in range(count)]
 
 
 def _data(generation: str, task: int, partition: int) -> bytes:
@@ -81,7 +87,7 @@ def _contents(store: S3Store, bucket: str, prefix: str) -> list[bytes]:
 
 
 @pytest.mark.seaweedfs
-@pytest.mark.parametrize("strike", range(12))
+@pytest.mark.parametrize("strike", strikes(12, held=3))
 def test_a_killed_commit_run_again_ends_as_if_never_killed(
     strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:
@@ -101,7 +107,7 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
 
 
 @pytest.mark.seaweedfs
-@pytest.mark.parametrize("strike", range(6))
+@pytest.mark.parametrize("strike", strikes(6, held=2))
 def test_a_killed_commit_and_a_killed_abort_end_either_way(
     strike: int, seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
 ) -> None:

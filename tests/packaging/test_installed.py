@@ -101,6 +101,7 @@ def test_what_is_missing_is_named(installed: Path, tmp_path: Path) -> None:
         assert f"No module named '{missing}" in done.stderr
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(("snippet", "clean"), [(GOOD, True), (BAD, False)], ids=["right", "wrong"])
 def test_types_are_exported(installed: Path, tmp_path: Path, snippet: str, clean: bool) -> None:
     """A type checker finds a user's program right, and finds two mistakes in it that only types tell."""

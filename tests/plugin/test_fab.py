@@ -21,7 +21,12 @@ from tests.plugin.scene import FLIGHTS, ORDERS
 if TYPE_CHECKING:
     from airflow_s3commit.testing import S3Server
 
-pytestmark = [pytest.mark.airflow, pytest.mark.seaweedfs, pytest.mark.xdist_group("airflow-page")]
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.airflow,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("airflow-page"),
+]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
     from tests.spark_cluster.conftest import Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+# Spark gives the process of a stream's function ten seconds to start, too few beside other suites.
+pytestmark = [
+    pytest.mark.all,
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark-cluster"),
+]
 
 
 def test_the_doors_under_connect(table: Table, tmp_path: Path) -> None:

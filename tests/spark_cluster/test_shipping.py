@@ -67,6 +67,7 @@ def test_executors_get_the_package_by_py_files(
     assert table.pending() == []
 
 
+@pytest.mark.all
 def test_spark_submit_sends_the_package(driver: Driver, table: Table, tmp_path: Path, shipped: str) -> None:
     """`spark-submit --py-files` runs an application whose driver and executors have libraries alone."""
     # The cluster has cores for one application.

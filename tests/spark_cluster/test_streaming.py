@@ -115,6 +115,7 @@ DEATHS: list[tuple[str, Callable[[Request], bool], bool]] = [
 ]
 
 
+@pytest.mark.all
 def test_a_query_that_is_killed_again_and_again_commits_each_batch_once(stream: Stream, table: Table) -> None:
     """Drivers killed before the seal, in the commit, and before the checkpoint lose and double nothing."""
     for number, (where, when, answered) in enumerate(DEATHS):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [
+    pytest.mark.all,
     pytest.mark.airflow,
     pytest.mark.seaweedfs,
     pytest.mark.xdist_group("airflow-live"),
