@@ -1,7 +1,7 @@
-"""The PySpark door: DataFrames become pending multipart uploads.
+"""The PySpark interface: writes DataFrames as pending multipart uploads.
 
-Importing this package imports neither PySpark nor pyarrow; `register`, `write_pending`, `foreach_batch` and
-the data source do.
+Importing this package imports neither PySpark nor pyarrow. `register`, `write_pending`, `foreach_batch` and
+the data source import both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_s3commit._lazy import lazy
 from airflow_s3commit.spark.shipping import require_libraries
 
-# Executors get this package without its libraries: say so before an import fails.
+# Executors may get this package without its libraries; name them before an import fails.
 require_libraries()
 
 TYPE_CHECKING = False  # type checkers take it for true

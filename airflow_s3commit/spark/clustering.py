@@ -1,8 +1,8 @@
-"""Bringing the rows of a partition together before they are written, so that its files are few.
+"""Clusters rows by partition before they are written, so that each partition has few files.
 
-A shuffle by the partition columns gives one task all rows of a partition; where one partition has far more
-rows than a task's fair share, that task would be the last to end by far. Such a partition is spread over
-several tasks, each of which writes a file of it.
+A shuffle by the partition columns gives all rows of a partition to one task. A partition with far more rows
+than a task's fair share would delay the whole write. Such a partition is spread over several tasks, and each
+of them writes a file of it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 #: A partition is skewed if it has more rows than this many tasks' fair share.
 _SKEW = 2
 
-#: Partitions with fewer rows are not worth another task.
+#: Partitions with fewer rows are never spread.
 _LEAST_ROWS = 1_000_000
 
-#: One row in this many is counted.
+#: The sample has one row in this number.
 _SAMPLED = 20
 
 _SALT = "__s3commit_salt"
@@ -39,13 +39,13 @@ _SALT = "__s3commit_salt"
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How the rows were arranged before they were written.
+    """The arrangement of rows before they were written.
 
     Attributes:
-        partition_by: The partition columns.
-        clustered: Whether the rows of a partition were brought together.
+        partition_by: The partition columns, outermost first.
+        clustered: Whether rows were clustered by partition.
         counted: Whether a sample of the rows was counted, to find skewed partitions.
-        spread: Over how many tasks each skewed partition was spread, by its directory.
+        spread: Number of tasks that each skewed partition was spread over, by its directory.
 
     """
 
@@ -56,25 +56,26 @@ class Arrangement:
 
     def __str__(self) -> str:
         if not self.clustered:
-            return "rows were written as they came"
-        told = f"rows were brought together by {', '.join(self.partition_by)}"
+            return "rows were not clustered"
+        clustered = f"rows were clustered by {', '.join(self.partition_by)}"
         if not self.counted:
-            return f"{told}; skew was not looked for"
-        most = ", ".join(f"{name} over {tasks} tasks" for name, tasks in self.spread.items())
-        return f"{told}; {f'skewed partitions were spread: {most}' if most else 'no partition is skewed'}"
+            return f"{clustered}; skew was not checked"
+        spread = ", ".join(f"{name} over {tasks} tasks" for name, tasks in self.spread.items())
+        skew = f"skewed partitions were spread: {spread}" if spread else "no partition is skewed"
+        return f"{clustered}; {skew}"
 
 
 def arrange(
     frame: DataFrame, partition_by: Sequence[str], *, cluster: bool, salt: bool | None
 ) -> tuple[DataFrame, Arrangement]:
-    """Return a frame with its partition columns as Spark casts them to text, clustered by them.
+    """Return a frame with partition columns cast to text by Spark, clustered by them; and its arrangement.
 
     Args:
         frame: The rows.
         partition_by: Partition columns, by their names in the frame.
-        cluster: Whether to bring the rows of a partition together.
-        salt: Whether to count a sample of the rows and spread skewed partitions; None does where the frame
-            is cached, since a frame that isn't is computed once more for it.
+        cluster: Whether to cluster rows by partition.
+        salt: Whether to count a sample of the rows and spread skewed partitions; None for cached frames only,
+            because any other frame is computed a second time for the sample.
 
     """
     for name in partition_by:
@@ -95,11 +96,11 @@ def arrange(
 
 
 def spread_of(counts: Mapping[tuple[str | None, ...], int], tasks: int) -> dict[tuple[str | None, ...], int]:
-    """Return the skewed partitions among these, and over how many tasks to spread each.
+    """Return the number of tasks to spread each skewed partition over, by its values.
 
     Args:
-        counts: How many rows each partition has.
-        tasks: How many tasks run at once.
+        counts: Number of rows, by partition values.
+        tasks: Number of concurrent tasks.
 
     """
     share = max(sum(counts.values()) / max(tasks, 1), 1.0)
@@ -111,7 +112,7 @@ def spread_of(counts: Mapping[tuple[str | None, ...], int], tasks: int) -> dict[
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as Spark's expressions take any name."""
+    """Quote a column's name for Spark's expressions."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -127,14 +128,14 @@ def _parallelism(frame: DataFrame) -> int:
     try:
         return int(frame.sparkSession.sparkContext.defaultParallelism)
     except Exception:
-        # Spark Connect has no context to ask; any number of tasks gives a right, if slower, write.
+        # Spark Connect has no context. A wrong number makes the write slower, not wrong.
         return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", "200") or "200")
 
 
 def _salt(
     frame: DataFrame, partition_by: Sequence[str], spread: Mapping[tuple[str | None, ...], int]
 ) -> Column:
-    # By the values, so that a stage that runs again gives each row to the same task again.
+    # A hash of the values: a repeated Spark stage sends each row to the same task.
     hashed = F.xxhash64(*(quoted(f.name) for f in frame.schema.fields if _has_hash(f.dataType)))
     salt: Column | None = None
     for values, tasks in spread.items():

@@ -1,8 +1,8 @@
-"""``format("s3commit")``: the data source, and the writer that Spark calls; the reader is in `reading`.
+"""The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.reading` has the reader.
 
-The data source and the writer are made in a Python process that Spark starts beside the driver and that
-knows the options and nothing of the session. The session's conf reaches the tasks, as local properties; so
-the tasks find the job, and tell the driver's side in their messages.
+Spark creates the data source and the writer in a Python process beside the driver, which has the options but
+not the session. Only tasks have the session's conf, as local properties. So the tasks find the job, and send
+it to the driver in their messages.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 
 class S3CommitDataSource(DataSource):
-    """The data source ``s3commit``: files that appear all at once, when the job commits.
+    """The data source ``s3commit``, whose files appear all at once when the job commits.
 
-    The options of a write are `airflow_s3commit.spark.options.WRITE_OPTIONS`. Partition columns are among
-    them, as ``partitionBy``: what ``.partitionBy()`` says Spark does not pass on. Save modes are ``append``
-    and ``overwrite``: Spark passes no others on.
+    The options of a write are `airflow_s3commit.spark.options.WRITE_OPTIONS`. They include ``partitionBy``,
+    because Spark does not pass ``.partitionBy()`` to a Python data source. The save modes are ``append`` and
+    ``overwrite``; Spark passes no others.
 
     Options of a read: ``path`` (or ``.load(path)``), ``job`` (the last that committed by default),
     ``endpointUrl``, ``region``, ``pathStyle``.
     """
 
-    #: The store settings of the session's conf, found at registration.
+    #: The store settings of the session's conf, read at registration.
     store_defaults: ClassVar[StoreAddress] = StoreAddress()
 
-    #: The session's S3A settings of how objects are stored.
+    #: The session's S3A settings for stored objects, read at registration.
     s3a_defaults: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -65,23 +65,23 @@ class S3CommitDataSource(DataSource):
         return "s3commit"
 
     def schema(self) -> StructType:
-        """Return the columns of what is to be read, and settle for this read which job's files those are.
+        """Return the columns to read, and fix the job that this data source reads.
 
         Raises:
             InvalidOption: An option is unknown or malformed, or there is no path.
-            S3CommitError: As `airflow_s3commit.reader.dataset` does.
+            S3CommitError: A manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
 
         """
-        # Tasks that write import this module, and need none of what it takes to read.
+        # Writing tasks import this module too, and do not need the reader's imports.
         from airflow_s3commit.spark.reading import parse_read_options, read_schema  # noqa: PLC0415
 
         job_id, schema = read_schema(parse_read_options(self.options, self.store_defaults))
-        # Spark plans each action anew from this object, and each must read what the schema was made for.
+        # Spark plans each action from this object; all of them must read the job that the schema is from.
         self.options["job"] = job_id
         return schema
 
     def reader(self, schema: StructType) -> S3CommitReader:
-        """Return what plans the read and is sent to the tasks.
+        """Return the reader, which plans the read and is pickled to the tasks.
 
         Raises:
             InvalidOption: An option is unknown or malformed, or there is no path.
@@ -92,12 +92,12 @@ class S3CommitDataSource(DataSource):
         return S3CommitReader(schema, parse_read_options(self.options, self.store_defaults))
 
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
-        """Check the options against the schema, and return what Spark sends to the tasks.
+        """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
         Raises:
             InvalidOption: An option is unknown, malformed, or contradicts another or the save mode.
-            UnsupportedPartition: A partition column is missing, or has a type that is to be cast first.
-            UnsupportedColumn: The format, or Arrow, has no equal of a column's type.
+            UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
+            UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
@@ -106,11 +106,11 @@ class S3CommitDataSource(DataSource):
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The message of a successful task to the driver's side.
+    """The message of a successful task to the driver.
 
     Attributes:
-        task: Its pendingset.
-        target: The job it wrote for.
+        task: The committed task attempt, with the location of its pendingset.
+        target: The job that the task wrote for.
 
     """
 
@@ -119,14 +119,13 @@ class TaskMessage(WriterCommitMessage):
 
 
 class S3CommitWriter(DataSourceArrowWriter):
-    """Writes in the tasks, and seals or commits on the driver's side; plain data, pickled to both.
+    """Writes in the tasks, and seals or commits on the driver; pickled to both.
 
     Args:
-        plan: How the table is written.
+        plan: The plan of the write.
         options: The options of the write.
-        write_id: A UUID for this write; the job that it sets up by itself, where the conf names none, has it
-            as its id.
-        s3a: The session's S3A settings of how objects are stored, found at registration.
+        write_id: A UUID for this write. Without a job in the conf the write sets up a job with this id.
+        s3a: The session's S3A settings for stored objects, read at registration.
 
     """
 
@@ -140,9 +139,9 @@ class S3CommitWriter(DataSourceArrowWriter):
         """Write one task's rows as pending uploads.
 
         Raises:
-            JobMismatch: The save mode contradicts the job's conflict mode.
-            InvalidDestination: There is no path, or another than the job's.
-            S3CommitError: As `write_task` does.
+            JobMismatch: The save mode or the object options contradict the job.
+            InvalidDestination: There is no path, or it differs from the job's destination.
+            S3CommitError: The job takes no more output, or the store refused an upload.
 
         """
         context = TaskContext.get()
@@ -164,25 +163,29 @@ class S3CommitWriter(DataSourceArrowWriter):
         """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.
 
         Raises:
-            S3CommitError: As `commit_write` does. Spark then calls `abort`.
+            InvalidRecord: A task did not report.
+            S3CommitError: The stage could not be sealed, or the job not committed. Spark then calls `abort`.
 
         """
-        told = _task_messages(messages)
-        if len(told) != len(messages) or not told:
-            raise InvalidRecord(f"{len(told)} of {len(messages)} tasks reported: a part is not sealed")
-        commit_write(told[0].target, [message.task for message in told])
+        reports = _task_messages(messages)
+        if len(reports) != len(messages) or not reports:
+            raise InvalidRecord(
+                f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
+                " again"
+            )
+        commit_write(reports[0].target, [message.task for message in reports])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave nothing of this write pending; what cannot be done here is logged with the job's id."""
-        told = _task_messages(messages)
-        if told:
-            target = told[0].target
+        """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""
+        reports = _task_messages(messages)
+        if reports:
+            target = reports[0].target
         elif self._options.destination is not None:
-            # No task said whose job it was. If it was one of the conf's, none of this id is found.
+            # No task reported its job. If the conf named one, there is no job with this id to abort.
             target = own_target(self._options, self._write_id)
         else:
             return
-        abort_failed_write(target, tasks_ended=len(told) == len(messages))
+        abort_failed_write(target, tasks_ended=len(reports) == len(messages))
 
 
 def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessage]:
@@ -190,19 +193,19 @@ def _task_messages(messages: list[WriterCommitMessage | None]) -> list[TaskMessa
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``df.write.format("s3commit")`` known to a session.
+    """Register the data source ``s3commit`` with a session. Repeatable.
 
-    Needed where the driver's Python finds this package but not the top-level module ``pyspark_s3commit``
-    (``--py-files``, ``addPyFile``, Spark Connect); harmless elsewhere, and repeatable. The session's
-    ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the data source's
-    options of the same meaning; a job in the conf is looked up at each write. How S3A stores objects
-    (encryption, storage class, ACL: ``fs.s3a.*``, Hadoop's files included) is read here too.
+    A session needs this if the driver's Python finds this package but not the top-level module
+    ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
+    ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the corresponding
+    options. The session's S3A settings for stored objects (encryption, storage class and ACL of ``fs.s3a.*``)
+    are read here too, Hadoop's configuration files included. A job in the conf is looked up at each write.
 
-    It also saves writes a fifth to two fifths of their processor time: unless the session sets the size of
+    It also cuts the processor time of writes by a fifth to two fifths: unless the session sets the size of
     an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
-    2,000 rows from now on and no limit in bytes, which Spark would check at each row. Where rows have more
-    than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` does the same for the
-    length of the write, and not for rows with binary or variant columns.
+    2,000 rows from now on and no limit in bytes, which Spark would check at each row. If rows have more
+    than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits for
+    the time of the write only, and not for rows with binary or variant columns.
 
     Args:
         spark: The session, classic or Spark Connect.

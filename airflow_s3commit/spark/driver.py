@@ -1,7 +1,7 @@
-"""The driver's side of a write: which job it is for, and what becomes of it when the tasks have ended.
+"""The driver's side of a write: finds or sets up its job, and seals, commits or aborts it after the tasks.
 
-A job in the Spark conf is someone else's (Airflow's): the write only seals its stage. Without one the write
-sets a job up by itself, and seals, plans and commits it.
+A job in the Spark conf belongs to somebody else, such as Airflow; the write only seals its stage. Without
+such a job the write sets up its own, and seals, plans and commits it.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-#: States in which a write's own job may be aborted; in the others a commit is, or was, under way.
+#: States in which a write's own job may be aborted; in the others its commit has begun.
 _ABORTABLE = ("open", "sealed", "aborting", "aborted")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job that a write is for, and how to reach it; plain data.
+    """The job that a write is for, and its store; can be pickled.
 
     Attributes:
         reference: The job.
-        stage: Name of this write in the job.
-        stage_attempt: Which attempt at it.
-        own: Whether the write set the job up by itself, and so commits it.
-        store: How to reach the store.
-        twins: Whether Spark may run a second attempt at a task beside the first.
-        object_options: How the objects of a write's own job are kept.
+        stage: Name of this write's stage in the job.
+        stage_attempt: Id of the stage attempt.
+        own: Whether the write sets the job up, and so commits it.
+        store: The store's address.
+        twins: Whether Spark may run two attempts at a task at the same time.
+        object_options: Encryption, storage class, ACL, tags and headers of the objects of a write's own job.
         session: The session's S3A settings for the bucket.
 
     """
@@ -86,13 +86,13 @@ class Target:
         return Job.at(self.job_store(), self.reference)
 
     def job_store(self) -> ObjectStore:
-        """Return this process's store, whose writes have what an own job's records are to have."""
+        """Return this process's store, with the headers that an own job's records get."""
         return with_headers(store_of_process(self.store), self.object_options.of_records)
 
 
 @contextmanager
 def renewing_store(settings: StoreAddress) -> Iterator[None]:
-    """Drop this process's store if its credentials are refused, so that the next call loads new ones."""
+    """Drop this process's store if the block raises `AccessDenied`, so that the next call reconnects."""
     try:
         yield
     except AccessDenied:
@@ -101,7 +101,7 @@ def renewing_store(settings: StoreAddress) -> Iterator[None]:
 
 
 def own_target(options: WriteOptions, job_id: str) -> Target:
-    """Return the job that a write sets up where the conf names none.
+    """Return the target of a write that sets up its own job.
 
     Raises:
         InvalidDestination: The write has no path.
@@ -109,8 +109,8 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     """
     if options.destination is None:
         raise InvalidDestination(
-            'nothing says where to write: give .save("s3://bucket/table"), or a job in the Spark conf'
-            " (spark.s3commit.job.id and what else committer_conf returns)"
+            'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
+            " (spark.s3commit.job.id and the other keys of committer_conf)"
         )
     layout = Layout.of(Destination.parse(options.destination), job_id)
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
@@ -121,18 +121,18 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
-    """Return the job a write is for: the one given or in the conf, checked against the options, or its own.
+    """Return the target of a write: the given job, else the conf's, else a job of its own.
 
     Args:
         options: The options of the write.
-        job_id: Id of the job that the write sets up if the conf names none.
+        job_id: Id of the job that the write sets up by itself.
         conf: The session's conf.
-        given: The job that the caller gave, which beats the conf's.
+        given: The caller's job, which takes precedence over the conf's.
 
     Raises:
-        InvalidDestination: The write has no path, or another than the job.
-        InvalidRecord: The conf names a job in part.
-        InvalidOption: The session asks S3A for encryption that this package cannot do.
+        InvalidDestination: The write has no path, or it differs from the job's destination.
+        InvalidRecord: The conf has some of a job's keys, not all.
+        InvalidOption: The session sets an encryption for S3A that this package does not support.
 
     """
     store = options.store.or_else(store_from_conf(conf))
@@ -140,8 +140,8 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     if found is None:
         target = own_target(options, job_id)
         session = s3a_settings(conf, split_uri(target.reference.destination)[0])
-        kept = session.fill(options.object_options)
-        return replace(target, store=store, twins=tasks_have_twins(conf), object_options=kept)
+        object_options = session.fill(options.object_options)
+        return replace(target, store=store, twins=tasks_have_twins(conf), object_options=object_options)
     destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
@@ -155,12 +155,14 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
 
 
 def ready_job(target: Target, options: WriteOptions) -> Job:
-    """Return the job, set up if it is the write's own, and checked against what the user asked for.
+    """Return the target's job: set up, if it is the write's own, or else checked against the write's options.
+
+    Repeatable; every task calls it.
 
     Raises:
-        JobMismatch: The save mode, the option ``conflictMode``, or what options or session say of how objects
-            are kept contradicts the job.
-        S3CommitError: The job could not be set up.
+        JobMismatch: The save mode, the option ``conflictMode``, or the object options of the write or the
+            session contradict the job.
+        S3CommitError: The job could not be read or set up.
 
     """
     with renewing_store(target.store):
@@ -193,7 +195,8 @@ def commit_write(
         The stage's seal; and the manifest, if the job was committed.
 
     Raises:
-        S3CommitError: As `Job.seal_stage` and `Job.commit` do.
+        S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
+            `Job.commit`.
 
     """
     with renewing_store(target.store):
@@ -212,17 +215,17 @@ def commit_write(
 
 
 def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
-    """Leave nothing of a failed write pending, as far as it is this write's to decide.
+    """Abort a failed write: its own job, or its stage attempt in a job of the conf. Repeatable.
 
-    Of a job in the conf only this stage attempt is aborted, and only if it was not sealed: the job's owner
-    does the rest. A commit that is under way, or whose outcome is unknown, is left for ``recover``.
+    A sealed stage attempt is left to the job's owner. A commit that has begun, or whose outcome is unknown,
+    is left for ``s3commit recover``.
 
     Args:
-        target: The job, and which stage attempt of it.
-        tasks_ended: Whether no task of the write can be running any more.
+        target: The job and the stage attempt.
+        tasks_ended: Whether all tasks of the write have ended.
 
     Raises:
-        S3CommitError: Something is left; ``s3commit abort`` of the job finds it.
+        S3CommitError: An upload could not be aborted; ``s3commit abort`` of the job finds it.
 
     """
     with renewing_store(target.store):
@@ -232,11 +235,11 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
             if state is not None and job.stage_seal(target.stage, target.stage_attempt) is None:
                 job.abort_stage(target.stage, target.stage_attempt)
         elif state is None or state.state in _ABORTABLE:
-            # Without a state too: no task may set the job up from now on.
+            # Abort without a state too, so that no task sets the job up from now on.
             abort_until_quiet(job, quiet=0.0 if tasks_ended else QUIET)
         else:
             logger.warning(
-                "job %s on %s is %s: not aborted; run `s3commit recover` if it should go on",
+                "job %s on %s is %s: not aborted; run `s3commit recover` to finish its commit",
                 target.reference.job_id, target.reference.destination, state.state,
             )  # fmt: skip
 
@@ -248,20 +251,20 @@ def abort_failed_write(
     instead: str = "run `s3commit abort` for it",
     cause: BaseException | None = None,
 ) -> None:
-    """Abort as `abort_write` does; log a failure to abort, since the write's own error is the one to raise.
+    """Abort a failed write as `abort_write` does, but log a failure to abort instead of raising it.
 
     Args:
-        target: The job, and which stage attempt of it.
-        tasks_ended: Whether no task of the write can be running any more.
-        instead: What removes the write's uploads if this fails.
-        cause: The write's error, if it is known here; a failure to abort is added to it.
+        target: The job and the stage attempt.
+        tasks_ended: Whether all tasks of the write have ended.
+        instead: The other way to abort the uploads, for the log line; such as a command to run.
+        cause: The write's error, if it is known here; a failure to abort is added to it as a note.
 
     """
     try:
         abort_write(target, tasks_ended=tasks_ended)
     except Exception as error:
         if cause is not None:
-            left = f"uploads of it may stay pending; {instead}"
+            left = f"its uploads may stay pending; {instead}"
             add_failure(cause, error, f"aborting job {target.reference.job_id}", left)
         logger.warning(
             "job %s on %s could not be aborted; %s",
@@ -270,106 +273,107 @@ def abort_failed_write(
 
 
 def _check_modes(job: Job, options: WriteOptions) -> None:
-    asked = "replace" if options.overwrite else options.conflict_mode
-    if asked is None:
+    wanted = "replace" if options.overwrite else options.conflict_mode
+    if wanted is None:
         return
     mode = job.record().options.conflict_mode
-    if asked != mode:
-        said = "save mode overwrite" if options.overwrite else f"conflict mode {options.conflict_mode}"
+    if wanted != mode:
+        setting = "save mode overwrite" if options.overwrite else f"conflict mode {wanted}"
         raise JobMismatch(
-            f"{said} contradicts conflict mode {mode} of job {job.reference.job_id} on"
-            f' {job.reference.destination}; leave the choice to the job: .mode("append") without'
-            " conflictMode, or write_pending without a mode"
+            f"{setting} contradicts conflict mode {mode} of job {job.reference.job_id} on"
+            f' {job.reference.destination}; let the job decide: use .mode("append") without conflictMode, or'
+            " write_pending without a mode"
         )
 
 
 def _check_object_options(job: Job, options: WriteOptions, session: S3ASettings) -> None:
-    """Refuse a write whose options, or whose session, ask for other object options than its job has."""
-    kept = job.record().options.object_options
-    for said, asked in (
-        ("the write's options", options.object_options.or_else(kept)),
-        ("fs.s3a.* of the Spark session", session.fill(kept)),
+    """Refuse a write whose options, or whose session's S3A settings, differ from its job's object options."""
+    of_job = job.record().options.object_options
+    for source, wanted in (
+        ("the write's options", options.object_options.or_else(of_job)),
+        ("fs.s3a.* of the Spark session", session.fill(of_job)),
     ):
         others = [
-            f"{name}={getattr(asked, name)!r}"
-            for name in kept.__struct_fields__
-            if getattr(asked, name) != getattr(kept, name)
+            f"{name}={getattr(wanted, name)!r}"
+            for name in of_job.__struct_fields__
+            if getattr(wanted, name) != getattr(of_job, name)
         ]
         if others:
             raise JobMismatch(
-                f"{said} ask for {', '.join(others)}, which job {job.reference.job_id} on"
-                f" {job.reference.destination} does not: say it with the job, in its object_options"
+                f"{source} set {', '.join(others)}, unlike job {job.reference.job_id} on"
+                f" {job.reference.destination}: set it in the job's object_options"
             )
 
 
-#: Seconds without a new upload after which the tasks are taken to have ended.
+#: Seconds without a new upload after which all tasks count as ended.
 QUIET = 4.0
 
-#: Seconds after which no further abort begins, and seconds between two.
-_LONGEST_LOOK = 10.0
+#: Seconds after which no further abort begins, and seconds between two aborts.
+_LONGEST_ABORT = 10.0
 
 _PAUSE = 1.0
 
 
 def abort_until_quiet(job: Job, clock: Clock | None = None, quiet: float = QUIET) -> int:
-    """Abort a job whose tasks may still be running, and repeat until they seem to have ended.
+    """Abort a job whose tasks may still be running, and repeat until no new uploads appear.
 
-    A sweep removes what a task uploads afterwards, before it finds its job aborted.
+    It takes ``quiet`` seconds or longer, and begins no abort after 10 seconds. A task that uploads later
+    finds its job aborted; a sweep removes its uploads.
 
     Args:
         job: The write's own job.
-        clock: Where time comes from.
+        clock: Source of time and sleep; by default the system's.
         quiet: Seconds without a new upload after which to stop.
 
     Returns:
-        How many uploads were aborted.
+        The number of aborted uploads; 0 if the job is committed.
 
     Raises:
-        S3CommitError: As `Job.abort` does.
+        S3CommitError: An upload could not be aborted.
 
     """
     try:
-        return _look_until_quiet(lambda: job.abort(reason="the Spark write failed").uploads, clock, quiet)
+        return _abort_until_quiet(lambda: job.abort(reason="the Spark write failed").uploads, clock, quiet)
     except AlreadyCommitted:
         logger.info("job %s is committed: not aborted", job.reference.job_id)
         return 0
 
 
 def abort_twins(job: Job, clock: Clock | None = None) -> int:
-    """Abort what speculative attempts upload after the job's commit, until Spark has killed them.
+    """Abort uploads that speculative attempts start after the job's commit, until Spark has killed them.
 
-    A failure here is no failure of the write, which is committed: it is logged, and a sweep finds the rest.
+    The write is committed, so an error is logged and not raised; a sweep removes the remaining uploads.
 
     Args:
         job: The write's own job, committed.
-        clock: Where time comes from.
+        clock: Source of time and sleep; by default the system's.
 
     Returns:
-        How many uploads were aborted.
+        The number of aborted uploads; 0 after an error.
 
     """
     try:
-        return _look_until_quiet(job.abort_late, clock, QUIET)
+        return _abort_until_quiet(job.abort_late, clock, QUIET)
     except S3CommitError:
         logger.warning(
-            "job %s on %s is committed, but what its speculative tasks left pending could not be aborted; run"
-            " `s3commit sweep`",
+            "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
+            " run `s3commit sweep`",
             job.reference.job_id, job.reference.destination, exc_info=True,
         )  # fmt: skip
         return 0
 
 
-def _look_until_quiet(look: Callable[[], int], clock: Clock | None, quiet: float) -> int:
-    """Repeat an abort until it finds no uploads for a while; return how many it found."""
+def _abort_until_quiet(abort: Callable[[], int], clock: Clock | None, quiet: float) -> int:
+    """Repeat an abort until it finds no uploads for ``quiet`` seconds; return how many it found."""
     clock = clock or SystemClock()
     began = changed = clock.monotonic()
     total = 0
     while True:
-        found = look()
+        found = abort()
         total += found
         now = clock.monotonic()
         if found:
             changed = now
-        if now - changed >= quiet or now - began >= _LONGEST_LOOK:
+        if now - changed >= quiet or now - began >= _LONGEST_ABORT:
             return total
         clock.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""The options of ``df.write.format("s3commit")``, read once on the driver into plain data."""
+"""The options of ``df.write.format("s3commit")``, parsed once on the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 
-#: Of the encoded bytes that a task may hold, one part in this many is in flight.
+#: One part in this number of a task's encoded bytes may be in flight.
 _IN_FLIGHT_SHARE = 2
 
 
@@ -33,11 +33,11 @@ def _part_bytes(value: str) -> int:
 
 
 def _texts(value: str) -> dict[str, str]:
-    """Read a JSON object of texts."""
-    read = json.loads(value)
-    if not isinstance(read, dict) or not all(isinstance(text, str) for text in read.values()):
+    """Parse a JSON object of strings."""
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict) or not all(isinstance(text, str) for text in parsed.values()):
         raise ValueError('not a JSON object of strings, such as {"team": "flights"}')
-    return read
+    return parsed
 
 
 def _path(value: str) -> str:
@@ -48,7 +48,7 @@ def _stage(value: str) -> str:
     return check_id(value, "stage")
 
 
-#: How to reach the store; reads take these too.
+#: The store's address; reads have these options too.
 STORE_OPTIONS: tuple[Option, ...] = (
     Option(
         "endpointUrl", str, "The store's address, if it is not AWS.",
@@ -56,12 +56,12 @@ STORE_OPTIONS: tuple[Option, ...] = (
     ),
     Option("region", str, "The store's region.", default="boto3's choice", field="region"),
     Option(
-        "pathStyle", parse_flag, "Put the bucket into the path and not the host name.",
+        "pathStyle", parse_flag, "Put the bucket into the path, not the host name.",
         default="boto3's choice", field="path_style",
     ),
 )  # fmt: skip
 
-#: How the store keeps the files.
+#: Encryption, storage class, ACL, tags and headers of the files.
 _OBJECT_OPTIONS: tuple[Option, ...] = (
     Option(
         "storageClass", str, "Storage class of the files.",
@@ -76,7 +76,7 @@ _OBJECT_OPTIONS: tuple[Option, ...] = (
         default="fs.s3a.encryption.key, or the account's own", field="sse_kms_key_id",
     ),
     Option(
-        "sseBucketKey", parse_flag, "Spare KMS requests with a bucket key.",
+        "sseBucketKey", parse_flag, "Save KMS requests with a bucket key.",
         default="the bucket's", field="sse_bucket_key",
     ),
     Option(
@@ -85,7 +85,7 @@ _OBJECT_OPTIONS: tuple[Option, ...] = (
     ),
     Option("objectTags", _texts, "Tags of the files: a JSON object.", default="none", field="tags"),
     Option(
-        "objectHeaders", _texts, "Cache-Control and its like, and x-amz-meta-… of the files: a JSON object.",
+        "objectHeaders", _texts, "Headers of the files, such as Cache-Control, x-amz-meta-…: a JSON object.",
         default="none", field="headers",
     ),
 )  # fmt: skip
@@ -93,52 +93,52 @@ _OBJECT_OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a DataFrame is written.
+    """The options of writing a DataFrame.
 
     Attributes:
-        table: How its files are written.
+        table: The options of the files.
         overwrite: Whether the save mode is ``overwrite``.
-        object_options: How the store keeps what is written, as far as options say.
-        store: How to reach the store.
+        object_options: Encryption, storage class, ACL, tags and headers of the files.
+        store: The store's address.
 
     """
 
     destination: str | None = set_by(
-        Option("path", _path, "The destination, if it is not given to save().", default="the job's"),
+        Option("path", _path, "The destination, if save() does not name it.", default="the job's"),
         default=None,
     )
     committer: Committer = set_by(
         Option(
             "committer", one_of(*cast("tuple[str, ...]", get_args(Committer))),
-            "How a write without a job commits: magic uploads while rows come, directory and partitioned"
-            " write to local disk first; directory judges conflicts by the whole table.",
+            "Committer of a write without a job: magic uploads while rows are written, directory and"
+            " partitioned write to local disk first; directory checks the whole table for conflicts.",
         ),
         default="partitioned",
     )  # fmt: skip
     conflict_mode: ConflictMode | None = set_by(
         Option(
             "conflictMode", one_of(*cast("tuple[str, ...]", get_args(ConflictMode))),
-            "What becomes of existing data: fail, append or replace.",
+            "Treatment of existing data: fail, append or replace.",
             default="append, or replace in save mode overwrite",
         ),
         default=None,
     )  # fmt: skip
     stage: str | None = set_by(
-        Option("stage", _stage, "Name of this write in its job.", default="the conf's, or spark"),
+        Option("stage", _stage, "Name of this write's stage in its job.", default="the conf's, or spark"),
         default=None,
     )
-    # Half of what `Job.task_attempt` takes: an executor has a Python worker for each core, and each holds its
-    # parts within what Spark leaves it beside the JVM.
+    # Half of the default of `Job.task_attempt`: an executor has a Python worker for each core, and all of
+    # them share the memory that Spark leaves beside the JVM.
     part_bytes: int = set_by(
         Option(
             "partBytes", _part_bytes,
-            "Size of an uploaded part; less where memory runs short with many files open.", "bytes",
+            "Size of an uploaded part; smaller if many open files fill the memory.", "bytes",
         ),
         default=16 * _MIB,
     )  # fmt: skip
     upload_bytes: int = set_by(
         Option(
-            "uploadBytes", parse_bytes, "Encoded bytes that a task holds until the store has them.", "bytes"
+            "uploadBytes", parse_bytes, "Encoded bytes that a task buffers until they are uploaded.", "bytes"
         ),
         default=80 * _MIB,
     )
@@ -149,12 +149,12 @@ class WriteOptions:
 
     @property
     def own_conflict_mode(self) -> ConflictMode:
-        """Conflict mode of a job that the write sets up by itself."""
+        """The conflict mode of a write's own job."""
         return self.conflict_mode or ("replace" if self.overwrite else "append")
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of parts in flight before the writer waits."""
+        """The limit on bytes of parts in flight; the writer waits above it."""
         return max(self.upload_bytes // _IN_FLIGHT_SHARE, self.part_bytes)
 
 
@@ -171,16 +171,16 @@ _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 def parse_options(
     options: Mapping[str, str], *, overwrite: bool, store_defaults: StoreAddress | None = None
 ) -> WriteOptions:
-    """Read the options of a write; their names are not case-sensitive.
+    """Parse the options of a write. Their names are not case-sensitive.
 
     Args:
-        options: As Spark hands them over.
-        overwrite: Whether the save mode is ``overwrite`` (else it is ``append``).
-        store_defaults: Store settings of the session, for options that are not given.
+        options: Texts by option name, as Spark passes them.
+        overwrite: Whether the save mode is ``overwrite``; otherwise it is ``append``.
+        store_defaults: The session's store settings, for options that are not set.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, not one of the files' format, or contradicts another
-            or the save mode.
+        InvalidOption: An option is unknown, malformed, does not apply to the format, or contradicts another
+            option or the save mode.
 
     """
     found = read_options(options, WRITE_OPTIONS)
@@ -188,19 +188,19 @@ def parse_options(
         store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
-    kept = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
+    object_options = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(
         **own,
         table=table_options(found),
         overwrite=overwrite,
-        object_options=kept,
+        object_options=object_options,
         store=store.or_else(store_defaults or StoreAddress()),
     )
     if overwrite and parsed.conflict_mode not in (None, "replace"):
         raise InvalidOption(
             f"save mode overwrite contradicts conflictMode={parsed.conflict_mode}; "
-            f'use .mode("append") with it, or leave it out'
+            'use .mode("append") with it, or leave it out'
         )
     encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
     return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))

@@ -1,6 +1,6 @@
-"""``spark.read.format("s3commit")``: the files of one job's manifest, in groups that tasks read as Arrow.
+"""``spark.read.format("s3commit")``: reads the files of one job's manifest, in groups, as Arrow batches.
 
-The job is chosen once, when the DataFrame is made; later commits do not change what it reads.
+The DataFrame fixes the job when it is made; later commits do not change its rows.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.reader.table import TableFile
 
-#: Where Spark, and our writer, leave a file's schema in its footer.
+#: The footer entry with Spark's schema of a file; our writer sets it too.
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 
-#: Bytes of files that make the work of one task, as in ``spark.sql.files.maxPartitionBytes``.
+#: Bytes of files for one task, as the default of ``spark.sql.files.maxPartitionBytes``.
 _GROUP_BYTES = 128 * 1024 * 1024
 
-#: Rows of a batch that is handed to Spark.
+#: Rows of a batch for Spark.
 _BATCH_ROWS = 10_000
 
 
@@ -63,11 +63,11 @@ def _job(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is read, and how.
+    """The options of a read.
 
     Attributes:
-        store: How to reach the store.
-        files: How the files are read.
+        store: The store's address.
+        files: The options of reading the files.
 
     """
 
@@ -76,7 +76,7 @@ class ReadOptions:
         default="",
     )
     job_id: str | None = set_by(
-        Option("job", _job, "Id of the job whose files are read.", default="the last that committed"),
+        Option("job", _job, "Id of the job to read.", default="the last that committed"),
         default=None,
     )
     store: StoreAddress = field(default_factory=StoreAddress)
@@ -91,11 +91,11 @@ _FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
 
 
 def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress) -> ReadOptions:
-    """Read the options of a read; their names are not case-sensitive.
+    """Parse the options of a read. Their names are not case-sensitive.
 
     Args:
-        options: As Spark hands them over.
-        store_defaults: Store settings of the session, for options that are not given.
+        options: Texts by option name, as Spark passes them.
+        store_defaults: The session's store settings, for options that are not set.
 
     Raises:
         InvalidOption: An option is unknown or malformed, or there is no path.
@@ -104,7 +104,7 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
     found, _ = read_fields(options, READ_OPTIONS, " for reading")
     files = parse_file_options({name: text for name, text in options.items() if name.lower() in _FILE_NAMES})
     if "destination" not in found:
-        raise InvalidOption("nothing to read: give the destination to .load()")
+        raise InvalidOption("nothing to read: pass the destination to .load()")
     try:
         store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
@@ -113,12 +113,12 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
 
 
 def read_schema(options: ReadOptions) -> tuple[str, StructType]:
-    """Return the job that is read and the columns of its first file and of its directories.
+    """Return the id of the job to read, and the columns of its first file and its directories.
 
-    As Spark does, all columns of CSV files are text unless ``inferSchema`` is true.
+    As in Spark, all columns of CSV files are text unless ``inferSchema`` is true.
 
     Raises:
-        S3CommitError: As `airflow_s3commit.reader.dataset` does.
+        S3CommitError: A manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
 
     """
     table = _find_table(options)
@@ -140,12 +140,12 @@ def read_schema(options: ReadOptions) -> tuple[str, StructType]:
 
 @dataclass
 class FileGroup(InputPartition):
-    """The files of one task. Spark sends the reader as it was before it planned.
+    """The files of one task, with the plan's results: Spark pickles the reader before it plans.
 
     Attributes:
-        table: The files that it reads.
-        reading: How it reads them.
-        partition_schema: The partition columns, typed over the files of all tasks.
+        table: The files.
+        reading: How to read them.
+        partition_schema: The partition columns, with types inferred from the files of all tasks.
 
     """
 
@@ -155,11 +155,11 @@ class FileGroup(InputPartition):
 
 
 class S3CommitReader(DataSourceReader):
-    """Plans on the driver's side and reads in the tasks; plain data, pickled to both.
+    """Plans a read on the driver and reads in the tasks; pickled to both.
 
     Args:
-        schema: The columns that are read, in this order: files' and partition columns.
-        options: What is read.
+        schema: The columns to read, in this order; files' columns and partition columns.
+        options: The options of the read.
 
     """
 
@@ -168,11 +168,11 @@ class S3CommitReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return the manifest's files in groups, each no larger than a task's share, or one file.
+        """Return the manifest's files in groups of at most 128 MiB; a larger file is a group of its own.
 
         Raises:
-            S3CommitError: As `airflow_s3commit.reader.dataset` does.
-            UnreadablePartitions: A directory's value is not of the type that its column is to have.
+            S3CommitError: A manifest cannot be read, as in `airflow_s3commit.reader.dataset`.
+            UnreadablePartitions: A partition value does not fit its column's type.
 
         """
         table = _find_table(self._options)
@@ -181,20 +181,20 @@ class S3CommitReader(DataSourceReader):
         directories = {file.directory for file in table.files}
         names = PartitionColumns(directories).schema.names
         given = pa.schema([column for column in wanted if column.name in names])
-        # Typed over all files here, so that no task infers another type from its own.
+        # Types are inferred here from all files: a task's own files could give another type.
         schema = PartitionColumns(directories, given).schema
         groups = (Table(table.job_id, table.destination, files) for files in _groups(table.files))
         return [FileGroup(group, reading, schema) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a group's rows.
+        """Yield the rows of a group of files.
 
         Raises:
-            NoSuchKey: A file that was committed is gone.
-            DestinationChanged: A file has not the size that was committed.
+            NoSuchKey: A committed file is gone.
+            DestinationChanged: A file's size differs from the committed one.
 
         """
-        # A table without files has one partition of Spark's own making.
+        # For a table without files Spark makes a partition of its own.
         if not isinstance(partition, FileGroup):
             return
         wanted, table, reading = _arrow(self._schema), partition.table, partition.reading
@@ -203,23 +203,23 @@ class S3CommitReader(DataSourceReader):
         found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
         for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
             if batch.num_rows:
-                told = [_as_type(column, one.type) for column, one in zip(batch.columns, wanted, strict=True)]
-                yield pa.RecordBatch.from_arrays(told, schema=wanted)
+                cast = [_as_type(*pair) for pair in zip(batch.columns, wanted.types, strict=True)]
+                yield pa.RecordBatch.from_arrays(cast, schema=wanted)
 
 
 def _in_json(column: pa.Field) -> pa.Field:
-    """Return a column as Arrow can read it from JSON: dates and bytes are text there."""
+    """Return a column with a type that Arrow can read from JSON: text for dates and bytes."""
     as_text = pt.is_date(column.type) or pt.is_binary(column.type)
     return column.with_type(pa.string()) if as_text else column
 
 
 def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in the type that Spark expects; text is parsed where Arrow could only read text."""
+    """Cast a column to the type that Spark expects; decode base64 text of bytes."""
     if values.type == kind:
         return values
     if pt.is_binary(kind):
-        told = (None if value is None else base64.b64decode(value) for value in values.to_pylist())
-        return pa.array(told, kind)
+        decoded = (None if value is None else base64.b64decode(value) for value in values.to_pylist())
+        return pa.array(decoded, kind)
     return values.cast(kind)
 
 

@@ -1,4 +1,4 @@
-"""A session's S3A settings of how objects are stored: a write adopts them, or is refused."""
+"""A session's S3A settings for stored objects: a write adopts them, or is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTEXT = ("encryption.context",)
 _STORAGE_CLASS = ("create.storage.class",)
 _ACL = ("acl.default",)
 
-#: Hadoop's names of server-side encryption, and S3's.
+#: S3's names of server-side encryption, by Hadoop's.
 _ENCRYPTION = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 _PREFIX = "fs.s3a."
@@ -30,10 +30,10 @@ _PREFIX = "fs.s3a."
 
 @dataclass(frozen=True, slots=True)
 class S3ASettings:
-    """S3A's settings for one bucket, as Hadoop spells them; None where the session says nothing.
+    """S3A's settings for one bucket, as Hadoop spells them; None for settings that the session does not have.
 
     Attributes:
-        algorithm: How objects are encrypted.
+        algorithm: Server-side encryption.
         key: The KMS key.
         context: The encryption context.
         storage_class: The storage class.
@@ -47,23 +47,23 @@ class S3ASettings:
     storage_class: str | None = None
     acl: str | None = None
 
-    def fill(self, said: ObjectOptions) -> ObjectOptions:
-        """Return options with the session's settings where the options say nothing.
+    def fill(self, options: ObjectOptions) -> ObjectOptions:
+        """Return object options, with the session's settings for those that are not set.
 
         Raises:
-            InvalidOption: The session asks for something that this package cannot do, or S3 does not know.
+            InvalidOption: This package does not support a setting of the session, or S3 does not know it.
 
         """
         fields: dict[str, Any] = {}
-        if said.sse is None and self.algorithm is not None:
+        if options.sse is None and self.algorithm is not None:
             fields |= self._encryption()
-        if said.storage_class is None and self.storage_class is not None:
+        if options.storage_class is None and self.storage_class is not None:
             fields["storage_class"] = self.storage_class.upper().replace("-", "_")
-        if said.acl is None and self.acl is not None:
+        if options.acl is None and self.acl is not None:
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", self.acl)
             fields["acl"] = words.lower().replace("_", "-")
         try:
-            return msgspec.structs.replace(said, **fields)
+            return msgspec.structs.replace(options, **fields)
         except InvalidOption as error:
             raise InvalidOption(f"{_PREFIX}* of the session: {error}") from error
 
@@ -73,34 +73,40 @@ class S3ASettings:
             name = _ALGORITHM[0] if sse is None else _CONTEXT[0]
             value = self.algorithm if sse is None else self.context
             raise InvalidOption(
-                f"the session encrypts with {_PREFIX}{name}={value}, which s3commit cannot do; it knows"
-                f" {', '.join(_ENCRYPTION)}, without a context. Say how this write encrypts, by the option"
-                " sse or by its job's object_options"
+                f"the session sets {_PREFIX}{name}={value}, which s3commit does not support; it supports"
+                f" {', '.join(_ENCRYPTION)}, without a context. Set the encryption of this write with the"
+                " option sse or in its job's object_options"
             )
         return {"sse": sse, "sse_kms_key_id": self.key if sse.startswith("aws:kms") else None}
 
 
 def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
-    """Return a conf's S3A settings for a bucket; settings of this bucket override those of all buckets."""
+    """Return a conf's S3A settings for a bucket; the bucket's own settings override those of all buckets.
 
-    def found(names: tuple[str, ...]) -> str | None:
+    Args:
+        get: Looks a key up in the conf.
+        bucket: The bucket.
+
+    """
+
+    def first(names: tuple[str, ...]) -> str | None:
         spellings = [f"{scope}{name}" for scope in (f"bucket.{bucket}.", "") for name in names]
         keys = (f"{start}{_PREFIX}{rest}" for rest in spellings for start in ("", "spark.hadoop."))
         return next((value for key in keys if (value := (get(key) or "").strip())), None)
 
-    return S3ASettings(found(_ALGORITHM), found(_KEY), found(_CONTEXT), found(_STORAGE_CLASS), found(_ACL))
+    return S3ASettings(first(_ALGORITHM), first(_KEY), first(_CONTEXT), first(_STORAGE_CLASS), first(_ACL))
 
 
 def conf_of(session: Any) -> ConfGet:
-    """Return a getter of a session's conf, and of S3A's settings in its Hadoop configuration."""
+    """Return a lookup in a session's conf, then in the S3A settings of its Hadoop configuration."""
     hadoop = hadoop_conf(session)
     return lambda key: session.conf.get(key, None) or hadoop.get(key)
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
-    """Return the S3A settings of a session's Hadoop configuration, its files included.
+    """Return the S3A settings for stored objects in a session's Hadoop configuration, its files included.
 
-    Empty in Spark Connect, whose client does not see it.
+    The result is empty in Spark Connect, whose client has no access to that configuration.
     """
     java = getattr(session, "_jsparkSession", None)
     if java is None:
@@ -108,10 +114,10 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     conf = java.sessionState().newHadoopConf()
     names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL)
     found = {f"{_PREFIX}{name}": conf.get(f"{_PREFIX}{name}") for name in names}
-    return {key: value for key, value in (*found.items(), *_of_buckets(conf, names)) if value}
+    return {key: value for key, value in (*found.items(), *_bucket_settings(conf, names)) if value}
 
 
-def _of_buckets(conf: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _bucket_settings(conf: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     prefix = f"{_PREFIX}bucket."
     for rest, value in dict(conf.getPropsWithPrefix(prefix)).items():
         if str(rest).endswith(tuple(f".{name}" for name in names)):

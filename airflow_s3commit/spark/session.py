@@ -1,12 +1,12 @@
-"""The Spark session: which job its conf names, how to reach the store, and how large its Arrow batches are.
+"""The settings of a Spark session: the job in its conf, the store's address, and the size of Arrow batches.
 
-Credentials never travel in the conf: executors take them from their own environment, profile or role.
+The conf never contains credentials: executors take them from their own environment, profile or role.
 
-Spark ends an Arrow batch by its rows, 10,000, and since 4.0 by its bytes too (SPARK-51316), 64 MiB. To know
-the bytes it asks every column of a batch for its size before each row that it adds: with 14 columns that was
-half of the cost of handing the rows over (`benchmarks/write.py`). A byte limit of 2^31 - 1 means no limit,
-and Spark asks no more. What then bounds a batch is the number of its rows: 2,000 cost no more than 10,000,
-and take less than Spark's 64 MiB as long as a row has less than 32 KiB on average.
+Spark limits an Arrow batch to 10,000 rows, and since 4.0 to 64 MiB too (SPARK-51316). To count the bytes, it
+computes the size of every column before each row that it adds. With 14 columns that was half of the cost of
+passing the rows to Python (`benchmarks/write.py`). With a limit of 2^31 - 1 bytes Spark does not count, and
+only the number of rows limits a batch: 2,000 rows cost no more than 10,000, and take less than 64 MiB if a
+row has less than 32 KiB on average.
 """
 
 from __future__ import annotations
@@ -41,23 +41,30 @@ ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
 PATH_STYLE = "spark.s3commit.path.style"
 
-#: Spark's own.
+#: Spark's own key.
 SPECULATION = "spark.speculation"
 
-#: The stage of an application that was given none.
+#: The default stage of an application.
 DEFAULT_STAGE = "spark"
 
-#: The stage attempt of an application that was given none.
+#: The default stage attempt of an application.
 DEFAULT_STAGE_ATTEMPT = "0"
 
 
-#: Looks one key up in a Spark conf; None where it is not set.
+#: Looks a key up in a Spark conf; None if it is not set.
 ConfGet: TypeAlias = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class JobInConf:
-    """The job, stage and stage attempt that a Spark application writes for."""
+    """The job that a Spark application writes for.
+
+    Attributes:
+        reference: The job.
+        stage: Name of the application's stage in the job.
+        stage_attempt: Id of the stage attempt.
+
+    """
 
     reference: JobReference
     stage: str
@@ -73,21 +80,22 @@ def committer_conf(
     region: str | None = None,
     path_style: bool | None = None,
 ) -> dict[str, str]:
-    """Return the Spark conf that makes ``df.write.format("s3commit")`` write for a job and only seal.
+    """Return the Spark conf with which ``df.write.format("s3commit")`` writes for a job, and only seals.
 
-    It says which job and where the store is, and holds no credentials: executors find theirs by themselves.
-    What ships the package to executors that lack it is `airflow_s3commit.spark.py_files`.
+    The conf has the job and the store's address. It has no credentials: executors take theirs from their own
+    environment, profile or role. `airflow_s3commit.spark.py_files` ships the package to executors that lack
+    it.
 
     Args:
         reference: The job, as its set-up returned it.
-        stage: Name of this application's part in the job.
-        stage_attempt: Which attempt at it this run is: letters and digits, new in each run.
+        stage: Name of this application's stage in the job.
+        stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         endpoint_url: The store's address, if it is not AWS.
-        region: Its region.
-        path_style: Whether the bucket goes into the path of a request; None leaves it to boto3.
+        region: The store's region.
+        path_style: Whether the bucket goes into the path of a request; None for boto3's choice.
 
     Raises:
-        StoreUnsuitable: The address holds a user name or password, or is no URL of a store.
+        StoreUnsuitable: The address contains a user name or password, or is not a store's URL.
 
     """
     conf = {
@@ -107,10 +115,10 @@ def committer_conf(
 
 
 def job_from_conf(get: ConfGet) -> JobInConf | None:
-    """Return the job that a conf names, or None where it names none.
+    """Return the job in a conf; None if the conf has no job.
 
     Raises:
-        InvalidRecord: It names a job in part.
+        InvalidRecord: The conf has some of a job's keys, not all.
 
     """
     found = {key: get(key) for key in (JOB_ID, JOB_DESTINATION, JOB_STAGING)}
@@ -119,7 +127,9 @@ def job_from_conf(get: ConfGet) -> JobInConf | None:
         return None
     if not (job_id and destination and staging):
         missing = ", ".join(key for key, value in found.items() if not value)
-        raise InvalidRecord(f"the Spark conf names a job but not {missing}; set what committer_conf returns")
+        raise InvalidRecord(
+            f"the Spark conf names a job but not {missing}; set all keys that committer_conf returns"
+        )
     return JobInConf(
         JobReference(job_id=job_id, destination=destination, staging=staging),
         get(STAGE) or DEFAULT_STAGE,
@@ -128,7 +138,13 @@ def job_from_conf(get: ConfGet) -> JobInConf | None:
 
 
 def store_from_conf(get: ConfGet) -> StoreAddress:
-    """Return the store settings of a conf."""
+    """Return the store's address in a conf.
+
+    Raises:
+        ValueError: ``spark.s3commit.path.style`` is neither true nor false.
+        StoreUnsuitable: The endpoint is not a store's URL.
+
+    """
     path_style = get(PATH_STYLE)
     return StoreAddress(
         endpoint_url=get(ENDPOINT_URL) or None,
@@ -138,15 +154,19 @@ def store_from_conf(get: ConfGet) -> StoreAddress:
 
 
 def tasks_have_twins(get: ConfGet) -> bool:
-    """Return whether Spark may run a second attempt at a slow task beside the first."""
+    """Return whether Spark may run two attempts at a task at the same time."""
     return named_flag(SPECULATION, get(SPECULATION) or "false")
 
 
 def named_flag(name: str, value: str) -> bool:
-    """Read ``true`` or ``false``.
+    """Parse ``true`` or ``false``.
+
+    Args:
+        name: The key in the conf, for an error.
+        value: The text.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
 
     """
     try:
@@ -155,15 +175,21 @@ def named_flag(name: str, value: str) -> bool:
         raise ValueError(f"{name}={value!r} is {error}") from None
 
 
-# By process id too: Spark forks its Python workers, and a forked client shares sockets with its parent.
+# The process id is in the key because Spark forks its Python workers, and a forked client shares its parent's
+# sockets.
 _STORES: dict[tuple[int, StoreAddress], ObjectStore] = {}
 
 
 def store_of_process(settings: StoreAddress) -> ObjectStore:
-    """Return this process's store for these settings, with credentials from the process's own chain."""
+    """Return this process's store at an address; connects once, with credentials from boto3's chain.
+
+    Raises:
+        AccessDenied: The credentials are missing or incomplete.
+
+    """
     key = (os.getpid(), settings)
     if key not in _STORES:
-        # boto3 takes a third of a second to import, and the process that only plans a write needs none.
+        # boto3 takes a third of a second to import, and a process that only plans a write does not need it.
         from airflow_s3commit.store.s3.config import S3Config  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
@@ -172,27 +198,26 @@ def store_of_process(settings: StoreAddress) -> ObjectStore:
 
 
 def forget_store(settings: StoreAddress) -> None:
-    """Connect anew, and look for credentials anew, when these settings are asked for again.
+    """Drop this process's store at an address, so that the next call connects with new credentials.
 
-    A store keeps the credentials it found; those of a file or the environment it would keep for ever. A
-    Python worker that met expired ones ends with its task, and its successor looks by itself; a driver lives
-    on.
+    A store keeps credentials of a file or the environment for ever. A Python worker whose credentials have
+    expired ends with its task, and the next worker loads new ones; a driver lives on.
     """
     _STORES.pop((os.getpid(), settings), None)
 
 
-#: What has Spark count the rows of a batch, and no more.
+#: The conf with which Spark limits a batch by its rows only.
 BATCHES_BY_COUNT = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
-#: Types whose values are often large: pictures, documents.
+#: Types whose values are often large, such as images and documents.
 _LARGE = frozenset({"binary", "variant"})
 
 
 def batch_conf(given: Collection[str]) -> dict[str, str]:
-    """Return settings to add to a Spark conf: none if it limits the size of Arrow batches itself.
+    """Return settings to add to a Spark conf; empty if the conf sets a limit on Arrow batches.
 
     Args:
         given: The conf, or its keys.
@@ -202,7 +227,7 @@ def batch_conf(given: Collection[str]) -> dict[str, str]:
 
 
 def count_rows(session: SparkSession) -> bool:
-    """Limit a session's batches by rows only, unless it has its own limits; return whether it changed."""
+    """Limit a session's Arrow batches by rows only, unless it sets limits; return whether it was changed."""
     conf = batch_conf([key for key in BATCHES_BY_COUNT if session.conf.get(key, None) is not None])
     for key, value in conf.items():
         session.conf.set(key, value)
@@ -211,11 +236,11 @@ def count_rows(session: SparkSession) -> bool:
 
 @contextmanager
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
-    """Limit a session's batches by rows only, within the ``with`` block.
+    """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    Rows with columns of a type whose values are often large stay under the session's limit. A thread that
-    writes in the same session meanwhile takes this for the session's own limits; if this ends first, the
-    other goes on under Spark's, which cost it time and nothing else.
+    The limits stay as they are for a schema with binary or variant columns. A thread that writes in the same
+    session takes these limits for the session's own. If this block ends first, that write continues with
+    Spark's limits, and is only slower.
     """
     changed = not _has_large(schema) and count_rows(session)
 
@@ -223,14 +248,14 @@ def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
         for key in BATCHES_BY_COUNT if changed else ():
             session.conf.unset(key)
 
-    with ending(restore, "restoring the session's limits of batches", "its batches stay counted by rows"):
+    with ending(restore, "restoring the session's limits on Arrow batches", "its batches have no byte limit"):
         yield
 
 
 def _has_large(schema: StructType) -> bool:
-    """Whether a column, or what is nested in it, is of a type whose values are often large.
+    """Return whether a column, or a type nested in it, often has large values.
 
-    A field of a struct that only has such a name counts too, which costs time and nothing else.
+    A struct's field with the name of such a type counts too; the write is then only slower.
     """
     words = {word for field in schema.fields for word in re.findall(r"\w+", field.dataType.simpleString())}
     return not _LARGE.isdisjoint(words)

@@ -1,7 +1,7 @@
 """Ships this package to executors as a zip for ``--py-files``, and checks that they have its libraries.
 
-The libraries are not shipped: msgspec and pyarrow are compiled for one platform and one Python, and cannot be
-imported from a zip.
+The zip does not contain the libraries: msgspec and pyarrow are compiled for one platform and one Python, and
+cannot be imported from a zip.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: The module by which Spark finds the data source; importing it imports PySpark.
 _DISCOVERED = "pyspark_s3commit"
 
-#: The oldest time that a zip can tell: the same for every file, so that the same code is the same zip.
+#: The earliest time that a zip can hold, for every file, so that the same code makes the same zip.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
-#: Read and written by its owner, read by all; the upper half of a zip's external attributes.
+#: The file mode rw-r--r--, in the upper half of a zip entry's external attributes.
 _MODE = 0o644 << 16
 
 _NAME_DIGITS = 12
@@ -38,16 +38,16 @@ _NAME_DIGITS = 12
 def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     """Return the path of a zip that ships this package to executors, for ``--py-files``.
 
-    The zip is made from the code that runs here, and is the same, byte for byte, wherever the same code
-    makes it. Its name has the version and a digest of its content: it is written once, and again only if it
-    is gone or damaged.
+    The zip contains the running code; the same code makes the same zip, byte for byte. Its name has the
+    version and a digest of its content. Repeatable: the file is written again only if it is missing or
+    damaged.
 
     Args:
-        directory: Where to put it; by default the user's cache, ``$XDG_CACHE_HOME/airflow-s3commit`` or
+        directory: Directory of the zip; by default the user's cache, ``$XDG_CACHE_HOME/airflow-s3commit`` or
             ``~/.cache/airflow-s3commit``, which only the user may enter.
 
     Raises:
-        OSError: It cannot be written there.
+        OSError: The file cannot be written.
 
     """
     content = _content()
@@ -56,7 +56,7 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home.absolute() / f"airflow_s3commit-{__version__}-{digest}.zip"
     if not path.is_file() or path.read_bytes() != content:
-        # Calls at the same time, in threads and on machines that share the directory, have one each.
+        # A file of its own for each call: threads and machines may share the directory.
         fresh = path.with_suffix(f".{uuid4().hex}")
         fresh.write_bytes(content)
         fresh.replace(path)
@@ -69,16 +69,16 @@ def _cache() -> Path:
 
 @cache
 def _content() -> bytes:
-    # Executors import this module to check their libraries, and make no zip.
+    # Executors import this module too, and never make a zip.
     import zipfile  # noqa: PLC0415
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_modules()):
             entry = zipfile.ZipInfo(name, _TIME)
-            entry.create_system = 3  # Unix, wherever it is made
+            entry.create_system = 3  # Unix, on every platform
             entry.external_attr = _MODE
-            # Deflated bytes depend on the version of zlib; so little is not worth it.
+            # Not deflated: compressed bytes depend on zlib's version, and the zip is small.
             archive.writestr(entry, source)
     return buffer.getvalue()
 
@@ -89,7 +89,7 @@ def _modules() -> Iterator[tuple[str, bytes]]:
     package = __name__.partition(".")[0]
     yield from _below(package, files(package))
     spec = find_spec(_DISCOVERED)
-    # The loader of zips has the method, and is no `InspectLoader`.
+    # The loader of zips has the method, but is not an `InspectLoader`.
     get_source = getattr(spec.loader if spec is not None else None, "get_source", None)
     if get_source is not None:
         yield f"{_DISCOVERED}/__init__.py", get_source(_DISCOVERED).encode()
@@ -104,12 +104,13 @@ def _below(path: str, folder: Traversable) -> Iterator[tuple[str, bytes]]:
             yield name, entry.read_bytes()
 
 
-#: What every process needs from elsewhere that imports `airflow_s3commit.spark`, Airflow's own included.
+#: Libraries of every process that imports `airflow_s3commit.spark`, Airflow's own included.
 _EVERYWHERE = ("boto3", "msgspec")
 
-#: What Spark's Python workers need besides, and the module by which they are known.
+#: Further libraries of Spark's Python workers.
 _IN_WORKERS = ("pyarrow",)
 
+#: The module that only Spark's Python workers have imported.
 _WORKER = "pyspark.worker"
 
 
@@ -121,11 +122,12 @@ def require_libraries(names: Iterable[str] | None = None) -> None:
     """Check that libraries are installed.
 
     Args:
-        names: Their names, which are those they are installed by too; by default what this package needs
-            in a process such as this one.
+        names: Names of the libraries, the same for import and installation; by default those that this
+            package needs in this kind of process.
 
     Raises:
-        MissingLibrary: Some are not; the message names them, this machine, its Python, and what to run.
+        MissingLibrary: A library is missing; the message has the machine, its Python, and the command that
+            installs the libraries.
 
     """
     if names is None:
@@ -134,7 +136,7 @@ def require_libraries(names: Iterable[str] | None = None) -> None:
     if missing:
         raise MissingLibrary(
             f"airflow-s3commit needs {' and '.join(missing)}, missing in {sys.executable} on"
-            f" {platform.node()}. --py-files ships the package without the libraries it needs: install them"
-            f" on every executor with: {sys.executable} -m pip install boto3 msgspec pyarrow",
+            f" {platform.node()}. --py-files ships the package without its libraries: install them on every"
+            f" executor with: {sys.executable} -m pip install boto3 msgspec pyarrow",
             name=missing[0],
         )

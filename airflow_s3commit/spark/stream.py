@@ -1,9 +1,9 @@
 """``foreach_batch``: each micro-batch of a streaming query is a job, and is committed exactly once.
 
-Spark runs a batch again when a driver died before the checkpoint knew of it, with the same number and, from
-a source that can be replayed, the same rows. `begin_batch` looks
-up what became of the earlier attempt. A batch's jobs have ids that follow from the query, the batch's number
-and the number of the attempt, so the store alone decides, and no process has to remember.
+If a driver dies before it has recorded a batch in the checkpoint, Spark runs the batch again: with the same
+number and, from a replayable source, the same rows. `begin_batch` then finishes or aborts the earlier
+attempt. The ids of a batch's jobs are derived from the query, the batch's number and the attempt's number, so
+all state is in the store and none in a process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 BatchMode: TypeAlias = Literal["append", "overwrite"]
 
 
-#: Where Spark keeps the id that a checkpoint gave its query, for the thread that runs the query's batches.
+#: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -68,30 +68,30 @@ def foreach_batch(
     format: str | None = None,  # noqa: A002 - as Spark calls it
     options: Mapping[str, str] | None = None,
 ) -> BatchWriter:
-    """Return the function to hand to ``writeStream.foreachBatch``.
+    """Return the function to pass to ``writeStream.foreachBatch``.
 
     Args:
         destination: URI of the destination, or a `Destination`.
         partition_by: Partition columns, outermost first.
-        mode: ``append``, or ``overwrite`` to replace the partitions of which a batch has rows.
-        name: Distinguishes this write from others of the same query to the same destination. Without it
-            the second of two would be taken for the first, and skipped.
-        stream: The stream's identity, where Spark does not give the query's id (Spark Connect). Change it
-            with the query's checkpoint: under an old identity, batches of a new checkpoint would be taken for
-            those of the old one, and skipped.
-        cluster: Bring the rows of a partition together first; see `write_pending`.
+        mode: ``append``, or ``overwrite`` to replace the partitions that a batch has rows for.
+        name: Distinguishes this write from other writes of the same query to the same destination. Without
+            it, the second write of a batch is taken for the first and skipped.
+        stream: The stream's identity, required in Spark Connect, which does not reveal the query's id. Change
+            it with the query's checkpoint: under the old identity, batches of a new checkpoint are taken for
+            those of the old one and skipped.
+        cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file.
         format: ``parquet``, ``orc``, ``csv`` or ``json``.
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown or malformed, or the mode is none of the two.
+        InvalidOption: An option is unknown or malformed, or the mode is another one.
 
     """
     if mode not in ("append", "overwrite"):
-        raise InvalidOption(f"mode {mode!r} is not append or overwrite: batches come again and again")
+        raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
     destination = as_uri(destination)
-    said = {"path": destination, "partitionBy": json.dumps(list(partition_by)), "format": format}
-    given = {key: text for key, text in said.items() if text is not None}
+    arguments = {"path": destination, "partitionBy": json.dumps(list(partition_by)), "format": format}
+    given = {key: text for key, text in arguments.items() if text is not None}
     parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
     return BatchWriter(
         destination=destination,
@@ -107,9 +107,18 @@ def foreach_batch(
 
 @dataclass(frozen=True, slots=True)
 class BatchWriter:
-    """Commits each batch it is called with as a job of its own; made by `foreach_batch`.
+    """Commits each batch as a job of its own; returned by `foreach_batch`.
 
-    Attributes are the arguments of `foreach_batch`; ``parsed`` are its options, read.
+    Attributes:
+        destination: URI of the destination.
+        partition_by: Partition columns, outermost first.
+        parsed: The parsed options of the write.
+        name: Name of this write among those of the query to the destination.
+        stream: The stream's identity; None for the query's id.
+        cluster: Whether to cluster rows by partition first.
+        format: File format; None for the default.
+        options: Further options, as given.
+
     """
 
     destination: str
@@ -124,14 +133,18 @@ class BatchWriter:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write and commit a batch, unless it is committed already.
 
-        After: the batch's rows are in the destination, once. Run again, by this or another driver, after a
-        crash at any point: the same. If it raises, the batch's job is aborted, and the next run of the query
-        writes the batch as another.
+        After: the batch's rows are in the destination exactly once, even if this is repeated, by this or
+        another driver, after a crash at any point. If it raises, the batch's job is aborted, and the next run
+        of the query writes the batch as another job.
+
+        Args:
+            frame: The batch's rows.
+            batch_id: Spark's number of the batch.
 
         Raises:
-            InvalidOption: Spark does not tell the query's id, or the conf names a job.
+            InvalidOption: The query's id is unknown, or the conf names a job.
             JobClosed: Another driver of the same query has begun this batch meanwhile.
-            S3CommitError: As `write_pending` and `Job.commit` do.
+            S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
 
         """
         conf = conf_of(frame.sparkSession)
@@ -140,14 +153,15 @@ class BatchWriter:
         stream = self.stream or _query_id(frame.sparkSession)
         batch = Batch(stream, self.name, str(self.parsed.destination), int(batch_id))
         token = uuid4().hex
-        kept = s3a_settings(conf, split_uri(batch.destination)[0]).fill(self.parsed.object_options)
+        s3a = s3a_settings(conf, split_uri(batch.destination)[0])
+        object_options = s3a.fill(self.parsed.object_options)
         options = JobOptions(
             committer=self.parsed.committer,
             conflict_mode=self.parsed.own_conflict_mode,
-            object_options=kept,
+            object_options=object_options,
         )
         with renewing_store(settings):
-            store = with_headers(store_of_process(settings), kept.of_records)
+            store = with_headers(store_of_process(settings), object_options.of_records)
             job = begin_batch(store, batch, options, token)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)
@@ -156,8 +170,8 @@ class BatchWriter:
             with renewing_store(settings):
                 manifest = self._write(frame, job, token)
         except BaseException as error:
-            failed = Target(job.reference, STAGE, token, True, settings, object_options=kept)
-            abort_failed_write(failed, instead="the batch's next attempt will try", cause=error)
+            failed = Target(job.reference, STAGE, token, True, settings, object_options=object_options)
+            abort_failed_write(failed, instead="the batch's next attempt aborts it", cause=error)
             raise
         logger.info(
             "batch %d of stream %s: committed %d files as job %s", batch.number, stream,
@@ -183,23 +197,23 @@ def _refuse_job_in_conf(conf: ConfGet) -> None:
     found = job_from_conf(conf)
     if found is not None:
         raise InvalidOption(
-            f"the Spark conf names job {found.reference.job_id}, whose owner commits it as a whole, but every"
-            " batch of a streaming query is a job that commits by itself: submit the query without"
-            " spark.s3commit.job.*, in Airflow with SparkSubmitOperator"
+            f"the Spark conf names job {found.reference.job_id}, but every batch of a streaming query is a"
+            " job of its own: submit the query without spark.s3commit.job.*, in Airflow with"
+            " SparkSubmitOperator"
         )
 
 
 def _query_id(session: SparkSession) -> str:
     if is_remote():
         raise InvalidOption(
-            "Spark Connect does not tell a query's id: name the stream, foreach_batch(stream=…), and name it"
-            " anew with each new checkpoint"
+            "Spark Connect does not reveal a query's id: name the stream with foreach_batch(stream=…), and"
+            " rename it with each new checkpoint"
         )
     found = session.sparkContext.getLocalProperty(_QUERY_ID)
     if not found:
         raise InvalidOption(
-            "this is not the thread that runs a streaming query's batches: call the function of foreach_batch"
-            " from the one that writeStream.foreachBatch was given, in its own thread"
+            "this thread does not run a streaming query's batches: pass the function of foreach_batch to"
+            " writeStream.foreachBatch, or call it in the thread of the function that you pass"
         )
     return str(found)
 
@@ -207,7 +221,7 @@ def _query_id(session: SparkSession) -> str:
 #: The one stage of a batch's job.
 STAGE = "batch"
 
-#: Ids of batches' jobs are names in here.
+#: The namespace of the UUIDs of batches' jobs.
 _NAMESPACE = UUID("6f0d6d0c-9c0e-5d43-8a2b-4f7f1b6a3c55")
 
 #: States in which a job's output is complete.
@@ -218,11 +232,11 @@ _BEGUN_AGAIN = "the batch of the streaming query was begun again"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch of one write of a query: what its jobs' ids follow from.
+    """One micro-batch of one write of a query; the ids of its jobs are derived from it.
 
     Attributes:
-        stream: The query's id, or the identity it was given.
-        name: Which of the query's writes to this destination.
+        stream: The query's id, or the given identity of the stream.
+        name: Name of this write among those of the query to the destination.
         destination: URI of the destination.
         number: Spark's number of the batch.
 
@@ -234,12 +248,12 @@ class Batch:
     number: int
 
     def job_id(self, attempt: int) -> str:
-        """Return the id of the job that is the attempt of this number at the batch, from 0."""
-        told = [self.stream, self.name, self.destination, self.number, attempt]
-        return str(uuid5(_NAMESPACE, json.dumps(told)))
+        """Return the id of the job of an attempt at the batch; attempts are numbered from 0."""
+        parts = [self.stream, self.name, self.destination, self.number, attempt]
+        return str(uuid5(_NAMESPACE, json.dumps(parts)))
 
     def reference(self, attempt: int) -> JobReference:
-        """Return that job's reference."""
+        """Return the job of an attempt at the batch; attempts are numbered from 0."""
         layout = Layout.of(Destination.parse(self.destination), self.job_id(attempt))
         return JobReference(
             job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
@@ -249,19 +263,20 @@ class Batch:
 def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: str) -> Job | None:
     """Set up the job of a new attempt at a batch; None if an earlier attempt is committed.
 
-    Earlier attempts are ended first, in order: one whose output is complete is committed, any other is
-    aborted, even if the driver that began it still runs. So at most one attempt at a batch is committed: an
-    attempt begins only after every earlier one is aborted for good.
+    It ends earlier attempts first, in order: it commits an attempt whose output is complete, and aborts any
+    other, even if the driver that began it still runs. An attempt begins only after all earlier ones are
+    aborted, so at most one attempt at a batch is committed.
 
     Args:
-        store: Where everything is.
+        store: The store.
         batch: The batch.
-        options: How the job commits.
-        token: What tells this attempt from one that another driver begins at the same time: letters and
-            digits, new at each call. It is the stage attempt to write as.
+        options: The options of the job.
+        token: Distinguishes this attempt from one that another driver begins at the same time: letters and
+            digits, new at each call. It is the id of the stage attempt to write.
 
     Raises:
-        S3CommitError: As `Job.setup`, `Job.commit` and `Job.abort` do.
+        S3CommitError: An earlier attempt could not be committed or aborted, or the job could not be set up;
+            see `Job.commit`, `Job.abort` and `Job.setup`.
 
     """
     for attempt in count():
@@ -278,16 +293,17 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
 
 
 def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:
-    """Commit a batch's job, whose stage attempt was sealed.
+    """Commit a batch's job, whose stage attempt is sealed. Repeatable.
 
     Args:
         job: The job, as `begin_batch` returned it.
-        token: The token it was begun with.
-        rows: How many rows the stage attempt wrote. Without any its files are left out: a query with state
-            has batches without rows, and each would leave a file that has a schema only.
+        token: The token passed to `begin_batch`.
+        rows: Number of rows that the stage attempt wrote; None if unknown. With 0 its files are left out: a
+            stateful query has batches without rows, and each would leave a file without rows.
 
     Raises:
-        S3CommitError: As `Job.seal`, `Job.plan` and `Job.commit` do.
+        S3CommitError: The job could not be sealed, planned or committed; see `Job.seal`, `Job.plan` and
+            `Job.commit`.
 
     """
     job.seal([] if rows == 0 else [(STAGE, token)])
@@ -307,7 +323,7 @@ def _is_committed(job: Job) -> bool:
             job.commit()
         except (AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob) as error:
             is_moved = False
-            with noting(error, "reading the job's state again", "another process may have moved it on"):
+            with noting(error, "reading the job's state again", "another process may have changed it"):
                 is_moved = job.state() != state
             if not is_moved:
                 raise
@@ -317,7 +333,7 @@ def _is_committed(job: Job) -> bool:
 def _set_up(
     store: ObjectStore, reference: JobReference, options: JobOptions, batch: Batch, token: str
 ) -> Job | None:
-    """Set an attempt's job up; None if its id is spent."""
+    """Set up an attempt's job; None if a job with its id has ended."""
     context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
     if batch.name:
         context["write"] = batch.name
@@ -332,13 +348,13 @@ def _set_up(
     except JobClosed:
         return None
     except JobMismatch:
-        # A driver died between its two records, and this one commits otherwise.
+        # A driver with other options died between the two records of its set-up.
         Job.at(store, reference).abort(reason=_BEGUN_AGAIN)
         return None
 
 
 def _is_own(job: Job, token: str) -> bool:
-    """Return whether this driver set up the job, and not another one at the same time."""
+    """Return whether this driver set up the job; another driver may do so at the same time."""
     try:
         return job.record().context.get("driver") == token
     except NoSuchJob:

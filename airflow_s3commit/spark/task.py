@@ -1,4 +1,4 @@
-"""A Spark task's work, for the data source and `write_pending`: rows to uploads and one pendingset."""
+"""The work of a Spark task, for the data source and `write_pending`: writes rows as pending uploads."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.seal import CommittedTask
 
-#: Digits of a write's UUID that distinguish it from others of the same stage attempt.
+#: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
 _WRITE_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """Which task attempt this is.
+    """The ids of a task attempt.
 
     Attributes:
-        stage: The job's name for this write.
-        stage_attempt: Which attempt at it.
+        stage: Name of the write's stage in the job.
+        stage_attempt: Id of the stage attempt.
         partition: Spark's partition id.
-        attempt: Which attempt at the task; see `of_spark`.
+        attempt: Id of the attempt at the task, unique across writes and Spark applications.
 
     """
 
@@ -43,13 +43,13 @@ class TaskIds:
     def of_spark(
         cls, stage: str, stage_attempt: str, write_id: str, partition: int, task_attempt_id: int
     ) -> TaskIds:
-        """Return the ids of an attempt that Spark runs.
+        """Return the ids of a Spark task attempt.
 
         Args:
-            stage: The job's name for this write.
-            stage_attempt: Which attempt at it.
-            write_id: An id that the driver made for this very write, a UUID. Spark numbers the attempts of
-                each application from 0, and a restarted application has the same conf as the one before.
+            stage: Name of the write's stage in the job.
+            stage_attempt: Id of the stage attempt.
+            write_id: The driver's UUID for this write. It is needed because Spark numbers the attempts of
+                each application from 0, and a restarted application has the same conf.
             partition: Spark's partition id.
             task_attempt_id: Spark's number of the attempt.
 
@@ -57,7 +57,7 @@ class TaskIds:
         return cls(stage, stage_attempt, partition, f"{task_attempt_id}w{write_id[:_WRITE_DIGITS]}")
 
     def stem(self, job_id: str) -> str:
-        """Return the first part of file names: no other task of the job has it."""
+        """Return the first part of the task's file names, unique within the job."""
         return file_stem(f"{self.partition:05d}", self.stage if self.stage != DEFAULT_STAGE else None, job_id)
 
 
@@ -70,21 +70,22 @@ def write_task(
 ) -> CommittedTask:
     """Write a task's rows as pending uploads and commit them as one pendingset.
 
-    On any exception this attempt's uploads are aborted on the way out. A failure of what feeds the rows is
-    no exception here: Spark then ends them as if they were whole (seen with 4.3), the pendingset lacks rows,
-    and Spark drops the task's message. So a pendingset proves nothing; only the messages may be sealed.
+    Any exception here aborts the attempt's uploads. A failure of the operators that produce the rows raises
+    no exception here: Spark ends the batches as if they were complete (seen with 4.3) and drops the task's
+    message, and the pendingset lacks rows. So only task attempts with a message may be sealed, whatever
+    pendingsets exist.
 
     Args:
         job: The job.
         batches: The rows.
-        plan: How they are written.
-        ids: Which task attempt this is.
-        options: The options of the write, which bound parts and bytes in flight.
+        plan: The settings of the write.
+        ids: The ids of the task attempt.
+        options: The options of the write; its limits on parts and bytes in flight are used here.
 
     Raises:
-        UnsupportedPartition: A value can be no part of a path.
-        UnsupportedColumn: A value cannot be written to the format.
-        JobClosed: The job no longer takes output.
+        UnsupportedPartition: A value cannot be part of a path.
+        UnsupportedColumn: The format cannot hold a value.
+        JobClosed: The job takes no more output.
         DidNotHappen: The store refused an upload.
 
     """
@@ -99,17 +100,17 @@ def write_task(
             buffered_bytes=options.in_flight_bytes,
             local_dir=_local_dir(ids.partition),
         ) as attempt:
-            # As Spark does: an empty table is a file that has the schema, and the first task's.
+            # As in Spark, the first task writes a file with the schema for an empty table.
             first = ids.partition == 0
             write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
             return attempt.commit()
     finally:
-        # A worker outlives its tasks, and idles between them. What the C library keeps the next one needs at
-        # once, or gives back itself where it has too many rows.
+        # A worker outlives its tasks, and is idle between them. The C library's memory is left to the next
+        # task, which needs it at once, or returns it when its buffer is full.
         pa.default_memory_pool().release_unused()
 
 
 def _local_dir(partition: int) -> str | None:
-    """Return a directory of Spark's own: what a killed task leaves there goes with its executor."""
+    """Return one of Spark's local directories, which are removed with the executor even if it is killed."""
     directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
     return directories[partition % len(directories)] if directories else None

@@ -1,7 +1,7 @@
-"""``write_pending``: writes a DataFrame, can cluster its rows first, and returns what it wrote.
+"""``write_pending``: writes a DataFrame, optionally clustered by partition, and returns a summary.
 
-It needs no registration, because the tasks run a plain function. Each task returns what it wrote, and Spark
-keeps the result of one successful attempt of each task.
+It needs no registration, because the tasks run a plain function. Each task returns its committed attempt, and
+Spark keeps the result of one successful attempt of each task.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """What a write did.
+    """The result of a write.
 
     Attributes:
         destination: URI of the destination.
-        job: The job it wrote for; None if the write was ignored.
-        stage: Name of the write in the job.
-        stage_attempt: Which attempt at it.
-        tasks: The task attempts that count: where each one's pendingset is, its files, bytes and rows.
+        job: The job; None if the write was ignored.
+        stage: Name of the write's stage in the job.
+        stage_attempt: Id of the stage attempt.
+        tasks: The sealed task attempts, each with its pendingset's location, files, bytes and rows.
         seal: The stage's seal, with counts of each partition; None if the write was ignored.
-        manifest: The manifest, if the write committed a job of its own; None where the job's owner does.
-        arrangement: How the rows were arranged before they were written.
-        ignored: Whether there was data already and the mode was ``ignore``.
+        manifest: The manifest, if the write committed a job of its own; None if the job's owner commits.
+        arrangement: The arrangement of the rows before they were written.
+        ignored: Whether nothing was written, because the mode was ``ignore`` and the destination has data.
 
     """
 
@@ -99,12 +99,12 @@ class PendingWrite:
 
     @property
     def clustered(self) -> bool:
-        """Whether rows were brought together by partition first."""
+        """Whether rows were clustered by partition before they were written."""
         return self.arrangement.clustered
 
     def __str__(self) -> str:
         if self.ignored:
-            return f"nothing was written to {self.destination}: there was data already"
+            return f"nothing was written to {self.destination}: it has data already"
         files = sum(task.files for task in self.tasks)
         rows = sum(task.rows or 0 for task in self.tasks)
         state = "pending" if self.manifest is None else "committed"
@@ -130,61 +130,63 @@ def write_pending(
 ) -> PendingWrite:
     """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
 
-    The job is the one given, else the one in the Spark conf, which are only sealed; else the write sets one
-    up, commits it, and aborts it if anything fails.
+    For the job in the arguments, or else in the Spark conf, the write only seals its stage. Without a job it
+    sets up its own job, commits it, and aborts it if anything fails. A call with a new ``stage_attempt`` may
+    be repeated for a job; without a job each call is a write of its own.
 
     Args:
         frame: The rows.
-        destination: URI of the destination, or a `Destination`; the job's, if left out.
-        partition_by: Partition columns, outermost first. They become directories named as Spark's own
-            writer names them, whatever their types.
+        destination: URI of the destination, or a `Destination`; by default the job's.
+        partition_by: Partition columns, outermost first. They become directories with the names that Spark's
+            own writer gives them.
         mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows. Without a job the
-            default is ``errorifexists``, as Spark's is; with a job it is the job's conflict mode, which a
-            mode that is given must not contradict.
-        job: The job to write for.
-        stage: Name of the write in the job; the conf's, or ``spark``.
-        stage_attempt: Which attempt at it: letters and digits, new in each run.
-        cluster: Bring the rows of a partition together first (a shuffle and a sort), so that there is one
-            file a partition and not one for each task that has rows of it.
-        salt: Count a sample of the rows first, and spread a partition that has far more than the others over
-            several tasks. By default that is done where the frame is cached: one that isn't is computed once
-            more for it.
+            default is ``errorifexists``, as in Spark. With a job the default is the job's conflict mode, and
+            the mode must not contradict it.
+        job: The job to write for; by default the one in the Spark conf.
+        stage: Name of the write's stage in the job; by default the conf's, or ``spark``.
+        stage_attempt: Id of the stage attempt, new in each run: letters and digits.
+        cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
+            not one from each task with rows of it.
+        salt: Count a sample of the rows first, and spread a partition with far more rows than the others over
+            several tasks. By default only for a cached frame, because any other frame is computed a second
+            time for the sample.
         format: ``parquet``, ``orc``, ``csv`` or ``json``.
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function.
-        UnsupportedPartition: A partition column is missing.
-        UnsupportedColumn: The format, or Arrow, has no equal of a column's type.
-        InvalidDestination: There is no destination, or another than the job's.
-        JobMismatch: The mode contradicts the job's conflict mode.
-        DestinationNotEmpty: The mode is ``errorifexists`` and there is data.
-        S3CommitError: As `Job.seal_stage` and `Job.commit` do.
+        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
+        UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+        InvalidDestination: There is no destination, or it differs from the job's.
+        JobMismatch: The mode or the object options contradict the job.
+        DestinationNotEmpty: The mode is ``errorifexists`` and the destination has data.
+        S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
+            `Job.commit`.
 
     """
     session = frame.sparkSession
     names = [resolve_name(frame.columns, name) for name in partition_by]
     destination = as_uri(destination)
-    said = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
-    given = {name: text for name, text in said.items() if text is not None}
+    arguments = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
+    given = {name: text for name, text in arguments.items() if text is not None}
     parsed = _write_options(given, mode, options or {})
     write_id = str(uuid4())
-    asked = None
+    given_job = None
     if job is not None:
-        asked = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
-    target = target_of(parsed, write_id, conf_of(session), asked)
+        given_job = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+    target = target_of(parsed, write_id, conf_of(session), given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
     if target.own:
         parsed = _as_own(parsed, mode or _DEFAULT_MODE)
     elif mode == "ignore":
         raise InvalidOption(
-            "mode ignore is for writes without a job: its owner decides about data that is there"
+            "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
         )
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
-        written = _write(frame, _Arguments(parsed, target, write_id, cluster, salt))
+        written = _write(frame, _Settings(parsed, target, write_id, cluster, salt))
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
@@ -194,7 +196,7 @@ def write_pending(
 
 
 @dataclass(frozen=True, slots=True)
-class _Arguments:
+class _Settings:
     options: WriteOptions
     target: Target
     write_id: str
@@ -202,20 +204,20 @@ class _Arguments:
     salt: bool | None
 
 
-def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
-    options, target, write_id = said.options, said.target, said.write_id
-    plan, frame, arrangement = _planned(frame, said)
+def _write(frame: DataFrame, settings: _Settings) -> PendingWrite:
+    options, target, write_id = settings.options, settings.target, settings.write_id
+    plan, frame, arrangement = _planned(frame, settings)
     job = ready_job(target, options)
     tasks_ended = False
     try:
         run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
-        # PySpark takes a name with a dot for a field of a struct: rows travel under plain names.
+        # PySpark takes a name with a dot for a field of a struct, so columns are renamed on the way.
         plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
         with rows_counted(frame.sparkSession, frame.schema):
             found = plain.mapInArrow(run, "task string").collect()
         tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
         if not tasks:
-            # Spark runs no task for rows it knows to be none; an empty table has a file with its schema.
+            # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
@@ -235,13 +237,13 @@ def _write(frame: DataFrame, said: _Arguments) -> PendingWrite:
     )
 
 
-def _planned(frame: DataFrame, said: _Arguments) -> tuple[TablePlan, DataFrame, Arrangement]:
-    """Return the plan of the tasks, and the frame as they get it."""
-    names = said.options.table.partition_by
-    frame, arrangement = arrange(frame, names, cluster=said.cluster, salt=said.salt)
-    # With partition columns as text, and the others as their writer knows them.
-    months = months_columns(frame.schema, said.options)
-    plan = plan_table(frame.schema, said.options, months)
+def _planned(frame: DataFrame, settings: _Settings) -> tuple[TablePlan, DataFrame, Arrangement]:
+    """Return the plan of the tasks, the frame that they write, and its arrangement."""
+    names = settings.options.table.partition_by
+    frame, arrangement = arrange(frame, names, cluster=settings.cluster, salt=settings.salt)
+    # This schema has text for partition columns, and still Spark's intervals for the footer.
+    months = months_columns(frame.schema, settings.options)
+    plan = plan_table(frame.schema, settings.options, months)
     for name in months:
         column = F.col(quoted(name))
         years, rest = F.extract(F.lit("YEAR"), column), F.extract(F.lit("MONTH"), column)
@@ -274,22 +276,23 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
 
 
 def _write_options(
-    said: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
+    given: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
 ) -> WriteOptions:
     if mode is not None and mode not in _CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
     for name in options:
         if name.lower() in _ARGUMENTS:
-            raise InvalidOption(f"say {name} by the argument {_ARGUMENTS[name.lower()]} of write_pending")
-    parsed = parse_options({**options, **said}, overwrite=False)
+            raise InvalidOption(f"pass {name} as the argument {_ARGUMENTS[name.lower()]} of write_pending")
+    parsed = parse_options({**options, **given}, overwrite=False)
     return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
 
 
 def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
     conflict_mode = _CONFLICT_MODES[mode]
-    # "If exists" is about the whole table, which only this committer judges. It writes as the default does.
-    judged_whole = conflict_mode == "fail" and options.committer == WriteOptions().committer
-    committer = "directory" if judged_whole else options.committer
+    # errorifexists is about the whole table, which only the committer directory checks. It writes files as
+    # the default committer does.
+    check_table = conflict_mode == "fail" and options.committer == WriteOptions().committer
+    committer = "directory" if check_table else options.committer
     return replace(options, conflict_mode=conflict_mode, committer=committer)
 
 

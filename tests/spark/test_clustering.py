@@ -17,10 +17,10 @@ def test_only_partitions_far_beyond_a_fair_share_are_spread() -> None:
 
 def test_an_arrangement_says_what_was_done() -> None:
     """Its text tells of clustering, of the count, and of each partition that was spread."""
-    assert str(Arrangement()) == "rows were written as they came"
+    assert str(Arrangement()) == "rows were not clustered"
     clustered = Arrangement(("dt", "r"), clustered=True)
-    assert str(clustered) == "rows were brought together by dt, r; skew was not looked for"
+    assert str(clustered) == "rows were clustered by dt, r; skew was not checked"
     counted = Arrangement(("dt",), clustered=True, counted=True)
-    assert str(counted) == "rows were brought together by dt; no partition is skewed"
+    assert str(counted) == "rows were clustered by dt; no partition is skewed"
     spread = Arrangement(("dt",), clustered=True, counted=True, spread={"dt=1": 3})
     assert str(spread).endswith("skewed partitions were spread: dt=1 over 3 tasks")

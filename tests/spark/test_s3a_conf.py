@@ -175,10 +175,10 @@ class TestInSpark:
         """A session that encrypts, or a write that asks for it, is refused by a job that does not."""
         job = job_conf("append")
         frame = spark.range(3, numPartitions=1)
-        with pytest.raises(JobMismatch, match="the write's options ask for storage_class='GLACIER_IR'"):
+        with pytest.raises(JobMismatch, match="the write's options set storage_class='GLACIER_IR'"):
             write_pending(frame, job=job.reference, options={**lake.options, "storageClass": "GLACIER_IR"})
         conf("spark.hadoop.fs.s3a.encryption.algorithm", "AES256")
-        with pytest.raises(Exception, match=r"fs.s3a.\* of the Spark session ask for sse='AES256'"):
+        with pytest.raises(Exception, match=r"fs.s3a.\* of the Spark session set sse='AES256'"):
             frame.write.format("s3commit").mode("append").options(**lake.options).save()
         assert lake.pending() == []
 

@@ -42,5 +42,5 @@ def test_a_job_in_the_conf_is_refused() -> None:
 @pytest.mark.xdist_group("spark")
 def test_a_thread_that_runs_no_stream_is_refused(spark: SparkSession) -> None:
     """Outside a streaming query's own thread there is no query id, and no other one is made up."""
-    with pytest.raises(InvalidOption, match="not the thread that runs a streaming query's batches"):
+    with pytest.raises(InvalidOption, match="this thread does not run a streaming query's batches"):
         foreach_batch(destination="s3://lake/t/")(spark.range(1), 0)

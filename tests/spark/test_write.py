@@ -107,7 +107,7 @@ def test_for_a_job_it_only_seals(spark: SparkSession, lake: Lake, job_conf: Any)
     assert (one.job, one.stage, one.stage_attempt) == (in_conf.reference, "load", "1")
     with pytest.raises(JobMismatch, match="conflict mode replace contradicts conflict mode append"):
         write_pending(frame, mode="overwrite", options=lake.options)
-    with pytest.raises(InvalidOption, match="its owner decides"):
+    with pytest.raises(InvalidOption, match="mode ignore is only for writes without a job"):
         write_pending(frame, mode="ignore", options=lake.options)
     more = frame.selectExpr("id + 20 as id")
     given = Job.at(lake.store, in_conf.reference)

@@ -46,6 +46,6 @@ def test_the_doors_under_connect(table: Table, tmp_path: Path) -> None:
     assert said["format"] == {"result": 10}
     assert said["write_pending"] == {"result": 10}
     assert said["foreach_batch"] == {"result": None}
-    assert "Spark Connect does not tell a query's id" in said["foreach_batch without a stream"]["error"]
+    assert "Spark Connect does not reveal a query's id" in said["foreach_batch without a stream"]["error"]
     assert table.below("foreach_batch/").rows() == list(range(10))
     assert table.pending() == []
