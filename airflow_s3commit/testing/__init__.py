@@ -1,4 +1,4 @@
-"""What tests of a pipeline need: a real S3 server on loopback, a store in memory, and a store with faults.
+"""Helpers for tests of pipelines: a real S3 server on loopback, a store in memory, and a store with faults.
 
 Install it with ``pip install "airflow-s3commit[testing]"``. The pytest fixtures are in
 `airflow_s3commit.testing.pytest_plugin`. Nothing else in the package imports from here.

@@ -1,4 +1,4 @@
-"""An S3 server on this machine for as long as you want it: ``python -m airflow_s3commit.testing``."""
+"""Runs an S3 server on this machine until it is interrupted: ``python -m airflow_s3commit.testing``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,26 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until a signal comes. The address and the keys are in a file that a shell can source."""
+    """Run the server until a signal stops it. A file with its address and keys is for a shell to source.
+
+    Args:
+        argv: The command line's arguments; by default those of this process.
+
+    Returns:
+        The exit code: 1 if the server did not start.
+
+    """
     parser = argparse.ArgumentParser(prog="python -m airflow_s3commit.testing", description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("s3-data"), help="where objects lie: ./s3-data")
+    parser.add_argument(
+        "--data", type=Path, default=Path("s3-data"), help="directory of the objects (default: ./s3-data)"
+    )
     parser.add_argument(
         "--environment",
         type=Path,
         default=Path("s3.env"),
-        help="the file that gets the address and the keys, and is removed at the end: ./s3.env",
+        help="file for the address and the keys, removed at the end (default: ./s3.env)",
     )
-    parser.add_argument("--bucket", default="lake", help="the bucket that is there: lake")
+    parser.add_argument("--bucket", default="lake", help="bucket to create (default: lake)")
     arguments = parser.parse_args(argv)
     end_in_order_on_signals()
     try:
@@ -35,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
             _write(arguments.environment, server.environment)
             print(
                 f"s3://{arguments.bucket}/ at {server.endpoint_url}; `source {arguments.environment}` in a"
-                " shell to reach it. Ctrl-C ends it; the objects stay.",
+                " shell to use it. Ctrl-C stops it; the objects stay.",
                 flush=True,
             )
             while True:
@@ -50,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _write(path: Path, variables: Mapping[str, str]) -> None:
-    """Write what a shell exports, readable by its owner alone: the secret key is among it."""
+    """Write a shell's exports to a file that only its owner can read, because it has the secret key."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

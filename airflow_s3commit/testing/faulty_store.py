@@ -1,4 +1,4 @@
-"""A store whose calls fail, lose their answers, wait or end the process, where a test chooses."""
+"""A store whose calls fail, lose their responses, are delayed or end the process, as a test chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_s3commit.store.forwarding import ForwardingStore
 
 T = TypeVar("T")
 
-#: What a fault does; see `Fault`.
+#: The effects of a `Fault`.
 Effect: TypeAlias = Literal["refuse", "deny", "reject", "lose-answer", "crash-before", "crash-after", "delay"]
 
 _LISTINGS = frozenset({"list_objects", "list_uploads", "list_parts"})
@@ -25,7 +25,7 @@ _READS = _LISTINGS | {"check_bucket", "stale_upload_days", "head", "get", "get_r
 
 
 class Crash(BaseException):
-    """The process is gone. No handler of errors catches this, and the store takes no further call."""
+    """Simulates the death of the process: ``except Exception`` does not catch it; later calls raise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StoreCall:
 
     @property
     def reads(self) -> bool:
-        """Whether the store is the same before and after it."""
+        """Whether the call changes nothing in the store."""
         return self.verb in _READS
 
     def __str__(self) -> str:
@@ -54,24 +54,24 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong, and at which calls.
+    """An effect, and the calls that have it.
 
-    - ``refuse``: the call is not made; `Unavailable`, as from a store that is overloaded.
-    - ``deny``: it is not made; `AccessDenied`.
-    - ``reject``: it is not made; `StoreRejected`.
-    - ``lose-answer``: it is made, and its answer lost; `OutcomeUnknown`, or `Unavailable` for a read.
-    - ``crash-before``: it is not made; `Crash`, from this call and from all later ones.
-    - ``crash-after``: it is made; `Crash`, from this call and from all later ones.
+    - ``refuse``: the call is not made, and raises `Unavailable`, as with an overloaded store.
+    - ``deny``: it is not made, and raises `AccessDenied`.
+    - ``reject``: it is not made, and raises `StoreRejected`.
+    - ``lose-answer``: it is made, and raises `OutcomeUnknown`; `Unavailable` for a read.
+    - ``crash-before``: it is not made; this call and all later ones raise `Crash`.
+    - ``crash-after``: it is made; this call and all later ones raise `Crash`.
     - ``delay``: it is made ``seconds`` later, and returns its result.
 
     Attributes:
-        effect: What happens.
-        verb: The verb that it happens to; None for any.
-        key: The keys that it happens to, as a pattern in which ``*`` stands for any text, slashes included.
-        nth: The matching call at which it happens first, from 1.
-        times: At how many matching calls from then on; None for all of them.
-        seconds: How long a ``delay`` waits.
-        name: What the error's message calls it.
+        effect: The effect.
+        verb: The verb that has it, such as ``complete_upload``; None for any verb.
+        key: The keys that have it, as a pattern in which ``*`` stands for any text, slashes included.
+        nth: The first matching call that has it, from 1.
+        times: The number of matching calls from then on that have it; None for all of them.
+        seconds: Length of a ``delay``, in seconds.
+        name: Name of the fault in the error's message.
 
     """
 
@@ -84,32 +84,36 @@ class Fault:
     name: str = "a fault"
 
     def matches(self, call: StoreCall) -> bool:
-        """Whether this is a call that the fault counts."""
+        """Return whether a call has the fault's verb and key."""
         return self.verb in (None, call.verb) and fnmatchcase(call.key, self.key)
 
     def strikes(self, matching: int) -> bool:
-        """Whether it happens at the matching call of this number, from 1."""
+        """Return whether the fault has its effect at a matching call.
+
+        Args:
+            matching: Number of the matching call, from 1.
+
+        """
         return self.nth <= matching and (self.times is None or matching < self.nth + self.times)
 
 
 class FaultyStore(ForwardingStore):
-    """An `ObjectStore` that passes calls on to another one, and has faults where they are asked for.
+    """An `ObjectStore` that passes calls on to another store, with faults at chosen calls.
 
-    Without faults it behaves as the inner store does, with two differences: `perform` makes its calls one by
-    one in their order, so that each can be the n-th, and a listing is read whole when it is asked for. Faults
-    are looked at in their order; of several at one call the first one that ends it counts. It is safe to use
-    from several threads.
+    Without faults it behaves as the inner store, with two differences: `perform` makes its calls one by one
+    in order, so that each has a number, and a listing is read completely at its call. If several faults match
+    a call, the first one that ends the call takes effect. It is safe to use from several threads.
 
     Args:
-        inner: The store that keeps the objects: a `MemoryStore`, or a real one.
-        *faults: What goes wrong.
-        before: Called before every call; may block, or raise in its place.
-        after: Called after every call that took effect, before its answer is returned.
-        sleep: How a ``delay`` waits.
+        inner: The store with the objects: a `MemoryStore`, or a real one.
+        *faults: The faults, in order of precedence.
+        before: Called before every call; may block, or raise in place of the call.
+        after: Called after every call that took effect, before its result is returned.
+        sleep: Waits for a ``delay``, in seconds.
 
     Attributes:
-        calls: Every call so far, those that failed included, in order.
-        struck: The calls at which a fault happened, in order.
+        calls: Every call so far, failed ones included, in order.
+        struck: The calls at which a fault took effect, in order.
 
     """
 
@@ -134,7 +138,7 @@ class FaultyStore(ForwardingStore):
 
     @property
     def crashed(self) -> bool:
-        """Whether the process is gone. For the next process, wrap the inner store in a new `FaultyStore`."""
+        """Whether a call has raised `Crash`. To simulate the next process, wrap the inner store again."""
         return self._crashed
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
@@ -142,10 +146,10 @@ class FaultyStore(ForwardingStore):
         return one_by_one(self, calls)
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
-        """Make one call, with the faults that it meets.
+        """Make one call, with the faults that match it.
 
         Raises:
-            Crash: The process is gone, now or since an earlier call.
+            Crash: A fault crashed this call or an earlier one.
 
         """
         if self._crashed:
@@ -177,10 +181,10 @@ class FaultyStore(ForwardingStore):
             return found
 
     def _prevent(self, call: StoreCall, fault: Fault) -> None:
-        """Do what happens in place of the call, or ahead of it."""
+        """Apply an effect before the call, or in place of it."""
         match fault.effect:
             case "refuse":
-                raise Unavailable(f"{call} was turned away by {fault.name}")
+                raise Unavailable(f"{call} was refused by {fault.name}")
             case "deny":
                 raise AccessDenied(f"{call} was denied by {fault.name}")
             case "reject":
@@ -191,12 +195,12 @@ class FaultyStore(ForwardingStore):
                 self._sleep(fault.seconds)
 
     def _lose(self, call: StoreCall, fault: Fault) -> None:
-        """Do what happens in place of the answer."""
+        """Apply an effect in place of the result."""
         if fault.effect == "crash-after":
             self._crash()
         if fault.effect == "lose-answer":
-            lost = Unavailable if call.reads else OutcomeUnknown
-            raise lost(f"the answer of {call} was lost to {fault.name}")
+            error = Unavailable if call.reads else OutcomeUnknown
+            raise error(f"the response to {call} was lost to {fault.name}")
 
     def _crash(self) -> None:
         self._crashed = True

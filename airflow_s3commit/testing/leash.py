@@ -1,17 +1,17 @@
-"""Run a program that cannot outlive whoever asked for it.
+"""Runs a program that cannot outlive its owner.
 
-Started as a script of its own, with the reading end of a pipe as standard input::
+The owner starts this file as a script, with the reading end of a pipe as standard input::
 
     python -I -S leash.py GRACE_SECONDS PROGRAM [ARGUMENT ...]
 
-The pipe's writing end is held by the one who asked and by nobody else, so it closes when they close it, exit
-or are killed. Then the program and everything that descends from it is asked to end (SIGTERM), and after
-the grace period made to (SIGKILL). On Linux no descendant escapes, whatever sessions and process groups it
-made for itself: this process adopts the orphans. Elsewhere only the program's own process group is reached.
+Only the owner holds the pipe's writing end, so it closes when the owner closes it, exits or is killed. Then
+the program gets SIGTERM, and after the grace period the program and all its descendants get SIGKILL. On
+Linux no descendant escapes into another session or process group, because this process adopts orphans. On
+other systems only the program's own process group is reached.
 
 The exit code is the program's own, or 128 plus the number of the signal that ended it.
 
-It imports the standard library alone, so that it starts in a few milliseconds.
+The script imports only the standard library, and starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -33,19 +33,27 @@ STDIN = 0
 
 
 def main(argv: list[str]) -> int:
-    """Run ``argv[1:]`` until it ends or standard input closes, and leave nothing of it behind."""
+    """Run a program until it ends or standard input closes, then kill its descendants.
+
+    Args:
+        argv: Seconds between SIGTERM and SIGKILL, then the program and its arguments.
+
+    Returns:
+        The exit code.
+
+    """
     grace, command = float(argv[0]), argv[1:]
     wakeup = _wake_on_signals()
     _adopt_orphans()
-    # The exit status is collected in _reap, together with the orphans', hence no use of Popen's own wait. But
-    # a Popen that nothing refers to collects it too, from a program that is over by then, and it is lost.
+    # _reap collects the exit status, together with those of orphans, so Popen's own wait is not used. Keep
+    # the Popen referenced: an unreferenced one collects the status of an ended program, and loses it.
     popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     program = popen.pid
     status = _wait(program, wakeup, deadline=None)
     if status is None:
         _signal(program, signal.SIGTERM)
         status = _wait(program, wakeup, deadline=time.monotonic() + grace)
-    status = _end_the_rest(program, wakeup, status)
+    status = _kill_descendants(program, wakeup, status)
     if status is None:
         return 128 + signal.SIGKILL
     code = os.waitstatus_to_exitcode(status)
@@ -69,10 +77,10 @@ def _adopt_orphans() -> None:
 
 
 def _wait(program: int, wakeup: int, deadline: float | None) -> int | None:
-    """Return the program's wait status; None if it runs on when asked to stop, or at the deadline.
+    """Return the program's wait status; None if it still runs at a request to stop, or at the deadline.
 
-    Without a deadline, a signal to this process or the end of standard input asks to stop. With one, that
-    has happened already and only the deadline counts.
+    Without a deadline, a signal to this process or the end of standard input is a request to stop. With a
+    deadline, only the deadline counts.
     """
     status: int | None = None
     while True:
@@ -91,7 +99,7 @@ def _wait(program: int, wakeup: int, deadline: float | None) -> int | None:
 
 
 def _reap(program: int, status: int | None) -> int | None:
-    """Collect every child that has ended, and return the program's status once it was among them."""
+    """Collect every child that has ended; return the program's status if it has ended, else ``status``."""
     while True:
         try:
             pid, ended = os.waitpid(-1, os.WNOHANG)
@@ -103,8 +111,8 @@ def _reap(program: int, status: int | None) -> int | None:
             status = ended
 
 
-def _end_the_rest(program: int, wakeup: int, status: int | None) -> int | None:
-    """Kill what is left, and return the program's status if it was among that."""
+def _kill_descendants(program: int, wakeup: int, status: int | None) -> int | None:
+    """Kill all descendants, and return the program's status; None if it is unknown."""
     if status is None:
         _signal(program, signal.SIGKILL)
     while left := _descendants(os.getpid()):
@@ -126,11 +134,11 @@ def _kill(pid: int, number: signal.Signals) -> None:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Return the living descendants of a process, as far as the system shows them (Linux's /proc)."""
+    """Return the living descendants of a process, by Linux's /proc; empty on other systems."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # pid (name) state ppid ...: the name may hold spaces and parentheses, so cut after the last one.
+            # pid (name) state ppid ...: the name may have spaces and parentheses, so cut after the last one.
             state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue

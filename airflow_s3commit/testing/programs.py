@@ -1,4 +1,4 @@
-"""The programs that a demo or a test starts: each with its log, none outliving its owner."""
+"""Background programs of demos and tests: each has a log, and none outlives its owner."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LEASH = Path(__file__).with_name("leash.py")
 
 
 class ProgramFailed(RuntimeError):
-    """A program did not start, or ended when it should not have. The message ends with its last words."""
+    """A program did not start, or ended unexpectedly. The message ends with the end of its log."""
 
 
 class Program:
     """A program in the background, which ends when this object is stopped or its process dies.
 
     Args:
-        name: What to call it in messages.
-        command: The program and its arguments. They show in process lists: no secrets here.
-        log: The file that takes its output; appended to.
-        environment: All of its environment variables; None hands on this process's own.
-        directory: Its working directory; None hands on this process's own.
-        grace: Seconds between asking it to end (SIGTERM) and making it end (SIGKILL).
+        name: Name of the program in messages.
+        command: The program and its arguments. Process lists show them, so they must not contain secrets.
+        log: File for the program's output, which is appended.
+        environment: All environment variables of the program; None for those of this process.
+        directory: Working directory of the program; None for that of this process.
+        grace: Seconds between SIGTERM and SIGKILL.
 
     """
 
@@ -67,7 +67,7 @@ class Program:
         """Start the program.
 
         Raises:
-            ProgramFailed: It is running already.
+            ProgramFailed: The program is running already.
 
         """
         if self.running:
@@ -81,30 +81,33 @@ class Program:
                 stderr=subprocess.STDOUT,
                 env=None if self.environment is None else dict(self.environment),
                 cwd=self.directory,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the owner, who stops its programs
+                start_new_session=True,  # a Ctrl-C in the terminal goes to the owner, who stops its programs
             )
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the program was started and has not ended."""
         return self._leash is not None and self._leash.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, 128 plus the number of the signal that ended it, or None while it runs."""
+        """The exit code, or 128 plus the number of the signal that ended the program; None while it runs."""
         return None if self._leash is None else self._leash.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it ends by itself and return its exit code.
+        """Wait until the program ends by itself, and return its exit code.
+
+        Args:
+            timeout: Seconds to wait; None for no limit.
 
         Raises:
-            ProgramFailed: It was not started, or still runs after ``timeout`` seconds.
+            ProgramFailed: The program was not started, or still runs after the timeout.
 
         """
         if self._leash is None:
             raise ProgramFailed(f"{self.name} was not started")
         try:
-            # Popen.wait, not communicate: the latter would close the pipe that keeps the program alive.
+            # Popen.communicate would close the pipe that keeps the program alive.
             return self._leash.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise ProgramFailed(f"{self.name} still runs after {timeout} s{self.last_words()}") from error
@@ -113,12 +116,12 @@ class Program:
                 self.stop()
 
     def ask_to_stop(self) -> None:
-        """Begin to stop it, without waiting for the end."""
+        """Begin to stop the program, without waiting for its end. Repeatable."""
         if self._leash is not None and self._leash.stdin is not None:
             self._leash.stdin.close()
 
     def stop(self) -> None:
-        """Stop it and all that it started; return when they are gone. Repeatable."""
+        """Stop the program and its descendants, and return when they have ended. Repeatable."""
         if self._leash is None:
             return
         self.ask_to_stop()
@@ -129,7 +132,12 @@ class Program:
             self._leash.wait()
 
     def last_words(self, lines: int = 15) -> str:
-        """Return the end of its log, ready to be put behind a message."""
+        """Return the end of the log, as text to append to a message.
+
+        Args:
+            lines: Number of lines.
+
+        """
         try:
             text = self.log.read_text(errors="replace")
         except OSError:
@@ -139,7 +147,7 @@ class Program:
 
 
 def stop_all(programs: Iterable[Program]) -> None:
-    """Stop several programs at once: they take as long as the slowest, not as long as all together."""
+    """Stop several programs at the same time, and return when all have ended."""
     with ExitStack() as stack:
         for program in programs:
             stack.callback(program.stop)
@@ -147,10 +155,14 @@ def stop_all(programs: Iterable[Program]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different TCP ports that nobody listens on at 127.0.0.1 just now.
+    """Return ``count`` different TCP ports of 127.0.0.1 that are free at this moment.
 
-    They lie below the ranges that systems take outgoing ports from, so that no connection of another program
-    takes one before it is used. Another program that picks ports the same way still may.
+    They are below the ranges of outgoing ports, so no other program's connection takes one before it is used.
+    Another program that listens on a port of this range may.
+
+    Raises:
+        ProgramFailed: There are not enough free ports.
+
     """
     ports: list[int] = []
     with ExitStack() as stack:
@@ -171,14 +183,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def end_in_order_on_signals() -> None:
-    """Turn SIGINT into KeyboardInterrupt, SIGTERM and SIGHUP into SystemExit: what was started is stopped."""
-    # A shell that starts it in the background has SIGINT ignored, and kill -INT is still to stop it.
+    """Turn SIGINT into KeyboardInterrupt, SIGTERM and SIGHUP into SystemExit, so that ``with`` blocks end."""
+    # A shell ignores SIGINT for programs in the background; kill -INT must stop this one all the same.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _leave)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-        signal.signal(signal.SIGHUP, _leave)
+    signal.signal(signal.SIGTERM, _exit)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _exit)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """Turn a signal into an orderly end, which stops what was started."""
+def _exit(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)

@@ -1,6 +1,6 @@
-"""Fixtures for tests of pipelines, against a real S3 server on loopback.
+"""Pytest fixtures for tests of pipelines against a real S3 server on loopback.
 
-Name it in the ``conftest.py`` at the root of your tests::
+Name the plugin in the ``conftest.py`` at the root of your tests::
 
     pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
 """
@@ -20,14 +20,14 @@ BUCKET = "lake"
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Run one S3 server with the bucket ``lake`` for the session; under pytest-xdist one for each worker."""
+    """Run an S3 server with the bucket ``lake`` for the session; with pytest-xdist, for each worker."""
     with S3Server(tmp_path_factory.mktemp("s3"), (BUCKET,)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_store(s3_server: S3Server) -> S3Store:
-    """Return a store on the session's S3 server, with its administrator's keys."""
+    """Return a store on the session's S3 server, connected with the administrator's keys."""
     return S3Store.connect(s3_server.config)
 
 
@@ -39,9 +39,9 @@ def s3_destination() -> str:
 
 @pytest.fixture
 def s3_environment(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Set the AWS variables to the session's S3 server for one test, and return them; they hold its keys.
+    """Set the AWS variables to the session's S3 server and its keys for one test, and return them.
 
-    boto3, this package and the processes that the test starts then use this server and no other credentials.
+    boto3, this package and processes that the test starts then use this server, and no other credentials.
     """
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)

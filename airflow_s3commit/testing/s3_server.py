@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: SeaweedFS from its wheel, with keys of its own."""
+"""Runs a real S3 server on loopback: SeaweedFS from its wheel, with generated keys."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 
-#: Its parts, each of which takes a port for HTTP and one for gRPC.
+#: The server's parts; each has a port for HTTP and one for gRPC.
 PARTS = ("master", "volume", "filer", "s3", "admin")
 
-#: Seconds that a server may take until it stores its first object; two are usual.
+#: The limit on seconds until a server stores its first object; two are usual.
 START_SECONDS = 60.0
 
-#: Bytes that must be free on its disk before it starts; its own files take up to 128 MiB each.
+#: Free bytes that the server's disk needs; the server's own files have up to 128 MiB each.
 NEEDED_BYTES = 1 << 30
 
-#: Starts with other ports, when another program was quicker to take one.
+#: The number of starts, with other ports each time, if another program takes a port first.
 START_ATTEMPTS = 3
 
 
 class S3Server:
-    """An S3 server on 127.0.0.1 with one administrator, whose keys are made anew at each start.
+    """An S3 server on 127.0.0.1 with one administrator, whose keys are generated at each start.
 
-    It is SeaweedFS; ``pip install "airflow-s3commit[testing]"`` brings it. As a context manager it starts on
-    entry and stops on exit. It also ends when this process does, however that happens. It refuses S3 requests
-    without its keys, and buckets that it was not given.
+    It is SeaweedFS, which ``pip install "airflow-s3commit[testing]"`` installs. As a context manager it
+    starts on entry and stops on exit. It also ends when this process exits or is killed. It refuses S3
+    requests without its keys, and requests for other buckets.
 
-    The keys guard the S3 port alone. Its other ports on 127.0.0.1 (master, volumes, filer, and one for
-    administration beside S3's) ask for no key: every user of this machine can reach the objects through
-    them, and the administrator's rights. It is for tests and demonstrations, not for secrets.
+    The keys protect only the S3 port. The other ports on 127.0.0.1 (master, volumes, filer, and one for S3's
+    administration) require no key: through them every user of this machine can reach the objects and get the
+    administrator's rights. The server is for tests and demonstrations, not for secrets.
 
     Args:
-        data_dir: The directory of its data, log and key file, created if missing. Objects and pending uploads
-            that are there already are served again. None for a temporary one, which is removed at `stop`.
+        data_dir: Directory of the data, the log and the key file; created if missing. Its objects and pending
+            uploads are served again. None for a temporary directory, which `stop` removes.
         buckets: The buckets to create.
 
     Attributes:
-        data_dir: The directory.
-        buckets: As given.
+        data_dir: Absolute path of the directory.
+        buckets: The buckets.
         access_key: The administrator's access key; empty before the first start.
         secret_key: The administrator's secret key; empty before the first start.
 
@@ -84,14 +84,14 @@ class S3Server:
 
     @property
     def endpoint_url(self) -> str:
-        """Its address, such as ``http://127.0.0.1:21345``.
+        """The server's address, such as ``http://127.0.0.1:21345``.
 
         Raises:
-            ProgramFailed: It was never started.
+            ProgramFailed: The server was never started.
 
         """
         if not self._port:
-            raise ProgramFailed("SeaweedFS was not started yet, so it has no address")
+            raise ProgramFailed("SeaweedFS has no address before start(), or the with block, starts it")
         return f"http://{HOST}:{self._port}"
 
     @property
@@ -101,7 +101,7 @@ class S3Server:
 
     @property
     def config(self) -> S3Config:
-        """The configuration with which `S3Store.connect` reaches it as its administrator."""
+        """The configuration for `S3Store.connect`, with the administrator's keys."""
         return S3Config(
             endpoint_url=self.endpoint_url,
             region=REGION,
@@ -112,7 +112,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that point AWS clients at it. They hold the secret key."""
+        """The environment variables with which AWS clients use the server; they have its secret key."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -123,12 +123,12 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start it, and return when every bucket takes an object: after about two seconds.
+        """Start the server, and return when every bucket accepts an object, after about two seconds.
 
         Raises:
-            ProgramFailed: It is not installed, is running already, has less than 1 GiB of free disk, ended
-                at once, or was not ready within a minute. The message says what to do, or ends with the end
-                of its log.
+            ProgramFailed: SeaweedFS is not installed, is running already, has less than 1 GiB of free disk
+                space, ended at once, or was not ready within a minute. The message says what to do, or ends
+                with the end of the log.
 
         """
         if self._program is not None and self._program.running:
@@ -151,9 +151,9 @@ class S3Server:
                 raise
 
     def stop(self) -> None:
-        """Stop it; return when it is gone and its ports are free. Repeatable.
+        """Stop the server, and return when its ports are free. Repeatable.
 
-        Its data stay, unless their directory is a temporary one.
+        The data stay, unless their directory is a temporary one.
         """
         if self._program is not None:
             self._program.stop()
@@ -173,7 +173,7 @@ class S3Server:
         return self.data_dir / "identities.json"
 
     def _check_room(self) -> None:
-        # On a full disk the server starts, and refuses objects later with errors that do not tell why.
+        # On a full disk the server starts, and refuses objects later without saying why.
         free = shutil.disk_usage(self._objects).free
         if free < NEEDED_BYTES:
             raise ProgramFailed(
@@ -188,7 +188,7 @@ class S3Server:
         # Paths of Unix sockets are limited to about a hundred bytes, which data_dir may exceed.
         self._sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
         self.log.write_bytes(b"")
-        # What the last start was given: ports and sockets that are no longer ours.
+        # The options of the last start, whose ports and sockets may belong to others now.
         (self._objects / "mini.options").unlink(missing_ok=True)
         ports = dict(zip(PARTS, zip(*[iter(free_ports(2 * len(PARTS)))] * 2, strict=True), strict=True))
         self._port = ports["s3"][0]
@@ -231,7 +231,7 @@ class S3Server:
             json.dump({"identities": [administrator]}, file)
 
     def _wait_until_ready(self) -> None:
-        # An open port is not enough: the first PUT has to wait until the server has made room for objects.
+        # An open port is not enough: the server accepts no PUT before it has a volume for objects.
         store = S3Store.connect(self.config, retry=RetryPolicy(deadline=0.5))
         deadline = time.monotonic() + START_SECONDS
         waiting = list(self.buckets)
@@ -258,7 +258,7 @@ class S3Server:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without what the server would read keys, buckets or settings from."""
+    """Return this process's environment without variables with keys, buckets or settings for the server."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "WEED_", "S3_"))
     }

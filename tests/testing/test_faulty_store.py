@@ -63,7 +63,7 @@ def test_a_fault_without_an_end_strikes_for_ever() -> None:
 def test_a_read_whose_answer_is_lost_did_not_change_anything() -> None:
     """The outcome of a read is never unknown: the store is only unavailable."""
     store = FaultyStore(MemoryStore(), Fault("lose-answer"))
-    with pytest.raises(Unavailable, match="the answer of check_bucket"):
+    with pytest.raises(Unavailable, match="the response to check_bucket"):
         store.check_bucket("lake")
 
 

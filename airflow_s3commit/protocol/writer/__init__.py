@@ -1,1 +1,1 @@
-"""A task attempt: files uploaded as multipart uploads that nobody completes."""
+"""Writes of task attempts: files as multipart uploads, which only the job's commit completes."""

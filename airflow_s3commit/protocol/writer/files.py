@@ -1,6 +1,6 @@
 """The files of one task attempt.
 
-With the committer ``magic`` a file is uploaded while it is written; with the others it is on local disk
+With the committer ``magic`` a file is uploaded while it is written. With the others it stays on local disk
 until its attempt commits.
 """
 
@@ -34,12 +34,12 @@ class AttemptFiles:
     Args:
         context: The job.
         options: The job's options.
-        extra: Which task attempt.
-        part_bytes: Bytes of the first parts of a file.
-        buffered_bytes: Bytes of parts in flight before a write blocks.
-        threads: Concurrent requests; 0 sends in the writer's thread.
+        extra: The ids of the task attempt.
+        part_bytes: Size of a file's first parts, in bytes.
+        buffered_bytes: Bytes of parts in flight above which a write blocks.
+        threads: Number of concurrent requests; 0 sends them in the writer's thread.
         min_part_bytes: The store's minimum part size, in bytes.
-        local_dir: Directory of local files; None for the temporary directory.
+        local_dir: Directory of local files; None for the system's temporary directory.
 
     """
 
@@ -74,17 +74,24 @@ class AttemptFiles:
         return len(self._files)
 
     def open(self, key: str, content_type: str) -> OutputFile | LocalFile:
-        """Begin the file of a key.
+        """Open a new file for writing.
+
+        Args:
+            key: Key of the final object.
+            content_type: Media type of the object.
 
         Raises:
-            DuplicateOutput: There is one already.
-            DidNotHappen: Its upload could not be started.
+            DuplicateOutput: The attempt has opened a file with this key already.
+            DidNotHappen: The upload could not be started.
 
         """
         with self._lock:
             if key in self._files:
                 task, uri = self._extra.task, join_uri(self._context.bucket, key)
-                raise DuplicateOutput(f"attempt {self._extra.attempt} of task {task} opens {uri} twice")
+                raise DuplicateOutput(
+                    f"attempt {self._extra.attempt} of task {task} opens {uri} twice; give each file a path"
+                    " of its own"
+                )
             number = len(self._files)
             self._content_types[key] = content_type
             start = self._start_upload if self._is_magic else self._start_local
@@ -92,18 +99,18 @@ class AttemptFiles:
         return file
 
     def unfinished(self) -> str | None:
-        """Return the key of a file that was not closed, or failed; None if all are whole."""
+        """Return the key of a file that is open, failed or aborted; None if all files are closed."""
         return next((key for key, file in self._files.items() if not file.whole), None)
 
     def has_local(self) -> bool:
-        """Tell whether any lie on local disk."""
+        """Return whether any file was written to local disk."""
         return self._directory is not None
 
     def settle(self) -> None:
-        """Wait for the parts of files that are uploaded in the background.
+        """Wait until all parts of the closed files are uploaded. Repeatable.
 
         Raises:
-            DidNotHappen: One could not be uploaded.
+            DidNotHappen: A part could not be uploaded.
 
         """
         for file in self._files.values():
@@ -111,11 +118,11 @@ class AttemptFiles:
                 file.settle()
 
     def send_local(self) -> None:
-        """Upload the local files, several at once.
+        """Upload the local files, several at once. Repeatable: uploads only files that are not uploaded yet.
 
         Raises:
-            DidNotHappen: One could not be uploaded.
-            OSError: The disk lost some of one.
+            DidNotHappen: A file could not be uploaded.
+            OSError: A file on disk is shorter or longer than the bytes written to it.
 
         """
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
@@ -128,22 +135,22 @@ class AttemptFiles:
                 list(pool.map(lambda numbered_file: self._send_local(*numbered_file), local))
 
     def pending(self) -> list[PendingUpload]:
-        """Return the uploads of the files that are settled, or sent."""
+        """Return the finished uploads, in the order in which the files were opened."""
         return [file.pending for file in self._files.values() if file.pending is not None]
 
     def abort(self) -> None:
         """Abort every file and its upload; tries all of them before it raises an error. Repeatable.
 
         Raises:
-            S3CommitError: An upload could not be discarded.
+            S3CommitError: An upload could not be aborted.
             OSError: The local disk failed.
 
         """
         files = list(self._files.values())
-        run_all([file.abort for file in files], "discarding another file", "its upload may stay pending")
+        run_all([file.abort for file in files], "aborting another file", "its upload may stay pending")
 
     def release(self) -> None:
-        """End the threads, and remove the local directory. Repeatable."""
+        """Stop the threads, and remove the local directory. Repeatable."""
         self._sender.close()
         if self._directory is not None:
             self._directory.cleanup()

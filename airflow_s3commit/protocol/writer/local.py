@@ -1,7 +1,7 @@
-"""A file of a staging committer: written to local disk, uploaded when its task attempt commits.
+"""A file of the committers ``directory`` and ``partitioned``: on local disk until its task attempt commits.
 
-The committers ``directory`` and ``partitioned`` work so, as their namesakes in Hadoop do: a task that fails
-before its commit has sent nothing, at the price of disk for all of the task's output.
+As with their namesakes in Hadoop, a task that fails before its commit has sent nothing, but all of its output
+needs space on disk.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class LocalFile(WritableFile):
     """A binary file, open for writing on local disk, with the methods of `OutputFile`.
 
     Args:
-        path: Where it is on disk.
+        path: Path of the local file.
         uri: URI of the final object.
-        key: Its key.
+        key: Key of the final object.
 
     Attributes:
-        key: The final key.
-        pending: The finished upload, once `send` has made it.
+        key: Key of the final object.
+        uri: URI of the final object.
+        pending: The finished upload; None until `send` has uploaded the file.
 
     """
 
@@ -44,11 +45,11 @@ class LocalFile(WritableFile):
 
     @property
     def buffered(self) -> int:
-        """Return 0: nothing waits in memory."""
+        """Bytes in memory that are not sent: always 0."""
         return 0
 
     def send_buffered(self) -> None:
-        """Do nothing: nothing waits in memory."""
+        """Do nothing: no bytes are buffered in memory."""
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append bytes, and return how many.
@@ -65,21 +66,31 @@ class LocalFile(WritableFile):
         return written
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """End the file; see `OutputFile.close` for the arguments. Closing again does nothing."""
+        """Close the file. Repeatable.
+
+        Args:
+            rows: Number of rows in the file, for the manifest.
+            statistics: Column statistics, for the manifest.
+
+        Raises:
+            OSError: The disk is full, or fails.
+
+        """
         if self._state != "open":
             return
         self._file.close()
         self._state, self._rows, self._statistics = "closed", rows, statistics
 
     def send(self, start_upload: Callable[[], OutputFile]) -> None:
-        """Upload the closed file and remove it from disk. Again: nothing more happens.
+        """Upload the closed file and remove it from disk. Repeatable.
 
         Args:
             start_upload: Starts the upload of this file's key.
 
         Raises:
-            DidNotHappen: It could not be uploaded; the upload has been aborted.
-            OSError: The disk lost some of it; the upload has been aborted.
+            DidNotHappen: A part could not be uploaded; the upload has been aborted.
+            OSError: The file on disk is shorter or longer than the bytes written; the upload has been
+                aborted.
 
         """
         if self.pending is not None:
@@ -94,7 +105,13 @@ class LocalFile(WritableFile):
         self._path.unlink()
 
     def abort(self) -> None:
-        """Remove the file, and discard its upload if it was sent. Again: nothing more happens."""
+        """Remove the file from disk, and abort its upload if there is one. Repeatable.
+
+        Raises:
+            S3CommitError: The upload could not be aborted.
+            OSError: The local disk failed.
+
+        """
         if self._state == "aborted":
             return
         self._state = "aborted"
@@ -105,8 +122,7 @@ class LocalFile(WritableFile):
 
     @property
     def _of_abort(self) -> tuple[str, str]:
-        """What is said of an abort that fails after another error."""
-        return f"discarding {self._path}, written for {self.uri}", "the file may be left on disk"
+        return f"removing {self._path}, written for {self.uri}", "the file may stay on disk"
 
     def _check_whole(self, content: IO[bytes]) -> None:
         size = os.fstat(content.fileno()).st_size
@@ -118,8 +134,15 @@ class LocalFile(WritableFile):
 
 
 def _view(content: IO[bytes], start: int, size: int) -> memoryview:
-    """Return some of a file as the disk has it, without reading it into memory."""
-    # A mapping of its own, which ends with its view: pages of one of the whole file would stay the process's.
+    """Return a range of a file without reading it into memory.
+
+    Args:
+        content: The open file.
+        start: Offset of the first byte.
+        size: Number of bytes.
+
+    """
+    # A mapping for each range, which ends with its view: one of the whole file would keep its pages mapped.
     before = start % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(content.fileno(), before + size, access=mmap.ACCESS_READ, offset=start - before)
     return memoryview(mapped)[before:]

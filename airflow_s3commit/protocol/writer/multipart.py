@@ -82,12 +82,12 @@ class WritableFile(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Discard the file, whether it is open or closed. Again: nothing more happens."""
+        """Discard the file, whether it is open or closed. Repeatable."""
 
     @property
     @abstractmethod
     def _of_abort(self) -> tuple[str, str]:
-        """The note of an abort that fails after another error: what failed, and what it left."""
+        """The note on an abort that fails after another error: the failed step, and its consequence."""
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +178,7 @@ class OutputFile(WritableFile):
 
     @property
     def buffered(self) -> int:
-        """Bytes written and not yet sent as a part."""
+        """Bytes in memory that are not sent as a part yet."""
         return len(self._buffer)
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
@@ -193,7 +193,7 @@ class OutputFile(WritableFile):
         view = memoryview(data).cast("B")
         taken = 0
         while taken < len(view):
-            # No more than a part at a time: what is written at once may be larger than all that may wait.
+            # At most one part at a time: one write may be larger than the limit on bytes in flight.
             room = self._next_part_bytes() - len(self._buffer)
             self._buffer += view[taken : taken + room]
             taken += room
@@ -203,14 +203,14 @@ class OutputFile(WritableFile):
         return len(view)
 
     def send(self, length: int, view: Callable[[int, int], memoryview]) -> None:
-        """Append bytes that need no copy, a part at a time.
+        """Append bytes without copying them, a part at a time.
 
-        Only for a file that is written so from the start.
+        All of the file must be written by this method.
 
         Args:
-            length: How many bytes.
-            view: Returns those from an offset on, so many of them. They must stay as they are until the file
-                is settled.
+            length: Length of the whole file, in bytes.
+            view: Returns the bytes at an offset, of a given number. They must not change until the file is
+                settled.
 
         Raises:
             DidNotHappen: An earlier part could not be uploaded.
@@ -224,17 +224,15 @@ class OutputFile(WritableFile):
             self._length += size
 
     def send_buffered(self) -> None:
-        """Send what is buffered now as a part, if it is as large as a part must be."""
+        """Send the buffered bytes as a part, unless they are fewer than S3's minimum part size."""
         if self._state == "open" and len(self._buffer) >= MIN_PART_BYTES:
             self._send()
 
     def close(self, rows: int | None = None, statistics: Columns | None = None) -> None:
-        """End the file and hand over its last part; the next one may be begun while parts are on their way.
-
-        Closing again does nothing.
+        """Close the file, without waiting until its last parts are uploaded. Repeatable.
 
         Args:
-            rows: Rows in the file, for the manifest.
+            rows: Number of rows in the file, for the manifest.
             statistics: Column statistics, for the manifest.
 
         Raises:
@@ -251,7 +249,7 @@ class OutputFile(WritableFile):
             self.settle()
 
     def settle(self) -> None:
-        """Wait for all parts of the closed file; the upload is then whole and pending. Repeatable.
+        """Wait until all parts of the closed file are uploaded; the upload is then complete. Repeatable.
 
         Raises:
             DidNotHappen: A part could not be uploaded; the upload has been aborted.
@@ -267,12 +265,17 @@ class OutputFile(WritableFile):
         self._on_change(self.pending)
 
     def abort(self) -> None:
-        """Discard the upload, whether the file is open or closed. Again: nothing more happens."""
+        """Abort the upload, whether the file is open or closed. Repeatable.
+
+        Raises:
+            S3CommitError: The upload could not be aborted.
+
+        """
         if self._state == "aborted":
             return
         self._state = "aborted"
         self._buffer = bytearray()
-        # The start first: no part is on its way as long as it has not begun.
+        # The start first: no part is in flight before the upload has started.
         for request in (self._started, *self._parts):
             request.cancel()
         for part in self._parts:
@@ -283,7 +286,6 @@ class OutputFile(WritableFile):
 
     @property
     def _of_abort(self) -> tuple[str, str]:
-        """The note of an abort that fails after another error: what failed, and what it left."""
         return (
             f"aborting the upload of {self.uri}",
             "it may stay pending until its job ends, and is not visible",
@@ -300,7 +302,7 @@ class OutputFile(WritableFile):
         return self._part_bytes << (len(self._parts) // _PARTS_PER_SIZE)
 
     def _start(self) -> str:
-        """Start the upload, have it noted, and return its id."""
+        """Start the upload, call the callbacks, and return the store's id of the upload."""
         context = self._context
         self._before_start()
         upload_id = context.store.create_upload(
@@ -320,14 +322,17 @@ class OutputFile(WritableFile):
                 request.result()
 
     def _send(self) -> None:
-        """Hand over what is buffered as a part, without copying it."""
+        """Send the buffered bytes as a part, without copying them."""
         body, self._buffer = self._buffer, bytearray()
         self._send_part(body)
 
     def _send_part(self, body: bytearray | memoryview) -> None:
         number = len(self._parts) + 1
         if number > MAX_PARTS:
-            raise StoreRejected(f"{self.uri} has more than {MAX_PARTS} parts", code="InvalidArgument")
+            raise StoreRejected(
+                f"{self.uri} has more than {MAX_PARTS} parts; write larger parts (part_bytes), or more files",
+                code="InvalidArgument",
+            )
         self._raise_known_failures()
         store, bucket, key = self._context.store, self._context.bucket, self.key
         self._parts.append(
@@ -361,13 +366,13 @@ class OutputFile(WritableFile):
 
 
 class PartSender:
-    """Sends parts from a few threads, and makes writers wait while too many bytes are on their way.
+    """Sends parts from a pool of threads, and blocks writers while too many bytes are in flight.
 
-    What was given to it first is begun first, so a request may wait for one that was given to it before.
+    Requests begin in the order in which they are passed in, so a request may wait for an earlier one.
 
     Args:
-        threads: How many parts go up at once; 0 sends each part in the writer's own thread.
-        buffered_bytes: Bytes that may be on their way before a writer has to wait.
+        threads: Number of concurrent requests; 0 sends each part in the writer's own thread.
+        buffered_bytes: Bytes in flight above which a writer blocks.
 
     """
 
@@ -375,10 +380,16 @@ class PartSender:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-part") if threads else None
         self._room = threading.Condition()
         self._limit = buffered_bytes
-        self._waiting = 0
+        self._in_flight = 0
 
     def send(self, request: Callable[[], str], size: int) -> Future[str]:
-        """Send one request as soon as there is room for its ``size`` bytes, and return its answer to come."""
+        """Send one request, and return the future of its response. Blocks until there is room for the bytes.
+
+        Args:
+            request: Makes the request.
+            size: Number of bytes in the request's body.
+
+        """
         if self._pool is None:
             future: Future[str] = Future()
             try:
@@ -387,18 +398,18 @@ class PartSender:
                 future.set_exception(error)
             return future
         with self._room:
-            self._room.wait_for(lambda: self._waiting == 0 or self._waiting + size <= self._limit)
-            self._waiting += size
+            self._room.wait_for(lambda: self._in_flight == 0 or self._in_flight + size <= self._limit)
+            self._in_flight += size
         future = self._pool.submit(request)
         future.add_done_callback(lambda _: self._release(size))
         return future
 
     def close(self) -> None:
-        """Wait for what is on its way and end the threads."""
+        """Wait for the requests in flight, cancel the others, and stop the threads. Repeatable."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _release(self, size: int) -> None:
         with self._room:
-            self._waiting -= size
+            self._in_flight -= size
             self._room.notify_all()

@@ -1,7 +1,7 @@
 """A task attempt: uploads files, then commits them as one pendingset or aborts them.
 
-It never makes anything visible: `TaskAttempt.commit` records the uploads, and sealing the stage decides
-whether the attempt counts.
+It never makes output visible. `TaskAttempt.commit` records the uploads; the seal of the stage decides whether
+the attempt counts.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class TaskAttempt:
     Args:
         context: The job.
         options: The job's options.
-        extra: Which stage attempt, task and attempt this is, and a nonce.
-        files: Its files, for its own use only.
+        extra: The ids of the stage attempt, task and attempt, and a nonce.
+        files: The attempt's files; not shared with another attempt.
 
     """
 
@@ -59,7 +59,7 @@ class TaskAttempt:
 
     @property
     def name(self) -> str:
-        """The attempt, for messages."""
+        """The attempt's ids as text, for messages."""
         extra = self._extra
         return f"task {extra.task} attempt {extra.attempt} of stage {extra.stage}-{extra.stage_attempt}"
 
@@ -71,20 +71,26 @@ class TaskAttempt:
     def open(
         self, relative_path: str, *, content_type: str = "application/octet-stream"
     ) -> OutputFile | LocalFile:
-        """Start a file at a path below the destination; its directory is its partition.
+        """Open a new file for writing, at a path below the destination; its directory is its partition.
 
-        With the committer ``magic`` its upload starts at once, in the background; with the others it is
-        written to local disk and uploaded by `commit`.
+        With the committer ``magic`` its upload starts at once, in the background. With the others the file
+        is written to local disk, and `commit` uploads it. The first file of an attempt checks that the job
+        takes output.
 
-        With unique file names the job id is put before the first dot of its last element. The first file
-        of an attempt asks whether the job still takes output. With the committer ``magic`` a path in a magic
-        directory (``__magic_job-…/…``) stands for its final path, by the rules of `magic_paths`.
+        With unique file names the job id is inserted before the first dot of the file's name. With the
+        committer ``magic`` a path in a magic directory (``__magic_job-…/…``) stands for its final path, as
+        in Hadoop.
+
+        Args:
+            relative_path: Path below the destination, such as ``dt=2013-01-01/part-0.parquet``.
+            content_type: Media type of the object.
 
         Raises:
-            InvalidRecord: The path could leave the destination, is hidden from readers, or is in a magic
+            InvalidRecord: The path may leave the destination, is hidden from readers, or is in a magic
                 directory and the committer is not ``magic``.
-            DuplicateOutput: This attempt has that file already.
+            DuplicateOutput: This attempt has opened that path already.
             JobClosed: The job, or this attempt, takes no more output.
+            DidNotHappen: The upload could not be started.
 
         """
         relative_path = self._final_path(relative_path)
@@ -105,26 +111,28 @@ class TaskAttempt:
         format: str | None = None,  # noqa: A002 - as Spark calls it
         options: Mapping[str, str] | None = None,
     ) -> WrittenTable:
-        """Write a table to files below the destination, named and laid out as the Spark door's.
+        """Write a table to files below the destination, with names and layout as in writes by Spark.
 
-        Before: the attempt runs. After: the table's files are closed, and wait for `commit`. It may be
-        called again, for more rows: they go to more files. Needs pyarrow.
+        Before: the attempt is neither committed nor aborted. After: the table's files are closed, and wait
+        for `commit`. Another call writes its rows to further files. It needs pyarrow.
 
         Args:
             data: A table of pyarrow, pandas or polars, a DuckDB relation, or a reader of Arrow batches.
             partition_by: Partition columns, outermost first.
             format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
-            options: Options of the Spark door by the same names, see
-                `airflow_s3commit.tables.options.TABLE_OPTIONS`.
+            options: Values by the names of `airflow_s3commit.tables.options.TABLE_OPTIONS`, the same as in
+                writes by Spark.
 
         Raises:
-            ValueError: An option or a column cannot be honoured; the message names it.
-            TypeError: The data is no table.
+            InvalidOption: An option is unknown, malformed, or does not apply to the format.
+            ValueError: The format cannot hold a column or a value, or a partition column is missing; the
+                message names the column.
+            TypeError: The data is not a table.
             JobClosed: The job, or this attempt, takes no more output.
             DidNotHappen: The store refused an upload.
 
         """
-        # The protocol works where pyarrow is missing.
+        # The protocol works without pyarrow.
         from airflow_s3commit.tables.rows import write_table  # noqa: PLC0415
         from airflow_s3commit.tables.write import file_stem  # noqa: PLC0415
 
@@ -138,14 +146,14 @@ class TaskAttempt:
         """Write the pendingset of all files, and return its location and totals.
 
         Before: every file is closed. After: the pendingset exists, and the job was still open after the
-            write.
-        Repeatable: returns the same result. A task without output commits an empty pendingset.
+        write. Repeatable: a second call returns the same result. A task without output commits an empty
+        pendingset.
 
         Raises:
-            JobClosed: A file is still open; or the job ended meanwhile, in which case nothing of this
-                attempt stays pending.
+            JobClosed: A file is still open; or the job has ended, and this attempt's uploads were aborted.
+            DuplicateOutput: Another process has committed an attempt with the same ids.
             DidNotHappen: A part could not be uploaded.
-            OSError: The local disk lost some of a staged file; the attempt can only be aborted.
+            OSError: A file on local disk is shorter or longer than the bytes written; abort the attempt.
 
         """
         if self._committed is not None:
@@ -153,12 +161,15 @@ class TaskAttempt:
         self._require_running()
         unfinished = self._files.unfinished()
         if unfinished is not None:
-            raise JobClosed(f"{self.name} has files that were not closed, among them {unfinished}")
+            raise JobClosed(
+                f"{self.name} has files that were not closed, among them {unfinished}; close every file"
+                " before commit()"
+            )
         with naming(self._context, f"commit of {self.name}"):
             self._require_open_job()
             self._files.settle()
             if self._files.has_local():
-                # The check of the first file is old: send nothing for a job that has ended since.
+                # The check at the first file is old by now: send nothing for a job that has ended since.
                 require_state(self._context, "open")
             self._files.send_local()
             committed = self._write_pendingset()
@@ -169,11 +180,11 @@ class TaskAttempt:
         return committed
 
     def abort(self) -> None:
-        """Discard every upload of this attempt, and its pendingset if it wrote one. Repeatable.
+        """Abort every upload of this attempt, and delete its pendingset if it wrote one. Repeatable.
 
         Raises:
-            S3CommitError: Some could not be discarded; the job's own abort will find them.
-            OSError: The local disk failed; the uploads were discarded all the same.
+            S3CommitError: An upload could not be aborted; the job's commit or abort will abort it.
+            OSError: The local disk failed; the uploads were aborted all the same.
 
         """
         if self._ended == "aborted":
@@ -196,10 +207,10 @@ class TaskAttempt:
 
     @property
     def _of_abort(self) -> tuple[str, str]:
-        """Note on an abort that fails after another error."""
+        """The note on an abort that fails after another error: the failed step, and its consequence."""
         return (
             f"aborting {self.name} of {self._context.name}",
-            "nothing of it is visible; what stays pending its job's commit or abort discards",
+            "its output is not visible; the job's commit or abort aborts its pending uploads",
         )
 
     @property
@@ -210,7 +221,7 @@ class TaskAttempt:
     def _final_path(self, path: str) -> str:
         if is_magic_path(path) and self._options.committer != "magic":
             raise InvalidRecord(
-                f"path {path!r} is in a magic directory, which only the committer magic knows, not"
+                f"path {path!r} is in a magic directory, which only the committer magic supports, not"
                 f" {self._options.committer}; give {self.name} the path below the destination"
             )
         return final_path(path)
@@ -225,13 +236,13 @@ class TaskAttempt:
             self._checked = True
 
     def _require_job_still_open(self) -> None:
-        # An abort moves the state, then lists uploads; a task commit writes, then reads the state. So of the
-        # two at the same time, at least one sees the other.
+        # An abort changes the state, then lists uploads; a task commit writes its pendingset, then reads the
+        # state. So if both run at the same time, at least one of them sees the other.
         with undoing(self.abort, *self._of_abort):
             require_state(self._context, "open")
 
     def _withdraw(self) -> None:
-        """Delete the pendingset if this process wrote it; another one may have used the same ids."""
+        """Delete the pendingset if this process wrote it; another process may have used the same ids."""
         if not self._written:
             return
         store, bucket, key = self._context.store, self._context.staging_bucket, self._pendingset_key
@@ -253,7 +264,10 @@ class TaskAttempt:
             conditional=self._context.conditional,
         )
         if stored.record.s3commit is None or stored.record.s3commit.nonce != self._extra.nonce:
-            raise DuplicateOutput(f"{self.name} of {self._context.name} was committed by another process")
+            raise DuplicateOutput(
+                f"another process has committed {self.name} of {self._context.name}; give each attempt an id"
+                " of its own"
+            )
         return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored, pending)
 
 
