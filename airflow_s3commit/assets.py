@@ -1,8 +1,8 @@
-"""Asset events of a commit, and the mapper that turns its partitions into runs of consumers.
+"""Asset events of a commit, and the mapper from its partitions to the partition keys of consumers' runs.
 
-A commit emits one event for each table asset, and for a partition asset one event for each partition with new
-files. These are two assets because Airflow starts ordinary ``schedule=[asset]`` DAGs for events
-without a partition key only, and ``PartitionedAssetTimetable`` DAGs for events with one only.
+A commit emits one event for each table asset, and one event for each partition with new files for a partition
+asset. These must be two assets, because Airflow starts ``schedule=[asset]`` DAGs only for events without a
+partition key, and ``PartitionedAssetTimetable`` DAGs only for events with a partition key.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["HivePathMapper", "announce", "event_extra", "hive_values"]
 
 logger = logging.getLogger(__name__)
 
-#: Partitions with counts in an event; the manifest has them all.
+#: The largest number of partitions with counts in an event; the manifest has all of them.
 _MOST_PARTITIONS: Final = 1_000
 
-#: Characters of a partition key that Airflow's database holds.
+#: The longest partition key in Airflow's database, in characters.
 _LONGEST_KEY: Final = 250
 
 
@@ -44,19 +44,20 @@ class HivePathMapper(PartitionMapper):
             default_partition_mapper=HivePathMapper("{dt}", date_column="dt"),
         )
 
-    runs the consumer once for each day, with the partition key ``2013-01-01``, however many regions of that
-    day were committed. Airflow's ``ChainMapper`` puts another mapper behind it: with
-    ``StartOfMonthMapper(input_format="%Y-%m-%d")`` the runs are of months. Values are unescaped, as Spark
-    escapes them in directory names.
+    runs the consumer once for each day, with the partition key ``2013-01-01``, for any number of committed
+    regions. Airflow's ``ChainMapper`` combines it with another mapper, such as
+    ``StartOfMonthMapper(input_format="%Y-%m-%d")`` for monthly runs. The mapper undoes Spark's escaping of
+    values in directory names.
 
-    The package's plugin registers it, so that the scheduler knows it.
+    The package's plugin registers it with the scheduler.
 
     :param template: The consumer's key, with columns in braces: ``{dt}``, ``{region}/{dt}``. None keeps the
         path as it is.
-    :param date_column: The column of the template that is a date; the consumer's run gets it as its partition
-        date. None: runs have none.
-    :param date_format: How ``date_column`` writes a date, in the letters of ``strptime``.
-    :param max_downstream_keys: As Airflow's own mappers.
+    :param date_column: The column of the template with the partition date of the consumer's run; None if
+        runs have no partition date.
+    :param date_format: Format of ``date_column``, as for ``strptime``.
+    :param max_downstream_keys: As in Airflow's own mappers.
+    :raises ValueError: The template is malformed, or does not have ``date_column``.
     """
 
     def __init__(
@@ -78,30 +79,32 @@ class HivePathMapper(PartitionMapper):
     def to_downstream(self, key: str) -> str:
         """Return the consumer's key for a partition.
 
-        :param key: The partition, as the commit named it.
-        :raises ValueError: It is not a Hive path, or lacks a column of the template.
+        :param key: The partition, such as ``dt=2013-01-01``.
+        :raises ValueError: The key is not a Hive path, or lacks a column of the template.
         """
         values = hive_values(key)
         if self.template is None:
             return key.strip("/")
         missing = [column for column in self._columns if column not in values]
         if missing:
-            raise ValueError(f"partition {key!r} has no column {', '.join(missing)}: {self.template!r}")
+            raise ValueError(
+                f"partition {key!r} has no column {', '.join(missing)} of the template {self.template!r}"
+            )
         return self.template.format_map(values)
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:
         """Return the date of a consumer's key, at midnight UTC; None if no column is a date.
 
         :param downstream_key: The consumer's key.
-        :raises ValueError: It does not match the template, or its date is invalid.
+        :raises ValueError: The key does not match the template, or its date is invalid.
         """
         if self.date_column is None or self.template is None:
             return None
         found = re.fullmatch(_pattern(self.template), downstream_key)
         if found is None:
-            raise ValueError(f"{downstream_key!r} is no key of the template {self.template!r}")
-        written = found.group(self._columns.index(self.date_column) + 1)
-        return datetime.strptime(written, self.date_format).replace(tzinfo=UTC)
+            raise ValueError(f"the key {downstream_key!r} does not match the template {self.template!r}")
+        text = found.group(self._columns.index(self.date_column) + 1)
+        return datetime.strptime(text, self.date_format).replace(tzinfo=UTC)
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as plain values, for the scheduler."""
@@ -114,9 +117,9 @@ class HivePathMapper(PartitionMapper):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> HivePathMapper:
-        """Return the mapper that `serialize` described.
+        """Return the mapper with the arguments that `serialize` returned.
 
-        :param data: What it returned.
+        :param data: The arguments.
         """
         return cls(**data)
 
@@ -125,13 +128,13 @@ def hive_values(path: str) -> dict[str, str]:
     """Return the columns and unescaped values of a Hive path.
 
     :param path: The path, such as ``dt=2013-01-01/region=eu``.
-    :raises ValueError: A part of it is no ``column=value``.
+    :raises ValueError: A part of the path is not ``column=value``.
     """
     values: dict[str, str] = {}
     for part in path.strip("/").split("/"):
         column, equals, value = part.partition("=")
         if not equals or not column:
-            raise ValueError(f"{path!r} is no Hive path: {part!r} is no column=value")
+            raise ValueError(f"{path!r} is not a Hive path: {part!r} is not column=value")
         values[unquote(column)] = unquote(value)
     return values
 
@@ -139,8 +142,8 @@ def hive_values(path: str) -> dict[str, str]:
 def event_extra(manifest: ManifestRecord) -> JsonObject:
     """Return the ``extra`` of an asset event: the manifest's summary, and counts by partition.
 
-    ``partition_counts`` has files, bytes and rows of up to 1,000 partitions; ``partitions`` is how many there
-    are, and the manifest has them all.
+    ``partition_counts`` has files, bytes and rows of up to 1,000 partitions, and ``partitions`` is the number
+    of all partitions. The manifest has the counts of all.
 
     :param manifest: The commit's manifest.
     """
@@ -164,9 +167,9 @@ def announce(
 
     :param events: The task's ``outlet_events``.
     :param manifest: The commit's manifest.
-    :param tables: Assets that get one event.
-    :param partitions: The asset that gets an event for each partition with new files; without any, or in an
-        unpartitioned dataset, it gets the one that Airflow gives to every outlet.
+    :param tables: Assets that get one event each.
+    :param partitions: The asset that gets an event for each partition with new files. Without new files, or
+        for an unpartitioned dataset, it gets the single event that Airflow emits for every outlet.
     """
     extra = event_extra(manifest)
     for table in tables:
@@ -176,7 +179,12 @@ def announce(
     events[partitions].extra = dict(extra)
     keys = [name for name, count in manifest.partitions.items() if name and count.files]
     if long := [key for key in keys if len(key) > _LONGEST_KEY]:
-        logger.warning("No events for %d partitions with names over 250 characters: %s", len(long), long[0])
+        logger.warning(
+            "No asset events for %d partitions with names over %d characters, such as %s",
+            len(long),
+            _LONGEST_KEY,
+            long[0],
+        )
     events[partitions].add_partitions([key for key in keys if len(key) <= _LONGEST_KEY])
 
 

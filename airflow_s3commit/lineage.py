@@ -1,8 +1,7 @@
 """OpenLineage facets of a commit: the dataset, its version, and counts.
 
-Only the provider ``apache-airflow-providers-openlineage`` asks for them, where it is installed.
-Datasets are named as OpenLineage's naming of object stores wants it: the namespace ``s3://bucket``, the name
-the directory's key.
+Only the provider ``apache-airflow-providers-openlineage`` uses them, if it is installed. Names follow
+OpenLineage's convention for object stores: the namespace is ``s3://bucket``, the name is the directory's key.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["dataset_name", "lineage_of"]
 
 
 def lineage_of(manifest: ManifestRecord | None) -> OperatorLineage[Any, Any]:
-    """Return the lineage of a commit: its destination as an output, with statistics and the job as version.
+    """Return the lineage of a commit: its destination as an output, with counts, and the job as version.
 
     :param manifest: The commit's manifest; None gives empty lineage.
     """
@@ -54,5 +53,8 @@ def lineage_of(manifest: ManifestRecord | None) -> OperatorLineage[Any, Any]:
 
 
 def dataset_name(destination: Destination) -> tuple[str, str]:
-    """Return the namespace and name of a destination as a dataset; a bucket's root is ``/``."""
+    """Return the namespace and name of a destination's dataset; the name of a bucket's root is ``/``.
+
+    :param destination: The destination.
+    """
     return f"s3://{destination.bucket}", destination.prefix.rstrip("/") or "/"

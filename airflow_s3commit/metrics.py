@@ -1,7 +1,7 @@
-"""Metrics that the tasks emit through Airflow: commits, aborts and sweeps, and what they cost.
+"""Metrics that the tasks emit through Airflow: commits, aborts and sweeps, their durations and requests.
 
-Every name begins with ``s3commit.``; `METRICS` has them all. Without a metrics backend in Airflow the calls
-do nothing. They never fail a task.
+Every name begins with ``s3commit.``; `METRICS` has all of them. Without a metrics backend in Airflow the
+calls do nothing. They never fail a task.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        kind: How its values add up.
-        unit: What it counts.
-        meaning: In a sentence.
+        kind: ``counter`` or ``timer``.
+        unit: Unit of the values.
+        meaning: The meaning, in one sentence.
 
     """
 
@@ -41,39 +41,39 @@ class Metric(NamedTuple):
     meaning: str
 
 
-#: Every metric by its name. A name once given keeps its meaning.
+#: Every metric by its name. A published name keeps its meaning.
 METRICS: Final[Mapping[str, Metric]] = {
     "s3commit.commit.duration": Metric(
-        "timer", "milliseconds", "How long the commit task worked, waiting for the lock included."
+        "timer", "milliseconds", "Duration of the commit task, including the wait for the lock."
     ),
     "s3commit.commit.complete_duration": Metric(
-        "timer", "milliseconds", "How long completing all uploads took."
+        "timer", "milliseconds", "Duration of completing all uploads."
     ),
     "s3commit.commits": Metric("counter", "jobs", "Commits that a task finished."),
     "s3commit.commit.failures": Metric("counter", "tries", "Tries of a commit task that failed."),
     "s3commit.commit.files": Metric("counter", "files", "Files that commits made visible."),
     "s3commit.commit.bytes": Metric("counter", "bytes", "Bytes that commits made visible."),
     "s3commit.commit.rows": Metric(
-        "counter", "rows", "Rows that commits made visible, where they are known."
+        "counter", "rows", "Rows that commits made visible, if their number is known."
     ),
     "s3commit.commit.partitions": Metric("counter", "partitions", "Partitions that commits wrote to."),
     "s3commit.commit.replaced_files": Metric("counter", "files", "Files that commits replaced."),
     "s3commit.commit.requests": Metric("counter", "requests", "Requests that commits made, without retries."),
-    "s3commit.store.retries": Metric("counter", "requests", "Requests that were sent again, for any reason."),
+    "s3commit.store.retries": Metric("counter", "requests", "Requests that were retried, for any reason."),
     "s3commit.store.throttles": Metric(
-        "counter", "requests", "Requests sent again after throttling or a failed connection."
+        "counter", "requests", "Requests that were retried after throttling or a failed connection."
     ),
     "s3commit.aborts": Metric("counter", "jobs", "Jobs that a task aborted."),
-    "s3commit.abort.uploads": Metric("counter", "uploads", "Pending uploads that aborts discarded."),
-    "s3commit.sweeps": Metric("counter", "sweeps", "Sweeps that were no dry run."),
+    "s3commit.abort.uploads": Metric("counter", "uploads", "Pending uploads that aborts removed."),
+    "s3commit.sweeps": Metric("counter", "sweeps", "Sweeps, without dry runs."),
     "s3commit.sweep.jobs": Metric("counter", "jobs", "Dead jobs that sweeps ended."),
-    "s3commit.sweep.uploads": Metric("counter", "uploads", "Pending uploads that sweeps discarded."),
-    "s3commit.sweep.failures": Metric("counter", "things", "What sweeps could not remove."),
+    "s3commit.sweep.uploads": Metric("counter", "uploads", "Pending uploads that sweeps removed."),
+    "s3commit.sweep.failures": Metric("counter", "removals", "Removals of sweeps that failed."),
 }
 
 
 def count_retry(error: OutcomeUnknown | Unavailable) -> None:
-    """Count a request that is sent again; for `airflow_s3commit.store.retry.RetryPolicy`.
+    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.retry.RetryPolicy`.
 
     :param error: The error of the previous attempt.
     """
@@ -86,11 +86,11 @@ def count_retry(error: OutcomeUnknown | Unavailable) -> None:
 
 @contextmanager
 def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None]]:
-    """Count a commit and time the block, or count a failure.
+    """Count a commit and the duration of the ``with`` block, or count a failure.
 
-    Call the yielded function with the manifest. A retry on a committed job counts again.
+    Call the yielded function with the manifest. A repeated commit of a committed job counts again.
 
-    :param destination: The job's destination.
+    :param destination: URI of the job's destination.
     """
     began = time.monotonic()
     committed: list[ManifestRecord] = []
@@ -106,8 +106,8 @@ def commit_counted(destination: str) -> Iterator[Callable[[ManifestRecord], None
 def count_abort(destination: str, uploads: int) -> None:
     """Count an abort.
 
-    :param destination: The job's destination.
-    :param uploads: Pending uploads that it discarded.
+    :param destination: URI of the job's destination.
+    :param uploads: Number of aborted uploads.
     """
     tags = _tags(destination)
     _count("s3commit.aborts", 1, tags)
@@ -115,7 +115,10 @@ def count_abort(destination: str, uploads: int) -> None:
 
 
 def count_sweep(report: SweepReport) -> None:
-    """Count a sweep, unless it was a dry run."""
+    """Count a sweep, unless it was a dry run.
+
+    :param report: The sweep's report.
+    """
     if report.dry_run:
         return
     tags = _tags(report.plan.destination)
@@ -130,9 +133,9 @@ def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
 
     tags = _tags(manifest.destination)
     _time("s3commit.commit.duration", seconds * 1000, tags)
-    took = manifest.metrics.get("complete_ms")
-    if took is not None:
-        _time("s3commit.commit.complete_duration", took, tags)
+    duration = manifest.metrics.get("complete_ms")
+    if duration is not None:
+        _time("s3commit.commit.complete_duration", duration, tags)
     for name, count in (
         ("s3commit.commits", 1),
         ("s3commit.commit.files", manifest.counts.files),
@@ -146,7 +149,7 @@ def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
 
 
 def _tags(destination: str) -> dict[str, str]:
-    """Return the tags; never the job, whose values have no bound."""
+    """Return the tags. The job is not among them, because its values are unbounded."""
     place = Destination.parse(destination)
     return {"bucket": place.bucket, "destination": place.prefix.rstrip("/") or "/"}
 

@@ -1,4 +1,4 @@
-"""The conflict mode as a DAG param, and the default template, which replaces in backfills."""
+"""The conflict mode as a DAG param, and its default template, which means ``replace`` in backfills."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CONFLICT_MODE", "CONFLICT_MODES", "check_conflict_mode", "conflict_mode_param"]
 
-#: The modes, in the order of how much they touch.
+#: The modes, from the safest to the most destructive.
 CONFLICT_MODES: Final = ("fail", "append", "replace")
 
-#: The param's mode (``fail`` in a DAG without the param), except in backfills, which ``replace`` unless the
-#: backfill's own conf names a mode.
+#: A template of the param's mode (``fail`` in a DAG without the param), except in backfills, whose mode is
+#: ``replace`` unless the backfill's conf sets another.
 CONFLICT_MODE: Final = (
     "{{ 'replace' if dag_run.run_type == 'backfill' and 'conflict_mode' not in (dag_run.conf or {})"
     " else params.get('conflict_mode', 'fail') }}"
@@ -21,29 +21,31 @@ CONFLICT_MODE: Final = (
 
 
 def conflict_mode_param(default: str = "fail") -> Param:
-    """Return the param ``conflict_mode``: what a commit does where the data it brings already exists.
+    """Return the DAG param ``conflict_mode``, the treatment of existing data.
 
-    :param default: The mode of a run whose conf names none: ``fail``, ``append`` or ``replace``.
+    :param default: The mode of a run whose conf sets none: ``fail``, ``append`` or ``replace``.
+    :raises ValueError: The default is another word.
     """
-    from airflow.sdk import Param  # noqa: PLC0415 - operators import this module without wanting a form
+    from airflow.sdk import Param  # noqa: PLC0415 - operators import this module and need no param
 
     return Param(
         check_conflict_mode(default),
         type="string",
         enum=list(CONFLICT_MODES),
-        title="Where the partitions already have data",
+        title="If partitions already have data",
         description=(
             "fail: refuse the commit. append: keep the old files beside the new ones. "
-            "replace: the new files take the place of the old ones. "
-            "Backfills replace unless their conf names a mode."
+            "replace: replace the old files by the new ones. "
+            "Backfills replace unless their conf sets a mode."
         ),
     )
 
 
 def check_conflict_mode(mode: str) -> str:
-    """Return ``mode`` if it is one; it is templated text until a task runs.
+    """Return the mode if it is valid. Call it on rendered text, not on a template.
 
-    :raises ValueError: It is not ``fail``, ``append`` or ``replace``.
+    :param mode: The mode.
+    :raises ValueError: The mode is not ``fail``, ``append`` or ``replace``.
     """
     if mode not in CONFLICT_MODES:
         raise ValueError(

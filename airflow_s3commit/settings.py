@@ -1,8 +1,8 @@
-"""The section ``[s3commit]`` of Airflow's configuration: what an installation sets once for all DAGs.
+"""The section ``[s3commit]`` of Airflow's configuration, for all DAGs of an installation.
 
 `provider_info` describes every option, with its default; an environment variable such as
-``AIRFLOW__S3COMMIT__POKE_INTERVAL`` sets it too. Values that DAG files need are read when this module is
-imported. Airflow's own options that the package uses are read here too, and nowhere else.
+``AIRFLOW__S3COMMIT__POKE_INTERVAL`` sets it too. Importing this module reads the values that DAG files need.
+Only this module reads Airflow's own options that the package uses.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ __all__ = [
 
 SECTION: Final = "s3commit"
 
-#: The ``aws`` connection of every operator, sensor and notifier that names none.
+#: The default ``aws`` connection of operators, sensors and notifiers.
 DEFAULT_CONNECTION: Final[str] = conf.get(SECTION, "aws_conn_id", fallback="aws_default")
 
-#: The connection with the key that records are signed with; None if they are not.
+#: The connection with the key that signs records; None if records are not signed.
 SIGNING_CONNECTION: Final[str | None] = conf.get(SECTION, "signing_conn_id", fallback="") or None
 
-#: Seconds between two requests of a sensor or trigger.
+#: Seconds between two searches of a sensor or trigger, by default.
 DEFAULT_POKE_INTERVAL: Final[float] = conf.getfloat(SECTION, "poke_interval", fallback=60.0)
 
-#: Whether a sensor waits in the triggerer unless it says otherwise.
+#: Whether sensors wait in the triggerer by default.
 DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrable", fallback=False)
 
-#: Time without a sign of life after which the sweep treats a job as dead.
+#: Time without a new upload or record after which a sweep treats a job as dead, by default.
 DEFAULT_SWEEP_AGE: Final = timedelta(days=conf.getfloat(SECTION, "sweep_age_days", fallback=7.0))
 
 
 def page_destinations() -> str:
-    """Return the destinations of the page in the UI, as the configuration names them now."""
+    """Return the option with the destinations of the page in the UI, as it is now; empty if it is not set."""
     return _server().get(SECTION, "destinations", fallback="") or ""
 
 
 def api_secret_key() -> str:
-    """Return the key by which Airflow's API server signs.
+    """Return the key with which Airflow's API server signs.
 
-    :raises AirflowConfigException: It is not configured.
+    :raises AirflowConfigException: The key is not configured.
     """
     return str(_server().get("api", "secret_key"))
 
@@ -64,7 +64,7 @@ def api_base_url() -> str:
 
 
 def _server() -> AirflowConfigParser:
-    """Return the configuration as the API server reads it; DAG files need the SDK's alone."""
+    """Return the API server's configuration; the SDK's, which DAG files use, lacks its options."""
     from airflow.configuration import conf as server  # noqa: PLC0415 - keeps DAG parsing light
 
     return server

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
-#: Anything that takes a place in a graph of tasks: an operator, a mapped one, a group, an XComArg.
+#: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
 
 class SparkStages:
-    """Adds stages of one kind to a group: one of them by a call, mapped ones by ``expand``.
+    """Adds Spark stages to a group: a single stage by a call, a mapped stage by ``expand``.
 
     :param group: The group.
-    :param fixed: Arguments of all instances of a mapped stage.
+    :param fixed: Arguments for all instances of a mapped stage.
     """
 
     def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any] | None = None) -> None:
@@ -44,34 +44,34 @@ class SparkStages:
         self._fixed = dict(fixed or {})
 
     def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
-        """Add one stage.
+        """Add one stage, and return its task.
 
-        :param kwargs: What `S3CommitSparkSubmitOperator` takes, but for ``job``; its task id is
-            ``spark_submit`` unless another is given.
+        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
+            is ``spark_submit``.
         """
         stage = _spark_operator()(**self._arguments(kwargs))
         return self._group.add(stage, stage.output)
 
     def partial(self, **kwargs: Any) -> SparkStages:
-        """Return stages with arguments for all instances of a mapped stage.
+        """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
 
-        :param kwargs: As for one stage.
+        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``.
         """
         return SparkStages(self._group, {**self._fixed, **kwargs})
 
     def expand(self, **kwargs: Any) -> MappedOperator:
-        """Add a mapped stage: each of its instances is a stage of the job by itself.
+        """Add a mapped stage, and return its task; each instance is a stage of the job.
 
-        :param kwargs: As for Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
+        :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
         """
         mapped = _spark_operator().partial(**self._arguments(self._fixed)).expand(**kwargs)
         return self._group.add(mapped, mapped.output)
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-        """Add a mapped stage, with one instance for each mapping of arguments.
+        """Add a mapped stage with one instance for each mapping of arguments, and return its task.
 
-        :param kwargs: As for Airflow's ``expand_kwargs``.
-        :param strict: Likewise.
+        :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
+        :param strict: As in Airflow's ``expand_kwargs``: refuse arguments that are set in ``partial`` too.
         """
         partial = _spark_operator().partial(**self._arguments(self._fixed))
         mapped = partial.expand_kwargs(kwargs, strict=strict)
@@ -83,11 +83,11 @@ class SparkStages:
 
 
 class S3CommitGroup:
-    """The group while it is being built: its job, its connection, and its stages.
+    """A group under construction: its job, its connection, and its stages.
 
     :param group: The Airflow task group.
     :param setup: The task that sets the job up.
-    :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task of the group.
+    :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
     """
 
     def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator, connection: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class S3CommitGroup:
 
     @property
     def job(self) -> XComArg:
-        """The job reference, for stages of other engines: pass it to a templated field of theirs."""
+        """The job reference; pass it to a templated field of a stage of another engine."""
         return self.setup.output
 
     @property
@@ -110,23 +110,26 @@ class S3CommitGroup:
         :raises RuntimeError: The ``with`` block has not ended, so there is no commit task yet.
         """
         if self.commit is None:
-            raise RuntimeError("The commit task is added when the with block of the group ends.")
+            raise RuntimeError(
+                f"The commit group {self.group.group_id} has no commit task yet: use manifest after the with "
+                "block of the group."
+            )
         return self.commit.output
 
     @property
     def spark_submit(self) -> SparkStages:
-        """Adds stages that ``spark-submit`` runs.
+        """Adds stages that run with ``spark-submit``.
 
-        ``commit.spark_submit(application=…)`` adds one, and
-        ``commit.spark_submit.partial(application=…).expand(application_args=…)`` one for each value.
+        ``commit.spark_submit(application=…)`` adds one stage, and
+        ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
         return SparkStages(self)
 
     def add(self, stage: Stage, output: Any = None) -> Stage:
-        """Add a task as a stage.
+        """Add a task as a stage, and return it.
 
         :param stage: The task.
-        :param output: Its XComs that name stage attempts; None if it has none, and then the commit takes
+        :param output: The task's XComs with stage attempts; None if it has none, and then the commit takes
             every stage attempt that the job has sealed.
         """
         if output is None:
@@ -137,7 +140,7 @@ class S3CommitGroup:
         return stage
 
     def stage(self, task: Stage) -> Stage:
-        """Add a task, or a group, of any other kind: a stage of another engine, a check before the commit.
+        """Add any other task or group, such as a stage of another engine or a check, and return it.
 
         With such a stage in the group, the commit takes every stage attempt that the job has sealed.
 
@@ -190,9 +193,9 @@ class S3CommitGroup:
             committing = S3CommitJobOperator(task_id="commit", **arguments)
             resolved >> committing
             return committing
-        cut = S3CommitJobOperator.as_shards(shards=shards, **arguments)
-        resolved >> cut.begin
-        return cut.finish
+        sharded = S3CommitJobOperator.as_shards(shards=shards, **arguments)
+        resolved >> sharded.begin
+        return sharded.finish
 
 
 def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
@@ -229,45 +232,46 @@ def s3_commit_task_group(
 ) -> Iterator[S3CommitGroup]:
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
 
-    Add stages inside the ``with`` block. Their output becomes visible when ``commit`` runs, or not at all:
-    the teardown aborts a job that did not commit and fails the run::
+    Add stages inside the ``with`` block. Their output becomes visible when ``commit`` runs, or never: the
+    teardown aborts a job that did not commit, and fails the run::
 
         with s3_commit_task_group("refresh", destination="s3://lake/flights/") as commit:
             commit.spark_submit(application="jobs/flights.py", application_args=["{{ partition_key }}"])
 
     :param group_id: The group's id, and the prefix of its task ids.
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param conflict_mode: ``fail``, ``append`` or ``replace``; by default the param ``conflict_mode``, and
-        ``replace`` in backfills. (templated)
-    :param committer: ``partitioned`` or ``directory``. (templated)
+    :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
+        param ``conflict_mode``, and ``replace`` in backfills. (templated)
+    :param committer: ``partitioned``, which checks each partition for conflicts, or ``directory``, which
+        checks the whole destination. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
-    :param track_pending: ``task``, or ``s3`` for stores that do not list pending uploads by prefix, as
-        `S3CommitSetupOperator` takes it. (templated)
-    :param fencing: ``required``, or ``best-effort`` for stores without conditional writes, likewise.
+    :param track_pending: ``task``, or ``s3`` for stores that do not list pending uploads by prefix.
         (templated)
-    :param pendingset_format: ``hadoop-3.4.2``, or ``hadoop-3.3`` where an older Hadoop is to read the job's
+    :param fencing: ``required``, or ``best-effort`` for stores without conditional writes. (templated)
+    :param pendingset_format: ``hadoop-3.4.2``, or ``hadoop-3.3`` if an older Hadoop must read the job's
         pending uploads. (templated)
-    :param object_options: Encryption, storage class, ACL, tags and headers of what the job writes, as
-        `S3CommitSetupOperator` takes them. (templated)
-    :param outlets: Assets whose events the commit emits, with the manifest's summary as their ``extra``.
-    :param partition_asset: An asset that gets an event for each partition with new files, as
-        `S3CommitJobOperator` takes it.
-    :param shards: Number of mapped tasks that commit, from 1 to 1,024; None: one task, which completes some
-        thousands of files a second. (templated)
-    :param audit: Rules that the output must keep before any of it becomes visible, as
-        `S3CommitAuditOperator` takes them, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
+    :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
+        writes, as in `S3CommitSetupOperator`. (templated)
+    :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
+    :param partition_asset: An asset that gets an event for each partition with new files, as in
+        `S3CommitJobOperator`.
+    :param shards: Number of mapped tasks that commit, from 1 to 1,024; None for one task, which completes
+        some thousands of files a second. (templated)
+    :param audit: Rules for the output, checked before any of it becomes visible, as in
+        `S3CommitAuditOperator`, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
         ``response_timeout``, ``assigned_users`` and ``notifiers``:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
-    :param retries: Retries of setup, resolve, commit and abort, which may be retried at any point.
-    :param retry_policy: Which errors of these tasks are retried, and when; None means `commit_retry_policy`.
-        Stages keep their own retries.
+    :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
+    :param retry_policy: The retry policy of these tasks; None for `commit_retry_policy`. Stages keep their
+        own retries.
     :param kill_window: Seconds between two aborts, by the teardown and by a retried setup, for uploads of
         tasks that are being killed.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param group_arguments: What Airflow's ``TaskGroup`` takes.
+    :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
+    :raises ValueError: The group has no stage.
     """
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     step: dict[str, Any] = {"retries": retries, "retry_policy": retry_policy or commit_retry_policy()}

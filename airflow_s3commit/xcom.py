@@ -1,4 +1,4 @@
-"""XComs of a commit's tasks: locations, ETags and counts, never content."""
+"""XComs of a commit's tasks: locations, ETags and counts, never a list of files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonObject", "fetched", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
 
-#: A small JSON object, as one XCom holds it.
+#: A small JSON object, the value of an XCom.
 JsonObject: TypeAlias = dict[str, Any]
 
 
 def manifest_uri(destination: str, job_id: str) -> str:
-    """Return where the manifest of a job is, or would be."""
+    """Return the URI of a job's manifest, whether or not the job has committed.
+
+    :param destination: URI of the job's destination.
+    :param job_id: The job's id.
+    """
     place = Destination.parse(destination)
     return join_uri(place.bucket, Layout.of(place, job_id).manifest)
 
 
 def manifest_summary(manifest: ManifestRecord) -> JsonObject:
-    """Return a manifest's location, facts and counts; the list of files is in the manifest."""
+    """Return a manifest's location, facts and counts, without its list of files.
+
+    :param manifest: The manifest.
+    """
     return {
         "manifest": manifest_uri(manifest.destination, manifest.job_id),
         "committer": manifest.committer,
@@ -33,14 +40,14 @@ def manifest_summary(manifest: ManifestRecord) -> JsonObject:
 
 
 def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]] | None:
-    """Return the stage attempts that the XComs of stage tasks name; None if none was given.
+    """Return the stage attempts in the XComs of stage tasks, as pairs of stage and attempt; None for None.
 
     A mapped stage's XCom is a sequence with one entry for each of its instances.
 
     :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
-    :param job_id: The job that they must be of.
-    :raises ValueError: An entry names no stage attempt, because its task was skipped or is of another kind;
-        or it is of another job, because setup was cleared and the stage was not.
+    :param job_id: The job that the stage attempts must belong to.
+    :raises ValueError: An entry has no stage attempt, because its task was skipped or has another type; or it
+        belongs to another job, because setup was cleared and the stage was not.
     """
     if stages is None:
         return None
@@ -49,24 +56,26 @@ def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]
         if isinstance(entry, Mapping) and {"stage", "stage_attempt"} <= entry.keys():
             if entry.get("job_id", job_id) != job_id:
                 raise ValueError(
-                    f"stage {entry['stage']} wrote for job {entry['job_id']}, and this is job {job_id}: "
-                    "setup was run again, and that stage was not. Clear it, all its mapped instances, too."
+                    f"stage {entry['stage']} wrote for job {entry['job_id']}, not for job {job_id}: the setup"
+                    " task ran again, and the stage's task did not. Clear it too, with all mapped instances."
                 )
             named.append((str(entry["stage"]), str(entry["stage_attempt"])))
         elif not _is_single(entry):
             named.extend(stages_of(entry, job_id) or [])
         else:
             raise ValueError(
-                f"{entry!r} names no stage attempt; pass the XCom of S3CommitSparkSubmitOperator tasks, "
-                "or no stages at all to take every sealed stage of the job."
+                f"{entry!r} has no stage attempt; pass the XComs of S3CommitSparkSubmitOperator tasks, "
+                "or leave stages out to take every sealed stage attempt of the job."
             )
     return named
 
 
 def fetched(stages: Iterable[Any] | None) -> list[Any] | None:
-    """Return the XComs of stage tasks with those of mapped tasks fetched: Airflow fetches them one by one.
+    """Return the XComs of stage tasks, with those of mapped tasks as lists.
 
-    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks, as a task is given them.
+    Airflow passes a lazy sequence for a mapped task, which makes a request for each item at each iteration.
+
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks, as Airflow passes them to a task.
     """
     if stages is None:
         return None
@@ -78,11 +87,11 @@ def _is_single(entry: Any) -> bool:
 
 
 def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
-    """Return the ETags of the stages' seals, where the XComs of stage tasks name them.
+    """Return the ETags of seals in the XComs of stage tasks, by stage and stage attempt.
 
     With them, a seal that was changed after its stage ended is refused.
 
-    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks, as for `stages_of`.
+    :param stages: XComs of `S3CommitSparkSubmitOperator` tasks.
     """
     etags: dict[tuple[str, str], str] = {}
     for entry in stages or ():

@@ -1,4 +1,4 @@
-"""The hook by which Airflow's tasks reach a store and its jobs."""
+"""The Airflow hook for a store and its jobs."""
 
 from __future__ import annotations
 

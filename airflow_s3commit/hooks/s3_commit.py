@@ -1,4 +1,4 @@
-"""From an Airflow connection to a store, a job, a signing key, and the address for a Spark conf."""
+"""The hook that turns an Airflow connection into a store, jobs, a signer, and an address for a Spark conf."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class S3CommitHook(BaseHook):
-    """Reaches the store of an ``aws`` connection, with its roles, region, endpoint and ``verify``.
+    """Connects to the store of an ``aws`` connection, with its role, region, endpoint and ``verify``.
 
-    It uses the Amazon provider's ``S3Hook``, and connects on first use. If the connection has no endpoint,
-    ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile give it.
+    It uses the Amazon provider's ``S3Hook``, and connects on first use. If the connection has no endpoint, it
+    comes from ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
@@ -67,23 +67,27 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def aws(self) -> S3Hook:
-        """The Amazon provider's hook, with a client that leaves retries to the store."""
+        """The Amazon provider's hook, with a client without retries of its own; the store retries.
+
+        :raises AccessDenied: The connection's keys are incomplete or malformed.
+        :raises StoreUnsuitable: The endpoint is not a store's URL.
+        """
         from airflow_s3commit.store.s3.config import configured_endpoint, made_by_boto3  # noqa: PLC0415
 
         self._checked_keys()
-        what = f"the connection {self.aws_conn_id!r}"
-        # The endpoint decides how buckets are addressed and whether bodies are signed.
+        source = f"the connection {self.aws_conn_id!r}"
+        # Addressing of buckets and signing of bodies depend on the endpoint.
         hook = self._hook_for(self._given_endpoint)
-        client = made_by_boto3(lambda: hook.conn, what)
-        named = configured_endpoint(client) if self._given_endpoint is None else None
-        if named is not None:
-            hook = self._hook_for(named)
-            made_by_boto3(lambda: hook.conn, what)
+        client = made_by_boto3(lambda: hook.conn, source)
+        endpoint = configured_endpoint(client) if self._given_endpoint is None else None
+        if endpoint is not None:
+            hook = self._hook_for(endpoint)
+            made_by_boto3(lambda: hook.conn, source)
         return hook
 
     @cached_property
     def store(self) -> ObjectStore:
-        """The store behind the connection."""
+        """The connection's store."""
         from airflow_s3commit.store.retry import RetryPolicy  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
@@ -97,12 +101,11 @@ class S3CommitHook(BaseHook):
     def job(
         self, reference: Mapping[str, str] | JobReference, object_options: ObjectOptions | None = None
     ) -> Job:
-        """Return the job that a reference from XCom names, with the installation's signing key.
+        """Return the job of a reference, with the installation's signer. Makes no request to the store.
 
-        Makes no request.
-
-        :param reference: What `S3CommitSetupOperator` returned.
-        :param object_options: Encryption of records of a job that has no record of its own.
+        :param reference: The output of `S3CommitSetupOperator`.
+        :param object_options: Encryption of records, for a job that has no record yet.
+        :raises InvalidOption: The signing connection has no usable key.
         """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
@@ -114,14 +117,17 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def signer(self) -> Signer | None:
-        """The signer of jobs' records; None if the installation names no signing connection."""
+        """The signer of jobs' records; None if the installation has no signing connection.
+
+        :raises InvalidOption: The connection has no key, or one of less than 32 bytes.
+        """
         return configured_signer()
 
     @cached_property
     def address(self) -> StoreAddress:
-        """The store's address for a Spark configuration. Holds no credentials.
+        """The store's address for a Spark configuration, without credentials.
 
-        Where the connection names no endpoint, it is the one of this process's environment or profile.
+        If the connection has no endpoint, it comes from this process's environment or profile.
         """
         from airflow_s3commit.store.s3.config import configured_endpoint  # noqa: PLC0415
 
@@ -133,12 +139,11 @@ class S3CommitHook(BaseHook):
 
     @contextmanager
     def credentials_in_environment(self) -> Iterator[None]:
-        """Let programs started inside the ``with`` block use the keys that the connection holds.
+        """Put the connection's keys into the environment for programs started in the ``with`` block.
 
-        The keys are in this process's environment for the length of the block, and so in that of the
-        programs it starts: neither in an argument list, nor in a Spark configuration, nor in a rendered
-        template. A connection without keys of its own (a role, a profile, an instance's identity) changes
-        nothing: the programs use boto3's default chain.
+        This process's environment has the keys during the block, and programs inherit them. No argument list,
+        Spark configuration or rendered template contains them. A connection without keys of its own (a role,
+        a profile, an instance's identity) changes nothing: programs use boto3's default chain.
         """
         keys = self._explicit_keys()
         before = {name: os.environ.get(name) for name in keys}
@@ -156,7 +161,7 @@ class S3CommitHook(BaseHook):
 
     @cached_property
     def _plain(self) -> S3Hook:
-        """The provider's hook for reading the connection; it is not asked for a client."""
+        """The provider's hook for reading the connection; it makes no client."""
         from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: PLC0415 - keeps DAG parsing light
 
         return S3Hook(aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify)
@@ -177,15 +182,15 @@ class S3CommitHook(BaseHook):
         )
 
     def _checked_keys(self) -> AwsConnectionWrapper:
-        """Return what the connection says, whose keys can be signed with."""
-        found = self._plain.conn_config
+        """Return the connection, after checking that its keys are usable."""
+        connection = self._plain.conn_config
         check_keys(
-            found.aws_access_key_id,
-            found.aws_secret_access_key,
-            found.aws_session_token,
+            connection.aws_access_key_id,
+            connection.aws_secret_access_key,
+            connection.aws_session_token,
             f"of the connection {self.aws_conn_id!r}",
         )
-        return found
+        return connection
 
     def _explicit_keys(self) -> dict[str, str | None]:
         connection = self._checked_keys()
@@ -206,12 +211,12 @@ def _path_style(hook: S3Hook) -> bool | None:
 
 
 def configured_signer() -> Signer | None:
-    """Return the signer of jobs' records; None if ``[s3commit] signing_conn_id`` names no connection.
+    """Return the signer of jobs' records; None if ``[s3commit] signing_conn_id`` is not set.
 
-    The connection's password holds the keys; or its extra ``kms_key_id`` names a key of KMS, to which the
-    rest of the connection, of the type ``aws``, leads.
+    The connection's password has the keys. Or the connection has the type ``aws``, and its extra
+    ``kms_key_id`` names a KMS key.
 
-    :raises InvalidOption: The connection holds no key, or one of less than 32 bytes.
+    :raises InvalidOption: The connection has no key, or one of less than 32 bytes.
     """
     from airflow_s3commit.protocol.model.signing import HmacSigner  # noqa: PLC0415 - keeps DAG parsing light
 
@@ -220,14 +225,14 @@ def configured_signer() -> Signer | None:
     connection = BaseHook.get_connection(SIGNING_CONNECTION)
     key_id = connection.extra_dejson.get("kms_key_id")
     if key_id:
-        return _of_kms(SIGNING_CONNECTION, str(key_id))
+        return _kms_signer(SIGNING_CONNECTION, str(key_id))
     try:
         return HmacSigner.of_text(connection.password or "")
     except InvalidOption as error:
         raise InvalidOption(f"the password of the connection {SIGNING_CONNECTION!r}: {error}") from None
 
 
-def _of_kms(conn_id: str, key_id: str) -> Signer:
+def _kms_signer(conn_id: str, key_id: str) -> Signer:
     from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook  # noqa: PLC0415
 
     from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415

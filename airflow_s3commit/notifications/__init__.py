@@ -1,4 +1,4 @@
-"""Callbacks for failed tasks and runs."""
+"""Airflow notifiers for failed tasks and runs."""
 
 from __future__ import annotations
 

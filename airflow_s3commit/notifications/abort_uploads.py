@@ -1,4 +1,4 @@
-"""The callback that aborts a failed run's uploads where no teardown runs, as after ``dagrun_timeout``."""
+"""The callback that aborts a failed run's jobs if no teardown runs, such as after ``dagrun_timeout``."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class AbortUploadsNotifier(BaseNotifier):
-    """Aborts the jobs of a run that did not commit them; for ``on_failure_callback`` of a DAG or a task.
+    """Aborts a run's jobs that did not commit; for ``on_failure_callback`` of a DAG or a task.
 
     Set it on the DAG: that callback is the only one that Airflow calls when a run exceeds ``dagrun_timeout``.
-    It may be called repeatedly, does not touch committed jobs, and returns after ``time_limit``, because
-    Airflow kills slow callbacks; the teardown of a later try, or a sweep, aborts the rest.
+    It may be called repeatedly and does not change committed jobs. It returns after ``time_limit``, because
+    Airflow kills slow callbacks; the teardown of a later try, or a sweep, aborts the remaining uploads.
 
-    It aborts twice, ``kill_window`` seconds apart: Airflow calls back while the tasks that it skips are still
-    being killed, and the second abort finds what they upload meanwhile.
+    It aborts twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being killed, and
+    the second abort finds uploads that they have started since.
 
     It reads the jobs from the XComs of the run's setup tasks, by the run's id. The context needs no task
     instance.
 
-    :param job: A job reference, or several; None finds the setup tasks of the DAG by itself. (templated)
-    :param setup_task_ids: The tasks whose XComs hold the references; None means every `S3CommitSetupOperator`
+    :param job: A job reference, or several; None for those of the setup tasks. (templated)
+    :param setup_task_ids: The tasks whose XComs have the references; None for every `S3CommitSetupOperator`
         of the DAG. (templated)
-    :param time_limit: Seconds after which the callback returns, done or not. A DAG's callbacks run in the
-        process that reads its file, one after the other, and Airflow kills that process after
-        ``[dag_processor] dag_file_processor_timeout``, 50 seconds: all of it must fit in.
-    :param kill_window: Seconds between the two aborts, at least as long as a killed task may run on: one
-        heartbeat (5) and the time to SIGKILL (5). 0: abort once.
+    :param time_limit: Seconds after which the callback returns, even if an abort still runs. A DAG's
+        callbacks run one after the other in the process that parses its file, and Airflow kills that process
+        after ``[dag_processor] dag_file_processor_timeout``, 50 seconds for all of them.
+    :param kill_window: Seconds between the two aborts; 0 aborts once. A killed task must end within them: one
+        heartbeat (5) and the time to SIGKILL (5).
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -71,7 +71,7 @@ class AbortUploadsNotifier(BaseNotifier):
         self.verify = verify
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render the templated fields, also where the DAG in the context is the scheduler's copy of it.
+        """Render the templated fields, even if the context has only the scheduler's copy of the DAG.
 
         :param context: The callback's context.
         :param jinja_env: The environment to render in; by default the DAG's.
@@ -89,11 +89,13 @@ class AbortUploadsNotifier(BaseNotifier):
         try:
             references = self._references(context)
         except ImportError as error:
-            # dag.test() calls a DAG's callbacks in a process that has no XComs to ask for.
-            self.log.warning("The run's jobs are not known here (%s); its teardown aborts them", error)
+            # dag.test() calls a DAG's callbacks in a process without access to XComs.
+            self.log.warning(
+                "The run's jobs are unknown in this process (%s); its teardown aborts them", error
+            )
             return
         if not references:
-            self.log.info("Run %s has set up no job; there is nothing to abort", context.get("run_id"))
+            self.log.info("Run %s has no job to abort", context.get("run_id"))
             return
         hook = S3CommitHook(
             self.aws_conn_id,
@@ -102,15 +104,15 @@ class AbortUploadsNotifier(BaseNotifier):
             retry_deadline=self.time_limit / 3,
             on_retry=count_retry,
         )
-        # The store is made here: connections are asked for on the thread that Airflow knows.
+        # The hook reads its connection in this thread: Airflow answers no other one.
         jobs = [hook.job(reference) for reference in references]
         worker = threading.Thread(target=self._abort_all, args=(jobs,), daemon=True)
         worker.start()
-        # Asking Airflow for XComs and the connection counts: the first time, it takes seconds.
+        # The time limit includes Airflow's requests for XComs and the connection, which may take seconds.
         worker.join(max(0.0, began + self.time_limit - time.monotonic()))
         if worker.is_alive():
             self.log.warning(
-                "Aborting did not end within %g s; a later teardown or a sweep aborts the rest",
+                "The abort did not end within %g s; a later teardown or a sweep aborts the remaining uploads",
                 self.time_limit,
             )
 
@@ -125,17 +127,17 @@ class AbortUploadsNotifier(BaseNotifier):
                 self._abort(job)
 
     def _abort(self, job: Job) -> bool:
-        """Abort a job; return whether it was there to be aborted, or may have been."""
+        """Abort a job; return whether it needs a second abort."""
         job_id = job.reference.job_id
         try:
             report = job.abort(reason="the run failed")
         except AlreadyCommitted:
-            self.log.info("Job %s is committed; left alone", job_id)
+            self.log.info("Job %s is committed; it is not aborted", job_id)
             return False
         except S3CommitError as error:
             self.log.error("Job %s could not be aborted: %s", job_id, whole_text(error))  # noqa: TRY400
         except Exception:
-            # On this thread an exception would be lost, and the other jobs would not be aborted.
+            # In this thread an exception would be lost, and the other jobs would not be aborted.
             self.log.exception("Job %s could not be aborted", job_id)
         else:
             self.log.info("Aborted job %s: %s", job_id, report)
@@ -158,7 +160,7 @@ class AbortUploadsNotifier(BaseNotifier):
 
 
 def _outputs(context: Context, task_id: str) -> list[Any]:
-    """Return what a task of this run returned, once for each of its instances; asks for no task instance."""
+    """Return the results of a task's instances in this run, without a task instance."""
     from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
 
     dag_id, run_id = _run(context)

@@ -1,4 +1,4 @@
-"""The steps of a commit as Airflow operators."""
+"""Airflow operators for the steps of a commit."""
 
 from __future__ import annotations
 

@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.xcom import JsonObject
 
-#: Seconds that a task may run on after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
+#: Seconds that a task may still run after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
 KILL_WINDOW = 10.0
 
-#: Further aborts after the first, while each finds uploads. What writes for longer is not being killed.
-_MORE_LOOKS = 5
+#: The limit on further aborts while each finds uploads. A task that writes longer is not being killed.
+_MORE_ABORTS = 5
 
 
 class S3CommitAbortOperator(CommitStepOperator):
     """Aborts a job that did not commit, and then fails, so that the run fails too.
 
     Wire it with ``.as_teardown(setups=setup, on_failure_fail_dagrun=True)``, as `s3_commit_task_group` does.
-    If the job has committed, the task succeeds and changes nothing; only the manifest on S3 decides that. A
-    commit that was interrupted after the point of no return is finished. It may be retried at any point.
+    If the job has committed, which only the manifest on S3 decides, the task succeeds and changes nothing. It
+    finishes a commit that was interrupted after the point of no return. It may be retried at any point.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
-    run for ten seconds. While an abort finds uploads there is another one, up to six. The number of aborted
-    uploads is in the XCom ``abort_report``.
+    run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
+    ``abort_report`` has the number of aborted uploads.
 
     :param job: The job reference. (templated)
-    :param kill_window: Seconds between two aborts, at least as long as a killed task may run on: one
-        heartbeat (5) and the time to SIGKILL (5).
+    :param kill_window: Seconds between two aborts. A killed task must end within them: one heartbeat (5) and
+        the time to SIGKILL (5).
     """
 
     template_fields: Sequence[str] = CommitStepOperator.template_fields
@@ -51,13 +51,17 @@ class S3CommitAbortOperator(CommitStepOperator):
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> JsonObject:
-        """Return if the job is committed; otherwise abort it and fail."""
+        """Return if the job is committed; otherwise abort it and fail.
+
+        :param context: The task's context.
+        :raises AirflowFailException: The job did not commit, or the store or the protocol refused a request.
+        """
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
             uploads = None if job.manifest() is not None else self._abort(job)
             if uploads is None:
-                # Committed. If it was interrupted after the point of no return, this does the rest.
+                # Committed. If the commit was interrupted after the point of no return, this finishes it.
                 job.commit()
                 self.log.info("Job %s is committed; there is nothing to abort", job_id)
                 return {"job_id": job_id, "state": "committed", "uploads": 0}
@@ -65,12 +69,12 @@ class S3CommitAbortOperator(CommitStepOperator):
         report: JsonObject = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
         raise AirflowFailException(
-            f"Job {job_id} did not commit: {uploads} pending uploads were aborted, and nothing of it is "
-            f"visible in {job.reference.destination}. The task that failed first says why."
+            f"Job {job_id} did not commit: {uploads} pending uploads were aborted, and none of its output is "
+            f"visible in {job.reference.destination}. See the log of the task that failed first."
         )
 
     def _abort(self, job: Job) -> int | None:
-        """Abort the job; return how many uploads that took, None if it is committed."""
+        """Abort the job; return the number of aborted uploads, None if the job is committed."""
         try:
             return abort_until_quiet(
                 job, kill_window=self.kill_window, reason=f"teardown {self.task_id}", log=self.log
@@ -80,20 +84,20 @@ class S3CommitAbortOperator(CommitStepOperator):
 
 
 def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger) -> int:
-    """Abort a job, and repeat until an abort finds no uploads; return how many uploads were aborted.
+    """Abort a job, and repeat until an abort finds no uploads; return the number of aborted uploads.
 
     Airflow continues a run while a task that was marked failed, or cleared, is still being killed. The next
-    abort finds what that task began to upload after the one before.
+    abort finds uploads that the task has started since the previous one. It may be called again.
 
     :param job: The job.
     :param kill_window: Seconds between two aborts.
-    :param reason: Why, for the job's record.
+    :param reason: The reason, for the job's record.
     :param log: The task's log.
     :raises AlreadyCommitted: The job is committed.
-    :raises NotReversible: Its commit has overwritten or deleted old data already.
+    :raises NotReversible: The job's commit has overwritten or deleted old data already.
     """
     uploads = job.abort(reason=reason).uploads
-    for _ in range(_MORE_LOOKS):
+    for _ in range(_MORE_ABORTS):
         log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
         time.sleep(kill_window)
         found = job.abort(reason=reason).uploads
@@ -101,7 +105,7 @@ def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger)
         if not found:
             return uploads
     log.warning(
-        "A task still uploads for job %s, which is aborted; a sweep removes what it leaves",
+        "A task still uploads for job %s, which is aborted; a sweep aborts those uploads",
         job.reference.job_id,
     )
     return uploads

@@ -1,6 +1,6 @@
 """The audit gate: checks the output against rules before any of it becomes visible.
 
-It can ask a human by Airflow's human-in-the-loop, for which neither a worker nor a triggerer waits.
+It can ask a user through Airflow's human-in-the-loop, which keeps neither a worker nor a triggerer busy.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _ON_FAIL = ("fail", "warn", "ask")
 class S3CommitAuditOperator(SealingOperator):
     """Seals the job and checks its output against rules. Returns the report.
 
-    It reads the statistics that were written with the output, not the output. Put it before
+    It reads the statistics that were written with the output, not the output itself. Put it before
     `S3CommitResolveConflictsOperator`: if it fails, the commit does not run and the teardown aborts the job.
-    The report is also the XCom ``audit_report``, after a failed audit too. It may be retried.
+    The XCom ``audit_report`` has the report too, even if the audit fails. It may be retried.
 
     :param job: The job reference. (templated)
     :param rules: The checks, by the names of the fields of `AuditRules`: ``min_rows``, ``max_rows``,
         ``min_files``, ``max_files``, ``min_bytes``, ``max_bytes``, ``partitions``, ``only_partitions``,
-        ``max_null_ratio`` (by column), ``ranges`` (by column, a pair of bounds), ``max_drift`` (of the rows,
-        against the previous commit). An unknown value fails its check. (templated)
+        ``max_null_ratio`` (by column), ``ranges`` (by column, a pair of bounds), ``max_drift`` (of the number
+        of rows, against the previous commit). A check fails if its statistic is unknown. (templated)
     :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
         until a user approves or rejects the commit in Airflow's required actions. (templated)
     :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
         (templated)
-    :param response_timeout: How long ``ask`` waits for an answer before the audit fails. Keep it shorter than
-        the age at which a sweep treats a job as dead. None: no limit.
-    :param assigned_users: Who may answer, as Airflow's ``HITLOperator`` takes them; None is everybody who may
-        edit the run.
-    :param notifiers: Notifiers to call when the question is asked.
+    :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
+        Keep it shorter than the age at which a sweep treats a job as dead.
+    :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who
+        may edit the run.
+    :param notifiers: Notifiers to call when ``ask`` begins to wait.
     """
 
     template_fields: Sequence[str] = (*SealingOperator.template_fields, "rules", "on_fail")
@@ -72,7 +72,12 @@ class S3CommitAuditOperator(SealingOperator):
         self.notifiers = notifiers
 
     def execute(self, context: Context) -> JsonObject:
-        """Seal the job, check the rules, and return the report, ask, or fail."""
+        """Seal the job and check the rules; return the report, ask a user, or fail.
+
+        :param context: The task's context.
+        :raises AirflowFailException: A check failed with ``on_fail="fail"``, a rule or ``on_fail`` is not
+            valid, or the store or the protocol refused a request.
+        """
         from airflow_s3commit.protocol.inspect.audit import audit, commit_before  # noqa: PLC0415 - light DAG parsing
         from airflow_s3commit.protocol.model.destination import Destination  # noqa: PLC0415
 
@@ -91,21 +96,22 @@ class S3CommitAuditOperator(SealingOperator):
         if not report.passed:
             if self.on_fail == "ask":
                 self._ask(context, plain, table)
-            self.log.warning("%d checks failed; going on, as on_fail is warn", len(report.failures))
+            self.log.warning("%d checks failed; continuing because on_fail is warn", len(report.failures))
         return plain
 
     def execute_complete(
         self, context: Context, event: Mapping[str, Any], report: JsonObject, subject: str
     ) -> JsonObject:
-        """Return the report if the failed audit was approved; fail if it was not.
+        """Return the report, with the user's decision, if a user approved the commit.
 
         :param context: The task's context.
-        :param event: The answer.
+        :param event: The user's answer.
         :param report: The report.
         :param subject: The question.
+        :raises AirflowFailException: A user rejected the commit, or nobody answered in time.
         """
         decision = decision_in(event, subject)
-        self.log.info("Going on: %s approved of it at %s", decision["approved_by"], decision["at"])
+        self.log.info("%s approved the commit at %s", decision["approved_by"], decision["at"])
         decided = {**report, "decision": decision}
         context["ti"].xcom_push(key="audit_report", value=decided)
         return decided
@@ -118,12 +124,12 @@ class S3CommitAuditOperator(SealingOperator):
         destination = job_reference(self.job, self.task_id)["destination"]
         for notifier in self.notifiers:
             notifier(context)
-        self.log.info("Waiting for a human: %s", subject)
+        self.log.info("Waiting for an answer: %s", subject)
         ask_for_approval(
             context,
             subject=subject,
-            body=f"Nothing of it is visible in `{destination}` yet. Approve: it is committed. Reject, or no "
-            f"answer in time: it is aborted, and the run fails.\n\n```\n{table}\n```",
+            body=f"No output of the job is visible in `{destination}` yet. Approve to commit the job. If you "
+            f"reject, or nobody answers in time, the job is aborted and the run fails.\n\n```\n{table}\n```",
             method_name="execute_complete",
             kwargs={"report": report, "subject": subject},
             timeout=self.response_timeout,
@@ -164,11 +170,12 @@ def ask_for_approval(
 
     :param context: The task's context.
     :param subject: The question.
-    :param body: What the user needs to know to answer, in Markdown.
-    :param method_name: The operator's method that is called with the answer as ``event``.
-    :param kwargs: Its other arguments: plain JSON values.
-    :param timeout: How long to wait; None: no limit.
-    :param assigned_users: Who may answer; None is everybody who may edit the run.
+    :param body: The facts that the user needs, in Markdown.
+    :param method_name: The operator's method to resume with; its argument ``event`` is the answer.
+    :param kwargs: The method's other arguments: plain JSON values.
+    :param timeout: Time to wait; None for no limit.
+    :param assigned_users: The users who may answer; None for all users who may edit the run.
+    :raises TaskAwaitingInput: Always; it suspends the task.
     """
     from airflow.sdk.execution_time.hitl import upsert_hitl_detail  # noqa: PLC0415 - keeps DAG parsing light
 
@@ -184,17 +191,17 @@ def ask_for_approval(
 
 
 def decision_in(event: Mapping[str, Any], subject: str) -> JsonObject:
-    """Return who approved, and when, as plain values.
+    """Return the user who approved, and the time, as plain values.
 
     :param event: The event that resumed the task.
     :param subject: The question, for the message.
-    :raises AirflowFailException: The user rejected it, or nobody answered in time.
+    :raises AirflowFailException: A user rejected the commit, or nobody answered in time.
     """
     if "error" in event:
         raise AirflowFailException(f"{subject} Nobody answered in time: {event['error']}")
-    who = event.get("responded_by_user") or {}
-    name = str(who.get("name") or who.get("id") or "somebody")
-    when: Any = event.get("responded_at")
+    user = event.get("responded_by_user") or {}
+    name = str(user.get("name") or user.get("id") or "somebody")
+    time: Any = event.get("responded_at")
     if event.get("chosen_options") != [APPROVE]:
         raise AirflowFailException(f"{subject} {name} rejected it.")
-    return {"approved_by": name, "at": when.isoformat() if hasattr(when, "isoformat") else str(when)}
+    return {"approved_by": name, "at": time.isoformat() if hasattr(time, "isoformat") else str(time)}

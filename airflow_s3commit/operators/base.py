@@ -1,4 +1,4 @@
-"""Base classes of the operators: a store, a job, final refusals, and tables for the task log."""
+"""Base classes of the operators, with a store and a job; final refusals; and tables for the task log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from airflow_s3commit.metrics import count_retry
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
 
-#: Refusals that a retry may not meet again: the lock is released, the other writer's record is read.
-_PASSING = (LockHeld, PreconditionFailed)
+#: Refusals that a retry may resolve: the lock is released, or the other writer's record is read.
+_RETRIABLE = (LockHeld, PreconditionFailed)
 
 
 @contextmanager
@@ -30,29 +30,29 @@ def refusals_are_final() -> Iterator[None]:
     """
     try:
         yield
-    except _PASSING:
+    except _RETRIABLE:
         raise
     except Refused as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
 
 
 def job_reference(value: Any, task_id: str) -> Mapping[str, str]:
-    """Return the job reference of a task.
+    """Check a task's argument ``job``, and return it as a job reference.
 
-    :param value: The rendered ``job`` of a task.
+    :param value: The rendered argument.
     :param task_id: The task, for the message.
     :raises AirflowFailException: The value is not a job reference.
     """
     if isinstance(value, Mapping) and {"job_id", "destination", "staging"} <= value.keys():
         return value
     raise AirflowFailException(
-        f"Task {task_id} was given no job reference but {value!r}. Pass the output of the "
+        f"Task {task_id}: job is {value!r}, not a job reference. Pass the output of the "
         "S3CommitSetupOperator of this run; if its XCom was cleared, clear the setup task too."
     )
 
 
 class S3CommitBaseOperator(BaseOperator):
-    """A task that works on a store.
+    """A task that uses a store.
 
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
@@ -83,7 +83,7 @@ class S3CommitBaseOperator(BaseOperator):
 
 
 class CommitStepOperator(S3CommitBaseOperator):
-    """A task that moves a job one step forward, given only its reference; all state is on S3.
+    """A task that runs one step of a job. It needs only the job's reference, because all state is on S3.
 
     :param job: The job reference: the output of an `S3CommitSetupOperator`. (templated)
     """
@@ -95,17 +95,20 @@ class CommitStepOperator(S3CommitBaseOperator):
         self.job = job
 
     def opened_job(self) -> Job:
-        """Return the task's job. Makes no request."""
+        """Return the task's job. Makes no request to the store.
+
+        :raises AirflowFailException: The argument ``job`` is not a job reference.
+        """
         return self.hook.job(job_reference(self.job, self.task_id))
 
 
 def log_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, most: int = 50) -> str:
-    """Return rows as text in aligned columns, numbers to the right.
+    """Return rows as text in aligned columns, with numbers aligned right.
 
-    :param titles: What the columns are.
-    :param rows: The rows, each as long as the titles. Text in them is made harmless: keys and reasons are
-        other people's words.
-    :param most: How many rows are shown; of the others, their number.
+    :param titles: Titles of the columns.
+    :param rows: The rows, each with a value for every title. Control characters in texts are escaped,
+        because others choose keys and reasons.
+    :param most: The largest number of rows shown; of the others only their number.
     """
     taken = [list(row) for row in rows]
     lines = [list(titles), *([_text(value) for value in row] for row in taken[:most])]

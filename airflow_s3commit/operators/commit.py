@@ -1,4 +1,4 @@
-"""The commit: one task makes the output visible, or mapped tasks complete it in shards."""
+"""The commit: one task completes all uploads, or mapped tasks complete them in shards."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class CompletingOperator(CommitStepOperator):
         self._log_progress: ProgressLog | None = None
 
     def on_kill(self) -> None:
-        """Stop completing uploads. The teardown, or the next try, finishes or rolls back the rest.
+        """Stop completing uploads; the next try or the teardown finishes the commit or rolls it back.
 
-        The job is not fenced off here. Before the point of no return a retry finishes what was begun (after
-        a timeout there may be one), and the teardown rolls it back if there is none. After it the data is
-        visible for good: the commit goes on until the process ends, and the next try does the rest.
+        The job is not fenced here. Before the point of no return a retry finishes the commit (after a timeout
+        there may be one), or else the teardown rolls it back. After that point the data stays visible: the
+        commit continues until the process ends, and the next try finishes it.
         """
-        # Airflow goes on running execute() after this returns, for up to five seconds.
+        # Airflow runs execute() for up to five more seconds after this returns.
         self._killed = True
 
     def report_progress(self, progress: Progress) -> None:
-        """Log the progress from time to time.
+        """Log the progress from time to time, and stop a killed task.
 
         :param progress: Files and bytes completed so far.
-        :raises AirflowException: The task was killed meanwhile.
+        :raises AirflowException: The task was killed.
         """
         if self._killed:
             raise AirflowException(
@@ -64,14 +64,14 @@ class CompletingOperator(CommitStepOperator):
 
 
 class ManifestOperator(CommitStepOperator):
-    """A step that ends with the job's manifest: it returns the summary and emits the assets' events.
+    """A step that ends with the job's manifest: it returns its summary and emits the assets' events.
 
     :param job: The job reference. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
-        partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. Another one than the table's: events
-        with a key start no ``schedule=[asset]`` DAGs.
+        partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. It must differ from the table's
+        assets: events with a key do not start ``schedule=[asset]`` DAGs.
     """
 
     template_fields: Sequence[str] = CommitStepOperator.template_fields
@@ -90,7 +90,8 @@ class ManifestOperator(CommitStepOperator):
             if partition_asset in declared:
                 raise ValueError(
                     f"partition_asset {partition_asset.name!r} is an outlet already: give the partitions an "
-                    "asset of their own, as events with a partition key start no DAGs with schedule=[asset]."
+                    "asset of their own, because events with a partition key do not start DAGs with "
+                    "schedule=[asset]."
                 )
             declared.append(partition_asset)
         super().__init__(outlets=declared, **kwargs)
@@ -100,7 +101,11 @@ class ManifestOperator(CommitStepOperator):
         self._manifest: ManifestRecord | None = None
 
     def committed(self, context: Context, manifest: ManifestRecord) -> JsonObject:
-        """Log what was committed, describe it in the assets' events, and return its summary."""
+        """Log a commit, describe it in the assets' events, and return its manifest's summary.
+
+        :param context: The task's context.
+        :param manifest: The commit's manifest.
+        """
         from airflow_s3commit.assets import announce  # noqa: PLC0415 - keeps DAG parsing light
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
@@ -126,9 +131,9 @@ class ManifestOperator(CommitStepOperator):
         self,
         task_instance: object,  # noqa: ARG002 - Airflow's shape
     ) -> OperatorLineage[Any, Any]:
-        """Return the commit's lineage for OpenLineage's provider; empty if the task committed nothing.
+        """Return the commit's lineage for the OpenLineage provider; empty if the task did not commit.
 
-        :param task_instance: The task instance; not needed.
+        :param task_instance: The task instance; not used.
         """
         from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
 
@@ -136,12 +141,12 @@ class ManifestOperator(CommitStepOperator):
 
 
 def etag_of(conflicts: Any, name: str, task_id: str) -> str | None:
-    """Return the ETag of the seal or plan that the resolve task named.
+    """Return the ETag of the seal or plan in the resolve task's output; None without that output.
 
     :param conflicts: The rendered output of `S3CommitResolveConflictsOperator`, or None.
     :param name: ``seal`` or ``plan``.
     :param task_id: The task, for the message.
-    :raises AirflowException: It is not the output of the resolve task.
+    :raises AirflowException: ``conflicts`` is not the output of the resolve task.
     """
     if conflicts is None:
         return None
@@ -156,18 +161,18 @@ def etag_of(conflicts: Any, name: str, task_id: str) -> str | None:
 class S3CommitJobOperator(CompletingOperator, ManifestOperator):
     """Commits a job and returns a summary of its manifest.
 
-    It may be retried after a crash at any point: it finishes the rest, and on a committed job returns the
-    same summary. One task completes some thousands of files a second; `as_shards` divides them among mapped
-    tasks.
+    It may be retried after a crash at any point: a retry finishes the commit, and returns the same summary if
+    the job is committed. One task completes some thousands of files a second; `as_shards` divides them among
+    mapped tasks.
 
     :param job: The job reference. (templated)
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`. The commit is refused if the job has
-        another seal or plan. None: the commit makes the plan. (templated)
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`; the commit is refused if the job has
+        another seal or plan. None if no such task ran; the commit makes the plan itself. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
-        partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. It is another one than the table's:
-        events with a key start no ``schedule=[asset]`` DAGs.
+        partition, for DAGs scheduled by a ``PartitionedAssetTimetable``. It must differ from the table's
+        assets: events with a key do not start ``schedule=[asset]`` DAGs.
     """
 
     template_fields: Sequence[str] = (*ManifestOperator.template_fields, "conflicts")
@@ -178,14 +183,17 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
 
     @staticmethod
     def as_shards(**arguments: Any) -> ShardedCommit:
-        """Add a commit that mapped tasks share, instead of this one task; see `sharded_commit`.
+        """Add a commit in mapped tasks, in place of this one task, as `sharded_commit` does.
 
-        :param arguments: What `sharded_commit` takes.
+        :param arguments: The arguments of `sharded_commit`.
         """
         return sharded_commit(**arguments)
 
     def execute(self, context: Context) -> JsonObject:
-        """Complete every upload of the job, write its manifest, and return the summary."""
+        """Complete every upload of the job, write its manifest, and return the manifest's summary.
+
+        :param context: The task's context.
+        """
         job = self.opened_job()
         with commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.commit(
@@ -197,14 +205,14 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
         return self.committed(context, manifest)
 
 
-#: Airflow expands a task over no more than ``[core] max_map_length`` values, 1,024 by default.
+#: Airflow maps a task over at most ``[core] max_map_length`` values, 1,024 by default.
 _MOST_SHARDS: Final = 1_024
 
 
 class S3CommitBeginOperator(CommitStepOperator):
     """Begins a commit in shards. Returns the shards' numbers, over which the shard tasks are mapped.
 
-    A retry returns the shards of the first try.
+    It may be retried, and then returns the shards of the first try.
 
     :param job: The job reference. (templated)
     :param shards: Number of shards, from 1 to 1,024, with equal numbers of files. (templated)
@@ -220,30 +228,33 @@ class S3CommitBeginOperator(CommitStepOperator):
         self.conflicts = conflicts
 
     def execute(self, context: Context) -> list[int]:  # noqa: ARG002 - Airflow's shape
-        """Move the job to committing."""
+        """Begin the commit, and return the shards' numbers; one number if the job is committed already.
+
+        :param context: The task's context.
+        """
         with refusals_are_final():
             numbers = self.opened_job().begin(
-                self._asked(),
+                self._shard_count(),
                 seal_etag=etag_of(self.conflicts, "seal", self.task_id),
                 plan_etag=etag_of(self.conflicts, "plan", self.task_id),
             )
         if not numbers:
-            # Airflow skips a task that is expanded over an empty list, and those behind it.
+            # Airflow skips a task that is mapped over an empty list, and the tasks downstream of it.
             self.log.info("The job is committed already")
             return [0]
         self.log.info("The commit has %d shards", len(numbers))
         return numbers
 
-    def _asked(self) -> int:
+    def _shard_count(self) -> int:
         try:
-            asked = int(self.shards)
+            count = int(self.shards)
         except (TypeError, ValueError):
-            asked = 0
-        if not 1 <= asked <= _MOST_SHARDS:
+            count = 0
+        if not 1 <= count <= _MOST_SHARDS:
             raise AirflowFailException(
                 f"Task {self.task_id}: shards is {self.shards!r}; give a number from 1 to {_MOST_SHARDS}."
             )
-        return asked
+        return count
 
 
 class S3CommitShardOperator(CompletingOperator):
@@ -261,22 +272,30 @@ class S3CommitShardOperator(CompletingOperator):
         self.shard = shard
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's shape
-        """Complete the shard."""
+        """Complete the uploads of the shard.
+
+        :param context: The task's context.
+        """
         with refusals_are_final():
             self.opened_job().complete(int(self.shard), progress=self.report_progress)
         self.log.info("Shard %s is complete", self.shard)
 
 
 class S3CommitFinishOperator(ManifestOperator):
-    """Finishes a commit whose shards are complete, and returns a summary of the manifest.
+    """Finishes a commit whose shards are complete, and returns a summary of its manifest. It may be retried.
 
     :param job: The job reference. (templated)
-    :param outlets: Assets of the table, as for `S3CommitJobOperator`.
-    :param partition_asset: The asset of the partitions, likewise.
+    :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
+        ``extra``.
+    :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
+        partition.
     """
 
     def execute(self, context: Context) -> JsonObject:
-        """Write the manifest, delete what was replaced, and return the summary."""
+        """Write the manifest, delete the replaced files, and return the manifest's summary.
+
+        :param context: The task's context.
+        """
         job = self.opened_job()
         with commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.finish()
@@ -287,7 +306,7 @@ class S3CommitFinishOperator(ManifestOperator):
 class ShardedCommit(NamedTuple):
     """The tasks of a sharded commit.
 
-    :param begin: The first task; wire it behind the resolve task.
+    :param begin: The first task; set it downstream of the resolve task.
     :param shards: The mapped tasks.
     :param finish: The last task; its output is the manifest's summary.
     """
@@ -310,15 +329,15 @@ def sharded_commit(
     """Add ``begin >> shard tasks >> finish`` in place of one `S3CommitJobOperator`.
 
     The shards run in parallel and share the job's lock on the destination. Each task may be retried, or
-    cleared, by itself.
+    cleared, on its own.
 
-    :param job: The job reference.
+    :param job: The job reference. (templated)
     :param shards: Number of shards, from 1 to 1,024. (templated)
     :param task_id: The id of the last task; the others are ``<task_id>_begin`` and ``<task_id>_shards``.
-    :param conflicts: The output of `S3CommitResolveConflictsOperator`.
-    :param outlets: Assets of the table.
-    :param partition_asset: The asset of the partitions.
-    :param kwargs: Arguments of all three: connection, retries, pool.
+    :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
+    :param outlets: Assets of the table, as in `S3CommitJobOperator`.
+    :param partition_asset: The asset of the partitions, as in `S3CommitJobOperator`.
+    :param kwargs: Arguments of all three tasks: connection, retries, pool.
     """
     begin = S3CommitBeginOperator(
         task_id=f"{task_id}_begin", job=job, shards=shards, conflicts=conflicts, **kwargs

@@ -1,4 +1,4 @@
-"""Sealing a job, which fixes the stage attempts that count, and planning its commit."""
+"""Operators that seal a job, which fixes the stage attempts that count, and plan its commit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class SealingOperator(CommitStepOperator):
     """A step that seals the job with the stages that count.
 
-    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed, which is
-        how stages of other engines are found. (templated)
+    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed, such as
+        those of other engines. (templated)
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
@@ -36,10 +36,11 @@ class SealingOperator(CommitStepOperator):
         self.endpoint_url: str | None = None
 
     def seal(self, job: Job) -> SealReference:
-        """Seal the job. A job sealed with the same stages is not changed.
+        """Seal the job, and return the seal's location and counts. Repeatable with the same stages.
 
         :param job: The job.
-        :raises AirflowFailException: ``stages`` is not the XComs of stage tasks of this job.
+        :raises AirflowFailException: ``stages`` has no XComs of stage tasks of this job.
+        :raises Refused: The job cannot be sealed with these stages.
         """
         from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
             fetched,
@@ -48,8 +49,8 @@ class SealingOperator(CommitStepOperator):
         )
 
         try:
-            told = fetched(self.stages)
-            stages, etags = stages_of(told, job.reference.job_id), seal_etags_of(told)
+            xcoms = fetched(self.stages)
+            stages, etags = stages_of(xcoms, job.reference.job_id), seal_etags_of(xcoms)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, etags=etags)
@@ -69,7 +70,7 @@ class S3CommitCollectOperator(SealingOperator):
     """Finds and verifies the stages' seals, and seals the job. Returns the location of the seal.
 
     After it, no stage can be added to the job. `S3CommitResolveConflictsOperator` seals the job too; use this
-    operator to put a check of your own in between. It may be retried.
+    operator to run a check of your own before that one. It may be retried.
 
     :param job: The job reference. (templated)
     :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
@@ -79,7 +80,10 @@ class S3CommitCollectOperator(SealingOperator):
     ui_color = "#e8f0f7"
 
     def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
-        """Seal the job."""
+        """Seal the job, and return the location, ETag and counts of its seal.
+
+        :param context: The task's context.
+        """
         with refusals_are_final():
             return self.seal(self.opened_job()).to_dict()
 
@@ -98,7 +102,10 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     ui_color = "#e8f0f7"
 
     def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
-        """Seal and plan."""
+        """Seal the job and plan its commit; return locations, ETags and counts of seal and plan.
+
+        :param context: The task's context.
+        """
         with refusals_are_final():
             job = self.opened_job()
             sealed = self.seal(job)

@@ -1,4 +1,4 @@
-"""Setting up a job, after aborting those that earlier tries of the task left."""
+"""The operator that sets up a job, after it has aborted the jobs of the task's earlier tries."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 
-#: Where this task remembers its jobs, in its ``task_state_store``.
+#: The key of the task's jobs in its ``task_state_store``.
 REMEMBERED_JOBS = "s3commit.jobs"
 
 
 class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
-    Each try makes a new job, so that output of a dead try cannot reach it. A retry, and a cleared run, first
-    abort the task's earlier jobs that did not commit. If stages of an earlier job may still run, it is
-    aborted again until no more uploads are found.
+    Each try sets up a new job, so that output of a dead try cannot get into it. A retry, or a cleared task,
+    first aborts the task's earlier jobs that did not commit. If stages of an earlier job may still run, it
+    repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param conflict_mode: ``fail``, ``append`` or ``replace``: what the commit does where data exists
-        already. By default the param ``conflict_mode``, and ``replace`` in backfills. (templated)
-    :param committer: ``partitioned`` (conflicts are judged partition by partition) or ``directory`` (the
-        whole destination). (templated)
+    :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
+        param ``conflict_mode``, and ``replace`` in backfills. (templated)
+    :param committer: ``partitioned``, which checks each partition for conflicts, or ``directory``, which
+        checks the whole destination. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
     :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which has a moment
         with neither the old nor the new data. (templated)
-    :param track_pending: ``task``, or ``s3`` to record each upload there as it begins, for stores that do not
-        list pending uploads by prefix: otherwise an abort misses what a killed task left. (templated)
-    :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` goes on, and then
-        only one process may commit to the destination at a time. (templated)
-    :param pendingset_format: Which Hadoop can read the job's pending uploads: ``hadoop-3.4.2`` or later, or
-        ``hadoop-3.3`` to 3.4.1. (templated)
-    :param object_options: How the store keeps what the job writes: a dict with the entries of `ObjectOptions`
-        (``storage_class``, ``sse``, ``sse_kms_key_id``, ``sse_bucket_key``, ``acl``, ``tags``, ``headers``).
+    :param track_pending: ``task``, or ``s3`` to record each upload on S3 when it begins. Stores that do not
+        list pending uploads by prefix need ``s3``: otherwise an abort misses the uploads of a killed task.
         (templated)
+    :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` accepts it, and
+        then only one process may commit to the destination at a time. (templated)
+    :param pendingset_format: The Hadoop versions that can read the job's pending uploads: ``hadoop-3.4.2``
+        for that one and later ones, or ``hadoop-3.3`` for 3.3 to 3.4.1. (templated)
+    :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
+        writes: a dict with the entries of `ObjectOptions` (``storage_class``, ``sse``, ``sse_kms_key_id``,
+        ``sse_bucket_key``, ``acl``, ``tags``, ``headers``). (templated)
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
@@ -94,7 +95,10 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Abort the jobs of earlier tries, then set up a new job and return its reference."""
+        """Abort the jobs of earlier tries, then set up a new job and return its reference.
+
+        :param context: The task's context.
+        """
         from airflow_s3commit.protocol.job import Job  # noqa: PLC0415 - keeps DAG parsing light
 
         with refusals_are_final():
@@ -128,7 +132,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
         try:
             check_conflict_mode(self.conflict_mode)
-            asked = {
+            options = {
                 "committer": self.committer,
                 "conflict_mode": self.conflict_mode,
                 "replace_order": self.replace_order,
@@ -138,12 +142,12 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "staging": self.staging,
                 "object_options": ObjectOptions.from_dict(self.object_options or {}),
             }
-            return msgspec.convert(asked, JobOptions)
+            return msgspec.convert(options, JobOptions)
         except (ValueError, msgspec.ValidationError) as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
 
     def _choose_job(self) -> JobReference:
-        """Name the new job before it exists, so that it is remembered after a crash in between."""
+        """Choose the new job's id before its set-up, so that it can be stored first."""
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
@@ -153,15 +157,15 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
 
     def _abort_earlier(self, context: Context, options: JobOptions) -> None:
-        remembered = context.get("task_state_store")
-        if remembered is None:
+        state_store = context.get("task_state_store")
+        if state_store is None:
             return
-        for reference in cast("list[dict[str, str]]", remembered.get(REMEMBERED_JOBS) or []):
+        for reference in cast("list[dict[str, str]]", state_store.get(REMEMBERED_JOBS) or []):
             try:
-                # One that has no record yet says nothing of how the note that its id is spent is encrypted.
+                # A job without a record does not say how to encrypt its tombstone; use the new job's options.
                 uploads = self._abort(self.hook.job(reference, options.object_options))
-            except AlreadyCommitted as settled:
-                self.log.info("Earlier job %s needs no abort: %s", reference["job_id"], settled)
+            except AlreadyCommitted as error:
+                self.log.info("Earlier job %s was not aborted: %s", reference["job_id"], error)
             else:
                 count_abort(reference["destination"], uploads)
                 self.log.info("Aborted earlier job %s: %d uploads", reference["job_id"], uploads)
@@ -171,18 +175,18 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         if state is None or state.state == "aborted":
             return job.abort(reason=reason).uploads
         if state.state == "committed":
-            # Interrupted after the point of no return: the data is visible for good, and this does the rest.
+            # If the commit was interrupted after the point of no return, this finishes it.
             job.commit()
         return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
 
     def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
-        remembered = context.get("task_state_store")
-        if remembered is not None:
-            remembered.set(REMEMBERED_JOBS, cast("Any", references))
+        state_store = context.get("task_state_store")
+        if state_store is not None:
+            state_store.set(REMEMBERED_JOBS, cast("Any", references))
 
 
 def job_context(context: Context) -> dict[str, str]:
-    """Return the facts of a run for the job's record, and later its manifest.
+    """Return the facts of a run for the job's record and manifest, without those that the run lacks.
 
     :param context: The task's context. A partitioned run has no logical date, other runs no partition key.
     """

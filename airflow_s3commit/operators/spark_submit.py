@@ -1,4 +1,4 @@
-"""A stage of a job that ``spark-submit`` runs."""
+"""The operator that runs a stage of a job with ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -26,46 +26,47 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.seal import SealReference
     from airflow_s3commit.xcom import JsonObject
 
-#: Characters that a key of the job's staging has room for.
+#: The longest name of a stage, in characters.
 _LONGEST_STAGE = 128
 
-#: Where this task remembers its stage attempt, in its ``task_state_store``.
+#: The key of the task's stage attempt in its ``task_state_store``.
 _REMEMBERED = "s3commit.stage_attempt"
 
 
 class S3CommitSparkSubmitOperator(SparkSubmitOperator):
-    """Runs a Spark application that writes into a job, and returns the location of its seal.
+    """Runs a Spark application that writes a stage of a job, and returns the location of the stage's seal.
 
     The application writes with ``df.write.format("s3commit")``; the operator adds the job, stage and stage
-    attempt to its configuration. A retry takes over a stage attempt that an earlier try sealed, and aborts
-    one that it did not. A driver that a dead worker left running on a cluster is found again, and seals the
-    attempt it was started with.
+    attempt to its configuration. A retry uses the stage attempt of an earlier try if it is sealed, and aborts
+    it otherwise. If a dead worker left a driver running on a cluster, a retry reconnects to it, and the
+    driver seals the stage attempt that it was started with.
 
-    Client and cluster mode on local and standalone masters, YARN and Kubernetes. A standalone master's REST
-    server must run for drivers on the cluster to be watched and killed, and it takes no Python application as
-    a driver: ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application among the arguments
-    does. On YARN in cluster mode without ``yarn_track_via_rm_api`` there is no way to find a driver again, so
-    ``durable`` is False there unless it was asked for.
+    It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
+    kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
+    application as a driver: use ``java_class="org.apache.spark.deploy.SparkSubmit"`` with the application
+    among the arguments. On YARN in cluster mode without ``yarn_track_via_rm_api`` a retry cannot reconnect,
+    so ``durable`` is False there unless it is set.
 
     Unless ``conf`` limits the size of an Arrow batch, batches have 2,000 rows and no limit in bytes, which
-    takes less processor time; see `airflow_s3commit.spark.register`.
+    takes less processor time. If rows have more than about 32 KiB on average, set
+    ``spark.sql.execution.arrow.maxBytesPerBatch``.
 
-    Arguments of the application and values of ``conf`` may be of any plain type: booleans are written in
-    lower case, and entries of ``conf`` that are None are left out.
+    Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
+    text, and entries of ``conf`` that are None are left out.
 
-    Credentials are never part of the configuration. If the ``aws`` connection holds keys, they are in the
-    environment of ``spark-submit`` while it runs, which serves ``local`` masters and the driver in client
-    mode; executors and drivers elsewhere use the identity of their own machines.
+    The configuration never contains credentials. If the ``aws`` connection has keys, they are in the
+    environment of ``spark-submit`` while it runs, for ``local`` masters and for the driver in client mode.
+    Executors, and drivers elsewhere, use the identity of their own machines.
 
     :param job: The job reference: the output of an `S3CommitSetupOperator`. (templated)
-    :param stage: The stage's name within the job, of letters, digits, ``.``, ``_`` and ``-``; by default the
-        task's id, with the map index in a mapped task. Mapped tasks need a name for each instance.
+    :param stage: The stage's name in the job, of letters, digits, ``.``, ``_`` and ``-``; by default the
+        task's id, with the map index in a mapped task. Instances of a mapped task need different names.
         (templated)
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
-    :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it;
-        boto3, msgspec and pyarrow must be there. The application then calls
+    :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it.
+        The cluster must have boto3, msgspec and pyarrow, and the application must call
         ``airflow_s3commit.spark.register(spark)`` before it writes.
     :param kwargs: Other arguments of ``SparkSubmitOperator``.
     """
@@ -100,9 +101,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         self.ship_package = ship_package
         self.seal_uri: str | None = None
         self.endpoint_url: str | None = None
-        self._durable_was_asked_for = any(
-            kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry")
-        )
+        self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
         self._stage_attempt: str | None = None
         self._killed = False
 
@@ -114,47 +113,56 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         )
 
     def execute(self, context: Context) -> JsonObject:  # type: ignore[override]
-        """Submit the application, unless an earlier try has sealed its output; return the seal's location."""
+        """Submit the application, unless an earlier try has sealed the stage; return the seal's location.
+
+        :param context: The task's context.
+        :raises AirflowException: The application failed, sealed no output, or the task was killed.
+        """
         job = self.commit_hook.job(job_reference(self.job, self.task_id))
         stage = self._stage_name(context)
-        self._make_presentable()
+        self._convert_to_text()
         with refusals_are_final():
             earlier = self._earlier_attempt(context, job.reference)
             seal = job.stage_seal(stage, earlier) if earlier else None
             if earlier and seal:
-                self.log.info("Stage %s was sealed by attempt %s of this task; using that", stage, earlier)
+                self.log.info(
+                    "Attempt %s of stage %s, of an earlier try, is sealed; using it", earlier, stage
+                )
                 return self._summary(job, stage, earlier, seal)
             self._stage_attempt = earlier
             self._settle_durability()
             if earlier is None or not self._may_still_run(context):
                 self._begin_attempt(context, job, stage)
-        self._refuse_to_go_on_if_killed()
+        self._stop_if_killed()
         with self.commit_hook.credentials_in_environment():
             super().execute(context)
-        self._refuse_to_go_on_if_killed()
+        self._stop_if_killed()
         with refusals_are_final():
             return self._sealed_output(context, job, stage)
 
     def on_kill(self) -> None:
         """Kill the application, and submit no other.
 
-        The job is not fenced off here: after a timeout the task may have a retry left, which goes on with
-        the same job. If it has none, the teardown aborts the job, usually before this is called.
+        The job is not fenced here: after a timeout the task may have a retry, which continues with the same
+        job. Without a retry the teardown aborts the job, usually before this is called.
         """
-        # Airflow goes on running execute() after this returns, for up to five seconds: an application that
-        # is submitted then would outlive the task.
+        # Airflow runs execute() for up to five more seconds after this returns; an application submitted in
+        # that time would outlive the task.
         self._killed = True
         super().on_kill()
 
-    def _refuse_to_go_on_if_killed(self) -> None:
+    def _stop_if_killed(self) -> None:
         if self._killed:
-            raise AirflowException(f"Task {self.task_id} was killed; it does not seal what it uploaded.")
+            raise AirflowException(f"Task {self.task_id} was killed; it does not use the stage's output.")
 
     def submit_job(self, context: Context) -> str | None:
-        """Submit anew where the parent found no driver to reconnect to."""
+        """Submit the application again if the parent found no driver to reconnect to.
+
+        :param context: The task's context.
+        """
         if self._may_still_run(context):
-            # The parent built its hook for a driver that turned out to be gone: a new application needs a
-            # stage attempt of its own, and its configuration is in the hook.
+            # The parent made its hook for a driver that is gone. A new application needs a stage attempt of
+            # its own, and its configuration is in the hook.
             job = self.commit_hook.job(job_reference(self.job, self.task_id))
             self._begin_attempt(context, job, self._stage_name(context))
             self._hook = self._get_hook()
@@ -198,30 +206,30 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         if seal is None:
             self._forget_driver(context)
             raise AirflowException(
-                f"The Spark application of task {self.task_id} ended well but sealed no output of "
-                f"stage {stage} (attempt {attempt}) in job {job.reference.job_id}. Does it write with "
-                f'df.write.format("s3commit") to {job.reference.destination}, and with no other job or stage '
-                "among its options?"
+                f"The Spark application of task {self.task_id} succeeded but sealed no output of stage "
+                f"{stage} (attempt {attempt}) in job {job.reference.job_id}. Make it write with "
+                f'df.write.format("s3commit") to {job.reference.destination}, without another job or stage '
+                "in its options."
             )
         return self._summary(job, stage, attempt, seal)
 
     def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> JsonObject:
         self.seal_uri, self.endpoint_url = seal.location, self.commit_hook.address.endpoint_url
-        told = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
-        return {**told, **seal.to_dict()}
+        ids = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
+        return {**ids, **seal.to_dict()}
 
-    def _make_presentable(self) -> None:
-        """Turn values into the text that ``spark-submit`` reads; the parent joins them as they are."""
+    def _convert_to_text(self) -> None:
+        """Convert arguments and ``conf`` to text: the parent passes them to ``spark-submit`` unchanged."""
         if self.application_args is not None:
             self.application_args = [_text(value) for value in self.application_args]
         if self.conf is not None:
             self.conf = {name: _text(value) for name, value in self.conf.items() if value is not None}
 
     def _settle_durability(self) -> None:
-        """Leave the parent's reconnecting out where it refuses to work without the resource manager's API."""
-        if not self.durable or self._durable_was_asked_for:
+        """Turn the parent's reconnecting off if it requires the API of YARN's resource manager."""
+        if not self.durable or self._is_durable_set:
             return
-        # A hook to ask; the one that submits is made later, from the configuration as it is then.
+        # Only to read its settings: the hook that submits is made later, from the final configuration.
         hook = self._get_hook()
         tracked = getattr(hook, "_yarn_track_via_rm_api", True)
         if getattr(hook, "_is_yarn_cluster_mode", False) and not tracked:
@@ -235,43 +243,43 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
 
     def _earlier_attempt(self, context: Context, reference: JobReference) -> str | None:
         """Return the stage attempt that an earlier try of this task began in this job."""
-        remembered = context.get("task_state_store")
-        noted = remembered.get(_REMEMBERED) if remembered is not None else None
-        if isinstance(noted, Mapping) and noted.get("job_id") == reference.job_id:
-            return str(noted["stage_attempt"])
-        if noted is not None:
-            # The run was cleared: a driver of the former job must not be taken for one of this job.
+        state_store = context.get("task_state_store")
+        earlier = state_store.get(_REMEMBERED) if state_store is not None else None
+        if isinstance(earlier, Mapping) and earlier.get("job_id") == reference.job_id:
+            return str(earlier["stage_attempt"])
+        if earlier is not None:
+            # The run was cleared: a driver of the earlier job must not be taken for one of this job.
             self._forget_driver(context)
         return None
 
     def _remember(self, context: Context, reference: JobReference) -> None:
-        remembered = context.get("task_state_store")
-        if remembered is not None:
-            note: dict[str, JsonValue] = {
+        state_store = context.get("task_state_store")
+        if state_store is not None:
+            value: dict[str, JsonValue] = {
                 "job_id": reference.job_id,
                 "stage_attempt": self._stage_attempt,
             }
-            remembered.set(_REMEMBERED, note)
+            state_store.set(_REMEMBERED, value)
 
     def _may_still_run(self, context: Context) -> bool:
         """Return whether the parent will look for a driver that an earlier try left on a cluster."""
-        remembered = context.get("task_state_store")
-        return bool(self.durable and remembered is not None and remembered.get(self.external_id_key))
+        state_store = context.get("task_state_store")
+        return bool(self.durable and state_store is not None and state_store.get(self.external_id_key))
 
     def _forget_driver(self, context: Context) -> None:
-        remembered = context.get("task_state_store")
-        if remembered is not None:
+        state_store = context.get("task_state_store")
+        if state_store is not None:
             for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
-                remembered.delete(key)
+                state_store.delete(key)
 
 
 def stage_name(task_id: str, map_index: int = -1) -> str:
-    """Return the name of the stage that a task instance writes, unlike that of any other in its DAG.
+    """Return the default name of a task instance's stage, unique in its DAG.
 
-    :param task_id: The task's whole id: tasks of two groups may have the same name in theirs.
-    :param map_index: Which instance of a mapped task; less than 0 for others.
+    :param task_id: The task's whole id, with those of its groups.
+    :param map_index: The map index of a mapped task's instance; less than 0 for other tasks.
     """
-    # A dot, because no task can have the id of a group and a dot and a number.
+    # A dot keeps names apart: no task's id is another task's id, a dot and a number.
     name = task_id if map_index < 0 else f"{task_id}.{map_index}"
     if len(name) <= _LONGEST_STAGE:
         return name

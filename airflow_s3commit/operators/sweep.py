@@ -1,4 +1,4 @@
-"""Maintenance: removes what dead jobs left at a destination."""
+"""The operator that sweeps a destination: it removes the remains of dead jobs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ _HOUR = 3600.0
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
-    """Removes what dead jobs left at a destination: pending uploads, records, a lapsed lock.
+    """Removes the remains of dead jobs at a destination: pending uploads, records, a lapsed lock.
 
     It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. By
-    default it is a dry run, which logs what it would remove and why. A job that was interrupted in its commit
-    is reported and not changed: recover it. Returns the totals; the log has a table of everything found.
+    default it is a dry run, which logs what it would remove and why. It reports a job with an interrupted
+    commit, and does not change it: recover such a job. Returns the totals; the log has a table of everything
+    found.
 
     If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
     ``sweep_report``. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param older_than: Seconds, or a ``timedelta``, without a sign of life after which a job is dead. It must
-        be longer than any task of a job works. By default ``[s3commit] sweep_age_days``. (templated)
-    :param apply: Remove what is found; False is a dry run. Text that is neither yes nor no is refused.
+    :param older_than: Seconds, or a ``timedelta``, without a new upload or record after which a job is dead.
+        It must be longer than any task of a job runs. By default ``[s3commit] sweep_age_days``. (templated)
+    :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
-    :param staging: Where jobs on this destination have their staging, if not below it. (templated)
-    :param object_options: How to encrypt the small objects by which a sweep asks the store its time, as
-        `S3CommitSetupOperator` takes it: for buckets that deny what comes unencrypted. (templated)
+    :param staging: The prefix of the staging of jobs on this destination, if it is not below the
+        destination. (templated)
+    :param object_options: Encryption of the small objects by which a sweep reads the store's clock, as in
+        `S3CommitSetupOperator`, for buckets that deny unencrypted objects. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -71,7 +73,11 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self.object_options = object_options
 
     def execute(self, context: Context) -> JsonObject:
-        """Find dead jobs and uploads, remove them unless it is a dry run, and return the totals."""
+        """Find dead jobs and orphans, remove them unless it is a dry run, and return the totals.
+
+        :param context: The task's context.
+        :raises AirflowException: Something could not be removed.
+        """
         from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415 - light parsing
         from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
         from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
@@ -80,8 +86,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         with refusals_are_final():
             destination = Destination.parse(self.destination)
             root = Destination.parse(self.staging) if self.staging else None
-            kept = ObjectOptions.from_dict(self.object_options or {})
-            store = with_headers(self.hook.store, kept.of_records)
+            options = ObjectOptions.from_dict(self.object_options or {})
+            store = with_headers(self.hook.store, options.of_records)
             report = sweep(
                 store,
                 destination,
@@ -96,8 +102,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         if report.failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
             raise AirflowException(
-                f"{len(report.failures)} things at {destination.uri} could not be removed; the first: "
-                f"{report.failures[0].what}: {report.failures[0].reason}. Sweep again."
+                f"{len(report.failures)} removals at {destination.uri} failed; the first: "
+                f"{report.failures[0].what}: {report.failures[0].reason}. Run the sweep again."
             )
         return totals
 
@@ -115,7 +121,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         )
 
     def _is_dry(self) -> bool:
-        """Read the flag. Text that is neither yes nor no must not delete anything."""
+        """Return whether ``apply`` is false; other text must not delete anything."""
         from airflow_s3commit.tables.option_values import FLAGS  # noqa: PLC0415 - keeps DAG parsing light
 
         known = FLAGS.get(str(self.apply).strip().lower())
@@ -167,7 +173,7 @@ def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
 
 
 def _totals(report: SweepReport) -> JsonObject:
-    """Return numbers only: the list of what was found may be long, and is in the log."""
+    """Return numbers only, because the list of findings may be long; the log has it."""
     plan = report.plan
     return {
         "destination": plan.destination,

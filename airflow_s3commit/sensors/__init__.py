@@ -1,4 +1,4 @@
-"""Waiting for a commit."""
+"""Airflow sensors that wait for a commit."""
 
 from __future__ import annotations
 

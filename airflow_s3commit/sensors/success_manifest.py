@@ -1,4 +1,4 @@
-"""The sensor that waits for a certain manifest, not for any ``_SUCCESS``."""
+"""The sensor that waits for a manifest that meets conditions, not for any ``_SUCCESS``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch.snapshot import Snapshot
     from airflow_s3commit.xcom import JsonObject
 
-#: Seconds after the sensor's timeout at which Airflow times the deferral out. A live trigger gives up before
-#: that and reports what it saw last.
+#: Seconds from the sensor's timeout until Airflow's own timeout of the deferral. A live trigger ends before
+#: that, and reports the outcome of its last search.
 _GRACE = 60.0
 
 
@@ -43,22 +43,22 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     """Waits until a destination has a manifest that meets the conditions, and returns its summary.
 
     The ``_SUCCESS`` of the day before always exists, so at least one condition is required. One manifest must
-    meet all of them; of several, the newest is returned. A ``_SUCCESS`` of 0 bytes (the classic committer's),
-    or of another program, is logged as such and ignored. A missing bucket, or missing permission, fails the
-    task at once. After the timeout, the error says what was seen last: nothing, a stale manifest, 0 bytes,
-    half a file. It may be retried.
+    meet all conditions; if several do, the sensor returns the newest. A ``_SUCCESS`` of 0 bytes (the classic
+    committer's) or of another program is logged and ignored. A missing bucket, or missing permission, fails
+    the task at once. After the timeout, the error has the outcome of the last search: nothing, a stale
+    manifest, 0 bytes, half a file. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
-    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, UTC without a time zone.
-        (templated)
-    :param partitions: Partitions that the commit brought data to, such as ``dt=2013-01-01``. (templated)
-    :param min_files: The least number of files in the manifest. (templated)
-    :param search_depth: The most manifests that one poke reads, newest first.
+    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
+        zone. (templated)
+    :param partitions: Partitions that the commit added files to, such as ``dt=2013-01-01``. (templated)
+    :param min_files: The smallest number of files in the manifest. (templated)
+    :param search_depth: The largest number of manifests that one poke reads, newest first.
     :param poke_interval: Seconds between two pokes; by default ``[s3commit] poke_interval``.
-    :param deferrable: Poke once, and wait in the triggerer instead of on a worker; by default
+    :param deferrable: Poke once, then wait in the triggerer instead of on a worker; by default
         ``[operators] default_deferrable``.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
@@ -104,8 +104,8 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         conditions = (job, run_id, context, newer_than, partitions)
         if all(condition is None for condition in conditions):
             raise ValueError(
-                f"Sensor {self.task_id} would take any manifest, yesterday's too. Say which one it "
-                "waits for: job, run_id, context, newer_than or partitions."
+                f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition: job, "
+                "run_id, context, newer_than or partitions."
             )
         self.destination = as_uri(destination)
         self.job = job
@@ -131,17 +131,26 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Wait here, or poke once and wait in the triggerer; return the manifest's summary."""
+        """Wait here, or poke once and wait in the triggerer; return the manifest's summary.
+
+        :param context: The task's context.
+        :raises AirflowSensorTimeout: No manifest met the conditions in time.
+        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        """
         if self.deferrable:
-            answer = self._first_look(context)
-            return answer.xcom_value if isinstance(answer, PokeReturnValue) else self._defer()
+            result = self._first_poke(context)
+            return result.xcom_value if isinstance(result, PokeReturnValue) else self._defer()
         try:
             return super().execute(context)
         except AirflowSensorTimeout as error:
-            raise AirflowSensorTimeout(f"{error} Seen last: {self._seen}") from error
+            raise AirflowSensorTimeout(f"{error} Last outcome: {self._seen}") from error
 
     def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002 - Airflow's shape
-        """Search for the manifest once."""
+        """Search for the manifest once; return its summary, or False.
+
+        :param context: The task's context.
+        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        """
         from airflow_s3commit.protocol.watch.criteria import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
@@ -151,23 +160,26 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         except S3CommitError as error:
             outcome = outcome_of(error)
             if outcome in FINAL:
-                raise AirflowFailException(_told(outcome, f"{type(error).__name__}: {error}")) from error
+                raise AirflowFailException(f"{outcome}: {type(error).__name__}: {error}") from error
             if outcome != "unavailable":
                 raise
-            self._seen = _told(outcome, str(error))
+            self._seen = f"{outcome}: {error}"
             self.log.warning("The store is unavailable; trying again later: %s", error)
             return False
-        self._seen = _told(look.outcome, look.seen)
+        self._seen = f"{look.outcome}: {look.seen}"
         if look.manifest is None:
             self.log.info("Not yet: %s", self._seen)
             return False
         return PokeReturnValue(is_done=True, xcom_value=self._found(manifest_summary(look.manifest)))
 
     def execute_complete(self, context: Context, event: JsonObject | None = None) -> JsonObject:  # noqa: ARG002
-        """Return the summary that the trigger found, or fail with its error.
+        """Return the summary of the manifest that the trigger found.
 
         :param context: The task's context.
         :param event: The event of `S3SuccessManifestTrigger`.
+        :raises AirflowSensorTimeout: No manifest met the conditions in time.
+        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        :raises AirflowException: The trigger ended with another error, or there is no event.
         """
         from airflow_s3commit.protocol.watch.criteria import FINAL  # noqa: PLC0415 - keeps parsing light
 
@@ -175,18 +187,18 @@ class S3SuccessManifestSensor(BaseSensorOperator):
             raise AirflowException(f"Task {self.task_id} was resumed without an event; clear it.")
         if event["status"] == "success":
             return self._found(event["manifest"])
-        told = _told(event["outcome"], event["message"])
+        outcome = f"{event['outcome']}: {event['message']}"
         if event["status"] == "timeout":
             raise AirflowSensorTimeout(
-                f"The wanted manifest did not come to {self.destination} within {self.timeout:g} s. "
-                f"Seen last: {told}"
+                f"No manifest at {self.destination} met the conditions within {self.timeout:g} s. "
+                f"Last outcome: {outcome}"
             )
         if event["outcome"] in FINAL:
-            raise AirflowFailException(told)
-        raise AirflowException(told)
+            raise AirflowFailException(outcome)
+        raise AirflowException(outcome)
 
-    def _first_look(self, context: Context) -> PokeReturnValue | bool:
-        """Poke once, and treat errors as the waiting modes do."""
+    def _first_poke(self, context: Context) -> PokeReturnValue | bool:
+        """Poke once, and treat errors as Airflow's poke mode does."""
         try:
             return self.poke(context)
         except Exception as error:
@@ -195,7 +207,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
                 raise AirflowSkipException(f"Skipped instead of failed: {error}") from error
             if final or not self.silent_fail:
                 raise
-            self.log.exception("The first poke failed; the triggerer goes on waiting")
+            self.log.exception("The first poke failed; the triggerer continues to wait")
             return False
 
     def _defer(self) -> NoReturn:
@@ -249,7 +261,3 @@ class S3SuccessManifestSensor(BaseSensorOperator):
             partitions=self.partitions,
             min_files=self.min_files,
         )
-
-
-def _told(outcome: str, message: str) -> str:
-    return f"{outcome}: {message}"

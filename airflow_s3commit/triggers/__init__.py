@@ -1,4 +1,4 @@
-"""Waiting for a commit in the triggerer."""
+"""Airflow triggers that wait for a commit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Triggers that wait for a manifest: one for a deferred sensor, one for an ``AssetWatcher``.
+"""Triggers that wait for a manifest, for a deferred sensor and for an ``AssetWatcher``.
 
-Every request runs in a thread, with the connection's ordinary client, so that nothing blocks the triggerer's
-event loop. An asynchronous client would pin the version of boto3.
+Every request runs in a thread, with the connection's ordinary client, so that it does not block the
+triggerer's event loop. An asynchronous client would pin the version of boto3.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch.snapshot import Snapshot
     from airflow_s3commit.xcom import JsonObject
 
-#: Seconds for which a search retries its requests; after that, the next search is due.
+#: Seconds for which a search retries its requests; the next search is due soon after.
 _RETRY_DEADLINE = 20.0
 
 
@@ -45,7 +45,7 @@ class ManifestTrigger(BaseTrigger):
     :param verify: Overrides the connection's check of TLS certificates.
     """
 
-    #: The arguments that a class adds, each of them an attribute of the same name and a plain JSON value.
+    #: Names of the arguments that a subclass adds: attributes with plain JSON values.
     arguments: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -71,7 +71,7 @@ class ManifestTrigger(BaseTrigger):
         return path, {name: getattr(self, name) for name in (*self.arguments, *shared)}
 
     def hook(self) -> S3CommitHook:
-        """Return a hook with a short retry deadline: the next search is due soon."""
+        """Return a hook with a short retry deadline, because the next search is due soon."""
         return S3CommitHook(
             self.aws_conn_id,
             region_name=self.region_name,
@@ -82,14 +82,14 @@ class ManifestTrigger(BaseTrigger):
 
 
 def summary_of(manifest: ManifestRecord) -> JsonObject:
-    """Return a manifest's summary as an event's payload holds it."""
+    """Return a manifest's summary as plain JSON values, for an event."""
     from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415 - keeps DAG parsing light
 
     return manifest_summary(manifest)
 
 
 def failure(error: Exception) -> tuple[bool, str, Outcome]:
-    """Return whether an error ends the waiting, its text, and its outcome."""
+    """Return whether an error is final, its text, and its outcome."""
     from airflow_s3commit.protocol.watch.criteria import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
 
     outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
@@ -101,26 +101,26 @@ def trigger_event(payload: JsonObject) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
-#: Seconds: at the timeout, the last search may be this old; an older one is repeated.
-_LAST_LOOK = 5.0
+#: The largest age of the last search at the timeout, in seconds; an older search is repeated.
+_LAST_SEARCH_AGE = 5.0
 
 
 class S3SuccessManifestTrigger(ManifestTrigger):
     """Waits for a manifest on behalf of a deferred `S3SuccessManifestSensor`. Yields one event.
 
-    ``{"status": "success", "manifest": {…summary…}}``; or ``{"status": "error" | "timeout", "outcome": …,
-    "message": …}``, with the outcome of the search that failed, or of the last one before the
+    The event is ``{"status": "success", "manifest": {…summary…}}``, or ``{"status": "error" | "timeout",
+    "outcome": …, "message": …}`` with the outcome of the failed search, or of the last search before the
     timeout: ``absent``, ``stale``, ``empty``, ``half-written``, ``foreign``, ``missing-bucket``,
     ``no-permission``, ``refused``, ``unavailable``, ``error``.
 
-    Triggers of one triggerer that wait at the same destination share their requests: one search an interval
-    serves them all.
+    Triggers of one triggerer with the same destination share their requests: one search per interval serves
+    all of them.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
-    :param wanted: What the manifest must be, as ``Criteria.to_dict`` says it.
+    :param wanted: The conditions that the manifest must meet, as ``Criteria.to_dict`` returns them.
     :param poke_interval: Seconds between two searches.
-    :param give_up_at: When to stop waiting, in seconds since the epoch; None: never.
-    :param search_depth: The most manifests that one search reads, newest first.
+    :param give_up_at: The time to stop waiting, in seconds since the epoch; None for never.
+    :param search_depth: The largest number of manifests that one search reads, newest first.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's check of TLS certificates.
@@ -142,14 +142,14 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         self.search_depth = search_depth
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Search until the manifest is there, the time is up, or an error is final."""
+        """Search until a manifest meets the conditions, the time is up, or an error is final."""
         poller, wait = self._join()
         while True:
             left = self._left()
             last = left is not None and left <= 0
             try:
                 look = await poller.look(wait, self._max_age(last))
-            except Exception as error:  # the task must fail with it, whatever it is
+            except Exception as error:  # the task must fail with any error
                 failed, seen, outcome = failure(error)
                 if failed:
                     self.log.error("Giving up: %s: %s", outcome, seen)  # noqa: TRY400 - the task fails with it
@@ -177,7 +177,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         return shared_poller(key, self._open), wait
 
     def _max_age(self, last: bool) -> float:
-        return min(self.poke_interval, _LAST_LOOK) if last else self.poke_interval
+        return min(self.poke_interval, _LAST_SEARCH_AGE) if last else self.poke_interval
 
     def _left(self) -> float | None:
         return None if self.give_up_at is None else self.give_up_at - time.time()
@@ -197,15 +197,16 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         flights = Asset("flights", watchers=[AssetWatcher(name="commits", trigger=trigger)])
 
     The event's payload is the manifest's summary. Commits from before the trigger's first run are ignored.
-    The last commit it saw is kept in the asset's state store, so that commits made while no triggerer runs
-    are found later; if the triggerer dies at that moment, a commit may cause two events. Errors are logged,
-    and the trigger continues: a bucket that cannot be read for a while must not end a schedule.
+    The asset's state store keeps the last commit, so that the trigger finds commits that were made while no
+    triggerer ran. If the triggerer dies between event and state store, a commit may cause two events. Errors
+    are logged, and the trigger continues, so that an unreadable bucket does not end a schedule.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
-    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, UTC by default.
-    :param partitions: Partitions that the commit must have brought data to, such as ``dt=2013-01-01``.
-    :param min_files: The least number of files in the manifest.
+    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
+        zone.
+    :param partitions: Partitions that the commit must have added files to, such as ``dt=2013-01-01``.
+    :param min_files: The smallest number of files in the manifest.
     :param poke_interval: Seconds between two searches.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
@@ -230,7 +231,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         self.min_files = min_files
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for every new manifest, without end."""
+        """Yield an event for every new manifest, forever."""
         feed: ManifestFeed | None = None
         remembered: JsonObject | None = None
         while True:
@@ -252,7 +253,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
 
     @property
     def _key(self) -> str:
-        """Name this watcher's entry in the asset's state store: an asset may have several."""
+        """The key of this watcher in the asset's state store; an asset may have several watchers."""
         conditions = [self.destination, self.context, self.newer_than, self.partitions, self.min_files]
         digest = hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()
         return f"s3commit.last_manifest.{digest[:16]}"
@@ -263,7 +264,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         try:
             known = await self.asset_state_store.aget(self._key)
         except ValueError as error:
-            # Several assets share the watcher, and the state of no single one is its own.
+            # Several assets share the watcher, which then has no state store.
             self.log.warning("Commits made while no triggerer runs will be missed: %s", error)
             self.asset_state_store = None
             return None

@@ -50,7 +50,7 @@ def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
 
 def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
     """A skipped stage's missing XCom is an error that says so."""
-    with pytest.raises(AirflowFailException, match="None names no stage attempt"):
+    with pytest.raises(AirflowFailException, match="None has no stage attempt"):
         resolve(set_up(store), [None]).execute(context)
 
 
@@ -170,7 +170,7 @@ def test_the_seal_is_linked(store, context) -> None:
 
 def test_a_task_without_a_job_says_so(store, context) -> None:
     """A missing XCom of setup is an error that says where the reference comes from."""
-    with pytest.raises(AirflowFailException, match="no job reference but None"):
+    with pytest.raises(AirflowFailException, match="job is None, not a job reference"):
         S3CommitJobOperator(task_id="commit", job=None).execute(context)
 
 

@@ -118,7 +118,7 @@ def test_the_manifest_is_known_after_the_block() -> None:
     with DAG("nightly", schedule=None):
         with s3_commit_task_group(destination="s3://lake/x/") as commit:
             commit.spark_submit(application="flights.py")
-            with pytest.raises(RuntimeError, match="when the with block"):
+            with pytest.raises(RuntimeError, match="no commit task yet"):
                 _ = commit.manifest
         assert commit.manifest.operator.task_id == "s3_commit.commit"
 
