@@ -1,4 +1,4 @@
-"""The web application of the page: its routes, and which responses they give."""
+"""The web application of the page: its routes and their responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_s3commit.exceptions import (
     Refused,
     S3CommitError,
 )
-from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, comes_from_here
+from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
 from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.plugin.reading import StillRunning
 from airflow_s3commit.plugin.render import Pages
@@ -38,8 +38,14 @@ from airflow_s3commit.settings import api_base_url, api_secret_key
 
 logger = logging.getLogger(__name__)
 
-#: The status of a request whose client is gone, as proxies log it; nobody receives it.
-_CLIENT_IS_GONE = 499
+#: Status of a request whose client disconnected, for access logs.
+_CLIENT_DISCONNECTED = 499
+
+#: Jobs on one page of a destination.
+_PAGE = 25
+
+#: Jobs in progress, and ended jobs, of a destination on the first page.
+_FEW = 8
 
 
 class WatchedRoute(APIRoute):
@@ -49,7 +55,7 @@ class WatchedRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of a request."""
+        """Return the handler of requests."""
         answer = super().get_route_handler()
 
         async def careful(request: Request) -> Response:
@@ -74,24 +80,17 @@ async def _while_connected(request: Request, answer: Coroutine[Any, Any, Respons
     watching = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return answering.result() if answering.done() else Response(status_code=_CLIENT_IS_GONE)
+        return answering.result() if answering.done() else Response(status_code=_CLIENT_DISCONNECTED)
     finally:
         watching.cancel()
         answering.cancel()
-        # Cancels the reading that the handler awaits.
+        # Also cancels the reading that the handler awaits.
         await asyncio.gather(answering, watching, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-#: Jobs on one page of a destination.
-_PAGE = 25
-
-#: Jobs of each kind that the first page shows of one destination.
-_FEW = 8
 
 
 def _access(request: Request, user: GetUserDep) -> Access:
@@ -105,11 +104,11 @@ JobId = Annotated[str, Query(max_length=200)]
 
 
 def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
-    """Return the application; every route needs a signed-in user.
+    """Return the application. Every route requires a signed-in user.
 
     Args:
-        service: Reads the stores; by default one with a timeout of eight seconds.
-        metadata: Knows DAGs and runs; by default Airflow's database.
+        service: Reads the stores; by default with a timeout of eight seconds.
+        metadata: The metadata of DAGs and runs; by default Airflow's database.
 
     """
     app = FastAPI(title="S3 commits", docs_url=None, redoc_url=None, openapi_url=None)
@@ -120,15 +119,15 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
     app.add_api_route("/destination", routes.destination, response_class=HTMLResponse)
     app.add_api_route("/uploads", routes.uploads, response_class=HTMLResponse)
     app.add_api_route("/job", routes.job, response_class=HTMLResponse)
-    app.add_api_route("/end", routes.ask, response_class=HTMLResponse)
+    app.add_api_route("/end", routes.confirm, response_class=HTMLResponse)
     app.add_api_route("/end", routes.end, methods=["POST"], response_class=HTMLResponse)
     app.add_api_route("/run", routes.run, response_class=HTMLResponse)
-    app.add_exception_handler(AnyHTTPException, routes.refusal)
+    app.add_exception_handler(AnyHTTPException, routes.http_error)
     return app
 
 
 class _Routes:
-    """The routes. They await stores without blocking a thread, and do all other work in the thread pool."""
+    """The routes. They await stores without blocking a thread, and do other work in the thread pool."""
 
     def __init__(self, service: DestinationService, metadata: Metadata) -> None:
         self._service = service
@@ -137,12 +136,12 @@ class _Routes:
         self._tokens = FormTokens(api_secret_key())
 
     async def overview(self, request: Request, access: AccessDep, every: int = 0) -> Response:
-        """Show all destinations, with the jobs under way and the last ones that ended."""
+        """Show all destinations, with their jobs in progress and recently ended jobs."""
         try:
             places = self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
-        destination_views = await self._seen(await self._service.destination_views(places), access)
+        destination_views = await self._visible(await self._service.destination_views(places), access)
         every = every if every in {5, 10, 30} else 0
         return await self._page(
             request, "overview", destination_views=destination_views, few=_FEW, every=every
@@ -152,7 +151,7 @@ class _Routes:
         self, request: Request, access: AccessDep, at: At, page: PageNumber = 1, ended: PageNumber = 1
     ) -> Response:
         """Show the jobs of one destination, page by page."""
-        (destination_view,) = await self._seen(
+        (destination_view,) = await self._visible(
             await self._service.destination_views([self._place(at)]), access
         )
         return await self._page(
@@ -160,20 +159,20 @@ class _Routes:
         )
 
     async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
-        """Show the pending uploads of one destination that belong to jobs the user may see."""
+        """Show the pending uploads of one destination, for jobs that the user may see."""
         place = self._place(at)
         try:
             uploads = await self._service.uploads(place)
         except S3CommitError as error:
-            return self._trouble(request, place, error)
+            return self._store_error(request, place, error)
         (destination_view,) = await self._service.destination_views([place])
         contexts = {job.job_id: job.context for job in destination_view.jobs}
 
-        def seen() -> list[UploadSummary]:
-            access.expect(contexts.values())
+        def visible() -> list[UploadSummary]:
+            access.prefetch(contexts.values())
             return [upload for upload in uploads if access.may_read(contexts.get(upload.job_id or "", {}))]
 
-        shown = await run_in_threadpool(seen)
+        shown = await run_in_threadpool(visible)
         return await self._page(
             request,
             "uploads",
@@ -190,26 +189,26 @@ class _Routes:
             job_view = await self._job_view(place, job_id, access)
             values = await self._job_values(job_view)
         except S3CommitError as error:
-            return self._trouble(request, place, error)
+            return self._store_error(request, place, error)
         possible = offers(job_view.summary)
         refused = (
             await run_in_threadpool(access.why_not_end, job_view.summary, place.uri) if possible else None
         )
         return await self._page(request, "job", offers=[] if refused else possible, refused=refused, **values)
 
-    async def ask(  # noqa: PLR0917 - FastAPI's arguments
+    async def confirm(  # noqa: PLR0917 - FastAPI's arguments
         self, request: Request, user: GetUserDep, access: AccessDep, at: At, job_id: JobId, step: str
     ) -> Response:
-        """Ask for confirmation before a job is ended; changes nothing."""
+        """Show the form that confirms the end of a job. Reads only."""
         place = self._place(at)
         try:
             job_view, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
-            return self._trouble(request, place, error)
+            return self._store_error(request, place, error)
         token = self._tokens.sign(user.get_id(), step, place.uri, job_id)
         return await self._page(
             request,
-            "ask",
+            "confirm",
             place=place,
             job=job_view.summary,
             offer=offer,
@@ -228,23 +227,23 @@ class _Routes:
         step: Annotated[str, Form(max_length=20)],
         token: Annotated[str, Form(max_length=4000)],
     ) -> Response:
-        """End a job, for a user who may edit its run and was shown the form."""
-        if not comes_from_here(request.headers, api_base_url()):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent by this page.")
-        if not self._tokens.holds(token, user.get_id(), step, at, job_id):
+        """End a job, for a user who confirmed it and may edit its run."""
+        if not is_same_origin(request.headers, api_base_url()):
+            raise HTTPException(HTTPStatus.FORBIDDEN, "This form was not sent from this page.")
+        if not self._tokens.is_valid(token, user.get_id(), step, at, job_id):
             raise HTTPException(
-                HTTPStatus.FORBIDDEN, "This form is too old, or was not made for you. Open the job again."
+                HTTPStatus.FORBIDDEN, "This form has expired, or is for another user. Open the job again."
             )
         place = self._place(at)
         failed = False
         try:
             job_view, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
-            return self._trouble(request, place, error)
+            return self._store_error(request, place, error)
         job = job_view.summary
-        logger.info("%s asks for %s of job %s on %s", user.get_name(), step, job_id, place.uri)
+        logger.info("user %s requests %s of job %s on %s", user.get_name(), step, job_id, place.uri)
         await run_in_threadpool(
-            self._metadata.write_down,
+            self._metadata.log_action,
             f"s3commit.{step}",
             user.get_name(),
             await run_in_threadpool(access.origin, job.context),
@@ -254,11 +253,11 @@ class _Routes:
             reason = f"{step} by {user.get_name()} on the page in Airflow"
             words = await self._service.end(place, job, offer.step, reason)
         except StillRunning:
-            words = "This takes a while and continues in the background. The job's page shows its progress."
+            words = "This takes longer, and continues in the background. The job's page shows the progress."
         except S3CommitError as error:
             failed, words = True, described(error)
         return await self._page(
-            request, "ask", place=place, job=job, offer=offer, token=None, words=words, failed=failed
+            request, "confirm", place=place, job=job, offer=offer, token=None, words=words, failed=failed
         )
 
     async def run(
@@ -268,56 +267,56 @@ class _Routes:
         dag_id: JobId,
         run_id: Annotated[str, Query(max_length=500)],
     ) -> Response:
-        """Show the jobs of one DAG run, on a tab of its page: nothing there can be clicked."""
+        """Show the jobs of one DAG run, on a read-only tab of its page."""
         context = {"dag_id": dag_id, "run_id": run_id}
         origin = Origin.of(context)
         if origin is None or not await run_in_threadpool(access.may_read, context):
-            raise HTTPException(HTTPStatus.FORBIDDEN, "You may not read the runs of this DAG.")
+            raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the runs of this DAG.")
         try:
             places = self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
-        shown, troubles = [], []
+        shown, problems = [], []
         for job_id, uri in (await self._jobs_of(places, origin)).items():
             place = next((place for place in places if place.uri == uri), None)
             if place is None:
-                troubles.append(f"Job {job_id} is on {uri}, which is not in [s3commit] destinations.")
+                problems.append(f"Job {job_id} is on {uri}, which is not in [s3commit] destinations.")
                 continue
             try:
                 shown.append(await self._job_values(await self._job_view(place, job_id, access)))
             except NoSuchJob:
-                troubles.append(f"Job {job_id} on {uri}: nothing of it remains.")
+                problems.append(f"Job {job_id} on {uri} no longer exists.")
             except S3CommitError as error:
-                troubles.append(f"Job {job_id} on {uri}: {described(error)}")
-        return await self._page(request, "run", jobs=shown, troubles=troubles, dag_id=dag_id, run_id=run_id)
+                problems.append(f"Job {job_id} on {uri}: {described(error)}")
+        return await self._page(request, "run", jobs=shown, problems=problems, dag_id=dag_id, run_id=run_id)
 
-    def refusal(self, request: Request, error: Exception) -> Response:
-        """Show why a request is refused, with its status."""
+    def http_error(self, request: Request, error: Exception) -> Response:
+        """Show an HTTP error with its status."""
         assert isinstance(error, AnyHTTPException)
         title = {
             HTTPStatus.UNAUTHORIZED: "You are not signed in to Airflow",
-            HTTPStatus.FORBIDDEN: "You may not do this",
-            HTTPStatus.NOT_FOUND: "There is nothing here",
-        }.get(HTTPStatus(error.status_code), "This cannot be shown")
-        return self._trouble_page(request, title, str(error.detail), error.status_code)
+            HTTPStatus.FORBIDDEN: "Permission denied",
+            HTTPStatus.NOT_FOUND: "Not found",
+        }.get(HTTPStatus(error.status_code), "The page cannot be shown")
+        return self._error_page(request, title, str(error.detail), error.status_code)
 
-    async def _seen(
+    async def _visible(
         self, destination_views: Sequence[DestinationView], access: Access
     ) -> list[DestinationView]:
-        """Return what the user may see of several destinations."""
+        """Return the views without the jobs that the user may not see."""
 
-        def seen() -> list[DestinationView]:
-            access.expect(
+        def visible() -> list[DestinationView]:
+            access.prefetch(
                 job.context
                 for destination_view in destination_views
                 for job in (*destination_view.jobs, *destination_view.ended)
             )
-            return [destination_view.seen_by(access.may_read) for destination_view in destination_views]
+            return [destination_view.visible_to(access.may_read) for destination_view in destination_views]
 
-        return await run_in_threadpool(seen)
+        return await run_in_threadpool(visible)
 
     async def _jobs_of(self, places: Sequence[Place], origin: Origin) -> dict[str, str]:
-        """Return the destinations of a run's jobs by job id, from its tasks' XComs and the jobs' records."""
+        """Return the destination URIs of a run's jobs by job id, from XComs and from the jobs' records."""
         known = await run_in_threadpool(self._metadata.jobs_of, origin)
         found = {job.job_id: job.destination for job in known}
         for destination_view in await self._service.destination_views(places):
@@ -334,7 +333,7 @@ class _Routes:
             raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
 
     async def _job_view(self, place: Place, job_id: str, access: Access) -> JobView:
-        """Return a job; one that the user may not see is reported as missing."""
+        """Return a job; raise `NoSuchJob` also for a job that the user may not see."""
         try:
             job_view = await self._service.job_view(place, job_id)
             if await run_in_threadpool(access.may_read, job_view.summary.context):
@@ -342,10 +341,10 @@ class _Routes:
         except NoSuchJob:
             logger.debug("no job %s at %s", job_id, place.uri, exc_info=True)
         except (InvalidRecord, Unreadable):
-            # The owner is unknown.
+            # The DAG of the job is unknown.
             if await run_in_threadpool(access.may_read, {}):
                 raise
-        raise NoSuchJob(f"no job {job_id} is known at {place.uri}, or it belongs to a DAG you may not read")
+        raise NoSuchJob(f"no job {job_id} at {place.uri}, or you have no permission to read its DAG")
 
     async def _job_values(self, job_view: JobView) -> dict[str, Any]:
         def values() -> dict[str, Any]:
@@ -361,26 +360,24 @@ class _Routes:
         for offer in offers(job_view.summary):
             if offer.step == step:
                 return job_view, offer
-        raise JobClosed(
-            f"job {job_id} is {job_view.summary.state or 'gone'} by now; there is no {step} of it"
-        )
+        raise JobClosed(f"job {job_id} is {job_view.summary.state or 'gone'} now, so {step} is not possible")
 
-    def _trouble(self, request: Request, place: Place, error: S3CommitError) -> Response:
-        title, status = "The store could not be asked", HTTPStatus.SERVICE_UNAVAILABLE
+    def _store_error(self, request: Request, place: Place, error: S3CommitError) -> Response:
+        title, status = "The store is unavailable", HTTPStatus.SERVICE_UNAVAILABLE
         if isinstance(error, NoSuchJob):
-            title, status = "There is nothing here", HTTPStatus.NOT_FOUND
+            title, status = "Not found", HTTPStatus.NOT_FOUND
         elif isinstance(error, JobClosed):
-            title, status = "The job has moved on", HTTPStatus.CONFLICT
+            title, status = "The state of the job has changed", HTTPStatus.CONFLICT
         elif isinstance(error, InvalidRecord | Unreadable):
             title, status = "The records cannot be read", HTTPStatus.UNPROCESSABLE_ENTITY
         words = str(error) if isinstance(error, Refused) else f"{place.uri}: {described(error)}"
-        return self._trouble_page(request, title, words, status)
+        return self._error_page(request, title, words, status)
 
     def _misconfigured(self, request: Request, error: InvalidDestination) -> Response:
-        return self._trouble_page(request, "The configuration cannot be read", str(error), HTTPStatus.OK)
+        return self._error_page(request, "The configuration is not valid", str(error), HTTPStatus.OK)
 
-    def _trouble_page(self, request: Request, title: str, words: str, status: int) -> Response:
-        return self._rendered(request, "trouble", status, title=title, words=words)
+    def _error_page(self, request: Request, title: str, words: str, status: int) -> Response:
+        return self._rendered(request, "error", status, title=title, words=words)
 
     async def _page(self, request: Request, template: str, **values: Any) -> Response:
         return await run_in_threadpool(self._rendered, request, template, HTTPStatus.OK, **values)

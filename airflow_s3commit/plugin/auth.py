@@ -1,10 +1,10 @@
-"""Who may see and end a job: rights to its DAG run, and forms that only this page can have shown.
+"""Authorization: permissions on a job's DAG run, and signed forms.
 
-A job's record names the DAG run that set it up. That is a claim, which Airflow's database confirms or not.
+A job's record names the DAG run that set it up. The record is not trusted: Airflow's database confirms it.
 
-Airflow's session is a cookie, which a browser adds to every request. ``SameSite=Lax`` keeps it off other
-sites' forms, but not off those of a neighbour below the same domain. So a form carries a token that is
-signed with the API server's key for this user, this step and this job, and expires after an hour.
+Airflow's session is a cookie, which a browser adds to every request. ``SameSite=Lax`` protects against forms
+of other sites, but not of other hosts in the same domain. So a form has a token, signed with the API server's
+key for one user, one step and one job, which expires after an hour.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from airflow.utils.session import create_session
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from sqlalchemy import select
 
-from airflow_s3commit.exceptions import (
-    InvalidRecord,
-)
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.operators.setup import REMEMBERED_JOBS
 from airflow_s3commit.protocol.model.job import JobReference
 
@@ -40,15 +38,15 @@ if TYPE_CHECKING:
 
 _Method: TypeAlias = Literal["GET", "PUT"]
 
-#: A DAG that cannot exist, because no DAG's id has a colon: a right to it is a right to DAGs in general.
-#: Without an id, auth managers answer whether the user may list DAGs, for which a right to one DAG is enough.
+#: Id of a DAG that cannot exist, because ids have no colon: permission for it is permission for all DAGs.
+#: Without an id, auth managers check for permission to list DAGs, which permission for one DAG implies.
 _NO_DAG: Final = "s3commit:no-dag"
 
 
 class Access:
-    """What one user may see and do, by Airflow's auth manager, which is asked once for each DAG.
+    """The permissions of one user, by Airflow's auth manager. Checks each DAG once.
 
-    A job whose DAG Airflow does not know needs the right to all DAGs.
+    A job whose DAG is unknown to Airflow requires permission for all DAGs.
 
     Args:
         manager: Airflow's auth manager.
@@ -66,59 +64,63 @@ class Access:
         self._dags: dict[tuple[_Method, str], bool] = {}
         self._all: dict[_Method, bool] = {}
 
-    def expect(self, contexts: Iterable[Mapping[str, str]]) -> None:
-        """Ask in one request whether the user may read the runs that several jobs' contexts name.
+    def prefetch(self, contexts: Iterable[Mapping[str, str]]) -> None:
+        """Check in one request whether the user may read the runs of several jobs.
 
-        Only saves requests to an auth manager that is a service: `may_read` answers the same without it.
+        Optional: `may_read` returns the same without it, with more requests to the auth manager.
+
+        Args:
+            contexts: The contexts of the jobs.
+
         """
         known = {origin.dag_id for origin in self._known(contexts)}
-        asked = sorted(dag_id for dag_id in known if ("GET", dag_id) not in self._dags)
+        unchecked = sorted(dag_id for dag_id in known if ("GET", dag_id) not in self._dags)
         requests = [
             IsAuthorizedDagRequest(
                 method="GET", access_entity=DagAccessEntity.RUN, details=self._details(dag_id)
             )
-            for dag_id in asked
+            for dag_id in unchecked
         ]
-        # There is one answer for all of them: after a no, each DAG is asked for when it is needed.
+        # The response is for all DAGs together: if it is no, each DAG is checked when needed.
         if requests and self._manager.batch_is_authorized_dag(requests, user=self._user):
-            self._dags.update({("GET", dag_id): True for dag_id in asked})
+            self._dags.update({("GET", dag_id): True for dag_id in unchecked})
 
     def may_read(self, context: Mapping[str, str]) -> bool:
-        """Return whether the user may read the run that a job's context names."""
+        """Return whether the user may read the run in a job's context."""
         origin = self.origin(context)
         return self._may_all("GET") if origin is None else self._may("GET", origin.dag_id)
 
     def origin(self, context: Mapping[str, str]) -> Origin | None:
-        """Return the run that a job's context names; None if Airflow knows no such DAG."""
+        """Return the run in a job's context; None if Airflow has no such DAG."""
         return next(iter(self._known([context])), None)
 
     def why_not_end(self, job: JobSummary, destination: str) -> str | None:
-        """Return why the user may not end a job, in words; None if they may.
+        """Return why the user may not end a job, as text; None if they may.
 
-        The run that a job's record names is not enough: the tasks of that run must have recorded this
-        very job in Airflow.
+        The job's record alone is not enough: the tasks of its run must have recorded the same job in
+        Airflow.
 
         Args:
             job: The job.
-            destination: URI of the destination whose page shows it.
+            destination: URI of the job's destination.
 
         """
         origin = self.origin(job.context)
         if origin is None:
             if self._may_all("PUT"):
                 return None
-            return "It names no DAG that Airflow knows: ending it takes the right to edit all DAGs."
+            return "The job has no DAG in this Airflow. Ending it requires permission to edit all DAGs."
         if not self._may("PUT", origin.dag_id):
-            return f"Ending it takes the right to edit the runs of the DAG {origin.dag_id}."
+            return f"Ending the job requires permission to edit the runs of the DAG {origin.dag_id}."
         if job.staging is not None:
-            job_itself = JobReference(job_id=job.job_id, destination=destination, staging=job.staging)
-            if job_itself in self._metadata.jobs_of(origin):
+            reference = JobReference(job_id=job.job_id, destination=destination, staging=job.staging)
+            if reference in self._metadata.jobs_of(origin):
                 return None
         if self._may_all("PUT"):
             return None
         return (
-            f"Its record names the run {origin.run_id or '(none)'} of the DAG {origin.dag_id}, but Airflow"
-            " does not know that this run set up this job here: ending it takes the right to edit all DAGs."
+            f"The job's record names the run {origin.run_id or '(none)'} of the DAG {origin.dag_id}, but"
+            " Airflow has no record that it set up the job. Ending it requires permission to edit all DAGs."
         )
 
     def _known(self, contexts: Iterable[Mapping[str, str]]) -> list[Origin]:
@@ -130,21 +132,20 @@ class Access:
         return [origin for origin in origins if origin.dag_id in self._teams]
 
     def _may(self, method: _Method, dag_id: str) -> bool:
-        asked = (method, dag_id)
-        if asked not in self._dags:
-            self._dags[asked] = self._ask(method, self._details(dag_id))
-        return self._dags[asked]
+        if (method, dag_id) not in self._dags:
+            self._dags[method, dag_id] = self._is_authorized(method, self._details(dag_id))
+        return self._dags[method, dag_id]
 
     def _may_all(self, method: _Method) -> bool:
-        """Return whether the user has a right to all DAGs: to DAGs in general, and to each one by its id."""
+        """Return whether the user has permission for all DAGs: in general, and for each one by its id."""
         if method not in self._all:
-            self._all[method] = self._ask(method, DagDetails(id=_NO_DAG)) and (
+            self._all[method] = self._is_authorized(method, DagDetails(id=_NO_DAG)) and (
                 self._manager.get_authorized_dag_ids(user=self._user, method=method)
                 >= self._metadata.all_dag_ids()
             )
         return self._all[method]
 
-    def _ask(self, method: _Method, details: DagDetails) -> bool:
+    def _is_authorized(self, method: _Method, details: DagDetails) -> bool:
         return self._manager.is_authorized_dag(
             method=method, access_entity=DagAccessEntity.RUN, details=details, user=self._user
         )
@@ -163,7 +164,7 @@ class FormTokens:
     """Signs and checks the tokens of forms.
 
     Args:
-        secret: The key that all API servers of an Airflow share.
+        secret: The secret key that all API servers of an Airflow installation share.
 
     """
 
@@ -171,11 +172,11 @@ class FormTokens:
         self._serializer = URLSafeTimedSerializer(secret, salt=_SALT)
 
     def sign(self, user: str, step: str, destination: str, job_id: str) -> str:
-        """Return the token of a form that this user is shown."""
+        """Return the token of a form for a user, a step and a job."""
         return self._serializer.dumps([user, step, destination, job_id])
 
-    def holds(self, token: str, user: str, step: str, destination: str, job_id: str) -> bool:
-        """Return whether a token was signed for exactly this within the last hour."""
+    def is_valid(self, token: str, user: str, step: str, destination: str, job_id: str) -> bool:
+        """Return whether a token was signed for this user, step and job within the last hour."""
         try:
             signed = self._serializer.loads(token, max_age=FORM_SECONDS)
         except BadSignature:
@@ -183,12 +184,12 @@ class FormTokens:
         return bool(signed == [user, step, destination, job_id])
 
 
-def comes_from_here(headers: Mapping[str, str], base_url: str) -> bool:
-    """Return whether a request was sent by a page of this server.
+def is_same_origin(headers: Mapping[str, str], base_url: str) -> bool:
+    """Return whether a page of this server sent a request.
 
     Args:
         headers: The request's headers.
-        base_url: Airflow's configured base URL; behind a proxy the request's host differs from it.
+        base_url: Airflow's configured base URL, which differs from the request's host behind a proxy.
 
     """
     site = headers.get("sec-fetch-site")
@@ -200,13 +201,13 @@ def comes_from_here(headers: Mapping[str, str], base_url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The task that set a job up, as the job's record claims; with ids that Airflow accepts as such.
+    """The task that set a job up, according to the job's record; its ids are valid in Airflow.
 
     Attributes:
-        dag_id: The DAG.
-        run_id: Its run; None if the record names none.
-        task_id: The task that set the job up; None likewise.
-        map_index: Which instance of a mapped task; -1 for one that is not mapped.
+        dag_id: Id of the DAG.
+        run_id: Id of the DAG run; None if the record has no valid one.
+        task_id: Id of the task; None if the record has no valid one.
+        map_index: Index of the mapped task instance; -1 if the task is not mapped.
 
     """
 
@@ -217,7 +218,7 @@ class Origin:
 
     @classmethod
     def of(cls, context: Mapping[str, str]) -> Origin | None:
-        """Return the origin that a job's context names; None if it names no valid DAG id."""
+        """Return the origin in a job's context; None if it has no valid DAG id."""
         dag_id, run_id = context.get("dag_id", ""), context.get("run_id", "")
         task_id, map_index = context.get("task_id", ""), context.get("map_index", "")
         if not _is_id(dag_id) or not _ID.fullmatch(dag_id):
@@ -231,7 +232,7 @@ class Origin:
 
     @property
     def url(self) -> str | None:
-        """The address of the run in Airflow's UI, below Airflow's root; None without a run."""
+        """Path of the run in Airflow's UI, relative to Airflow's root; None without a run."""
         if self.run_id is None:
             return None
         return f"dags/{quote(self.dag_id, safe='')}/runs/{quote(self.run_id, safe='')}"
@@ -239,43 +240,54 @@ class Origin:
 
 def _is_id(text: str) -> bool:
     # Browsers resolve "." and ".." in paths even when they are encoded. Databases reject NUL.
-    return 0 < len(text) <= _LONGEST and text.isprintable() and text not in {".", ".."}
+    return 0 < len(text) <= _MAX_ID_LENGTH and text.isprintable() and text not in {".", ".."}
 
 
-#: The ids of DAGs and tasks that Airflow accepts, and the length that no id may exceed.
+#: Characters and maximum length of the ids of DAGs and tasks in Airflow.
 _ID = re.compile(r"[\w.-]+")
-
-_LONGEST = 250
+_MAX_ID_LENGTH = 250
 
 
 class Metadata:
     """Airflow's metadata database: DAGs, the jobs of their runs, and the audit log."""
 
     def teams_of(self, dag_ids: Collection[str]) -> dict[str, str | None]:
-        """Return the DAGs that Airflow knows among these, each with its team; None for no team."""
+        """Return the team of each of these DAGs that exist; None for a DAG without a team."""
         with create_session() as session:
             known = session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids))).all()
             teams = DagModel.get_dag_id_to_team_name_mapping(list(known), session=session)
         return {dag_id: teams.get(dag_id) for dag_id in known}
 
     def all_dag_ids(self) -> set[str]:
-        """Return the ids of all DAGs that Airflow knows."""
+        """Return the ids of all DAGs."""
         with create_session() as session:
             return set(session.scalars(select(DagModel.dag_id)))
 
     def jobs_of(self, origin: Origin) -> list[JobReference]:
-        """Return the jobs that a run's tasks set up, each once, by what those tasks recorded in Airflow.
+        """Return the jobs that a run's tasks recorded in Airflow, without duplicates.
 
-        That is their return values (XCom) and, for a setup task, its task state, which is written before
-        the job exists and survives retries. With a task in ``origin``, only that task's are read.
+        Tasks record jobs in their return values (XCom). A setup task also records them in its task state,
+        which is written before the job exists and survives retries.
+
+        Args:
+            origin: The run; with a task id, only this task is read.
+
         """
         if origin.run_id is None:
             return []
-        given = [*self._returned(origin), *self._remembered(origin)]
-        return list(dict.fromkeys(reference for value in given for reference in _references(value)))
+        values = [*self._returned(origin), *self._remembered(origin)]
+        return list(dict.fromkeys(reference for value in values for reference in _references(value)))
 
-    def write_down(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
-        """Record in Airflow's audit log that a user ended a job; ``origin`` is one that Airflow knows."""
+    def log_action(self, event: str, owner: str, origin: Origin | None, facts: Mapping[str, str]) -> None:
+        """Add an entry to Airflow's audit log.
+
+        Args:
+            event: Name of the event.
+            owner: Name of the user.
+            origin: The run of the job; None if Airflow has no such DAG.
+            facts: Details of the event.
+
+        """
         with create_session() as session:
             session.add(
                 Log(
@@ -299,7 +311,7 @@ class Metadata:
                 XComModel.task_id == origin.task_id, XComModel.map_index == origin.map_index
             )
         with create_session() as session:
-            return list(session.scalars(chosen.limit(_MOST)))
+            return list(session.scalars(chosen.limit(_MAX_XCOMS)))
 
     def _remembered(self, origin: Origin) -> list[object]:
         if origin.run_id is None or origin.task_id is None:
@@ -320,7 +332,7 @@ def _references(value: object) -> Iterator[JobReference]:
 
 
 def _parsed(value: object) -> object:
-    """Return the value of a JSON text; anything else as it is."""
+    """Return the value of a JSON text; return any other value unchanged."""
     if not isinstance(value, str | bytes):
         return value
     try:
@@ -330,5 +342,5 @@ def _parsed(value: object) -> object:
     return parsed
 
 
-#: XComs of a run that are read.
-_MOST = 1_000
+#: Maximum number of XComs of a run to read.
+_MAX_XCOMS = 1_000

@@ -36,8 +36,8 @@ class Place:
 
     Attributes:
         destination: The dataset's directory.
-        aws_conn_id: The ``aws`` connection of its store; None means boto3's default chain.
-        staging_root: Where jobs have their records, if not below the destination.
+        aws_conn_id: The ``aws`` connection of the store; None for boto3's default credentials.
+        staging_root: The root of the jobs' staging; None if it is the destination.
 
     """
 
@@ -62,13 +62,13 @@ def configured_places() -> list[Place]:
 
 
 def read_places(text: str) -> list[Place]:
-    """Parse the text of the option into destinations, each once.
+    """Parse the text of the option into destinations, without duplicates.
 
     The text is a JSON list of URIs, or of objects with the keys ``destination``, ``aws_conn_id`` and
-    ``staging``; or URIs alone with commas or white space between them.
+    ``staging``; or a list of URIs, separated by commas or white space.
 
     Raises:
-        InvalidDestination: It is neither, or one of them is not a destination.
+        InvalidDestination: The text has another form, or a URI is not a destination.
 
     """
     places: dict[str, Place] = {}
@@ -94,11 +94,11 @@ def _place(entry: Any) -> Place:
         return Place(Destination.parse(entry))
     if not isinstance(entry, Mapping) or not isinstance(entry.get("destination"), str):
         raise InvalidDestination(
-            f"[s3commit] destinations: {entry!r} is neither a URI nor an object with a destination"
+            f"[s3commit] destinations: {entry!r} is neither a URI nor an object with the key destination"
         )
-    if strange := sorted(entry.keys() - _KEYS):
+    if unknown := sorted(entry.keys() - _KEYS):
         raise InvalidDestination(
-            f"[s3commit] destinations: no key {', '.join(strange)} is known, but {', '.join(sorted(_KEYS))}"
+            f"[s3commit] destinations: unknown key {', '.join(unknown)}; use {', '.join(sorted(_KEYS))}"
         )
     staging = entry.get("staging")
     destination = Destination.parse(entry["destination"])
@@ -110,8 +110,8 @@ def _place(entry: Any) -> Place:
     )
 
 
-#: Seconds for which an opened store is reused; then the connection is read again.
-_FRESH = 60.0
+#: Seconds for which to reuse an opened store; then the connection is read again.
+_REUSE_SECONDS = 60.0
 
 T = TypeVar("T")
 
@@ -120,8 +120,8 @@ class StoreCache:
     """Opens the store of each connection, and reuses it for a minute.
 
     Args:
-        timeout: Seconds that a request may take, retries included.
-        clock: The clock.
+        timeout: Maximum seconds of a request, with its retries.
+        clock: The clock; None for the system's.
 
     """
 
@@ -135,34 +135,40 @@ class StoreCache:
         """Return the store of a connection.
 
         Raises:
-            AccessDenied: There is no such connection, or its credentials are incomplete.
+            AccessDenied: The connection does not exist, or its credentials are incomplete.
             StoreRejected: The connection cannot be used.
 
         """
-        return self._asked(aws_conn_id, lambda hook: hook.store)
+        return self._with_hook(aws_conn_id, lambda hook: hook.store)
 
     def endpoint_url(self, aws_conn_id: str | None) -> str | None:
-        """Return the endpoint of a connection's store; None for AWS. Raises as `open` does."""
-        return self._asked(aws_conn_id, lambda hook: hook.address.endpoint_url)
+        """Return the endpoint of a connection's store; None for AWS.
 
-    def _asked(self, aws_conn_id: str | None, ask: Callable[[S3CommitHook], T]) -> T:
+        Raises:
+            AccessDenied: The connection does not exist, or its credentials are incomplete.
+            StoreRejected: The connection cannot be used.
+
+        """
+        return self._with_hook(aws_conn_id, lambda hook: hook.address.endpoint_url)
+
+    def _with_hook(self, aws_conn_id: str | None, get: Callable[[S3CommitHook], T]) -> T:
         try:
-            return ask(self._hook(aws_conn_id))
+            return get(self._hook(aws_conn_id))
         except S3CommitError:
             raise
         except AirflowException as error:
             raise AccessDenied(f"the connection {aws_conn_id!r} cannot be used: {error}") from error
         except Exception as error:
-            # Anything else that boto3 or the connection's settings raise.
+            # boto3 or the connection's settings may raise anything.
             failure = StoreRejected(f"the connection {aws_conn_id!r} cannot be used ({type(error).__name__})")
-        # Raised outside of the handler, because the other error's text may contain credentials.
+        # Raised outside of the handler, because the text of its exception may contain credentials.
         raise failure
 
     def _hook(self, aws_conn_id: str | None) -> S3CommitHook:
         now = self._clock.monotonic()
         with self._lock:
             known = self._hooks.get(aws_conn_id)
-            if known is None or now - known[0] > _FRESH:
+            if known is None or now - known[0] > _REUSE_SECONDS:
                 hook = S3CommitHook(aws_conn_id, retry_deadline=self._timeout, timeout=self._timeout)
                 known = self._hooks[aws_conn_id] = (now, hook)
             return known[1]

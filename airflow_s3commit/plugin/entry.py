@@ -1,4 +1,4 @@
-"""The plugin that Airflow loads; light, because every task process loads it too."""
+"""The plugin that Airflow loads. Its imports are few, because every task process loads it too."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _Asgi: TypeAlias = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class _LazyApp:
-    """An ASGI application that is created with the first request, which only the API server receives."""
+    """An ASGI application that the first request creates; only the API server receives requests."""
 
     def __init__(self) -> None:
         self._app: _Asgi | None = None
         self._lock = threading.Lock()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        await self._made()(scope, receive, send)
+        await self._loaded()(scope, receive, send)
 
-    def _made(self) -> _Asgi:
+    def _loaded(self) -> _Asgi:
         with self._lock:
             if self._app is None:
                 from airflow_s3commit.plugin.app import create_app  # noqa: PLC0415 - loads FastAPI

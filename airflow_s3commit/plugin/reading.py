@@ -1,8 +1,8 @@
-"""Reads stores for pages: no longer than a user waits, and only while a request waits for it.
+"""Reads stores for pages: within a time limit, and only while an HTTP request waits for the result.
 
-A reading runs on a thread. Requests for the same reading share it. It stops at its next call of the store
-once its time is up or the last waiting request is gone. A destination gets few threads at once, so a slow
-one delays only itself.
+A reading runs on a thread. HTTP requests for the same reading share it. It stops at its next call of the
+store once its time is up or the last waiting request is gone. Each destination gets few threads, so a slow
+destination does not delay the others.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T = TypeVar("T")
 
 
 class StillRunning(Unavailable):
-    """The store did not answer within the time that a page waits."""
+    """The store did not respond within the time that a page waits."""
 
 
 class Budget:
-    """The time that a reading may take, counted from the request; it ends at once when it is cancelled.
+    """The time that a reading may take. A cancelled budget ends at once.
 
     Args:
-        seconds: Its length.
-        clock: The clock.
+        seconds: Length of the budget, from now.
+        clock: The clock; None for the system's.
 
     """
 
@@ -45,24 +45,25 @@ class Budget:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """End the budget: no request waits any more."""
+        """End the budget, because no request waits for the reading."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Return if there is time left.
+        """Raise an error unless there is time left.
 
         Raises:
-            Unavailable: There is none, or no request waits any more.
+            Unavailable: The budget is cancelled.
+            StillRunning: There is no time left.
 
         """
         if self._cancelled.is_set():
-            raise Unavailable("no request waits for this reading any more")
+            raise Unavailable("the reading was cancelled, because no request waits for it")
         if self._clock.monotonic() > self._end:
-            raise StillRunning(_no_answer(self._seconds))
+            raise StillRunning(_timeout_message(self._seconds))
 
 
 class _BoundedStore(ForwardingStore):
-    """An `ObjectStore` that refuses every further call once a budget is spent."""
+    """A store that checks a budget before every call, and for every item that a call yields."""
 
     def __init__(self, inner: ObjectStore, budget: Budget) -> None:
         super().__init__(inner)
@@ -86,13 +87,13 @@ class _BoundedStore(ForwardingStore):
 
 
 def within(store: ObjectStore, budget: Budget) -> ObjectStore:
-    """Return the store as one that refuses every call once the budget is spent."""
+    """Return a store that forwards calls while there is time left, and raises `Unavailable` afterwards."""
     return _BoundedStore(store, budget)
 
 
 @dataclass(eq=False)
 class _Reading(Generic[T]):
-    """One piece of work, and the number of requests that wait for it."""
+    """A reading, and the number of requests that wait for it."""
 
     lane: Hashable
     key: Hashable
@@ -106,11 +107,11 @@ class Reader:
     """Runs readings on threads of its own.
 
     Args:
-        seconds: How long a request waits, in the queue and for the reading together.
-        lane: The number of readings of one lane, a destination, that run at once; the others queue.
-        threads: The number of readings that run at once in all.
-        forsakes: Whether a reading is cancelled when no request waits for it any more.
-        clock: The clock of the budgets.
+        seconds: Seconds that a request waits, in the queue and for the reading together.
+        lane: Maximum number of readings of one lane, such as a destination, at once; the others queue.
+        threads: Maximum number of readings at once.
+        cancels: Whether to cancel a reading when the last waiting request is gone.
+        clock: The clock of the budgets; None for the system's.
 
     """
 
@@ -120,12 +121,12 @@ class Reader:
         *,
         lane: int = 2,
         threads: int = 64,
-        forsakes: bool = True,
+        cancels: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.seconds = seconds
         self._most = {"lane": lane, "all": threads}
-        self._forsakes = forsakes
+        self._cancels = cancels
         self._clock = clock or SystemClock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit-page")
         self._lock = threading.Lock()
@@ -134,31 +135,31 @@ class Reader:
         self._known: dict[tuple[Hashable, Hashable], _Reading[Any]] = {}
 
     async def read(self, lane: Hashable, key: Hashable, work: Callable[[Budget], T]) -> T:
-        """Start a reading, or join the running one with that key, and wait for its result.
+        """Start a reading, or join the running one with the same key, and return its result.
 
         Args:
             lane: The lane whose threads the reading uses.
             key: Identifies the reading within its lane.
-            work: Reads; it must check the budget now and then, as `within` does.
+            work: Reads the store; checks the budget regularly, as the store from `within` does.
 
         Raises:
-            StillRunning: It takes too long.
+            StillRunning: The reading takes too long.
             Exception: The exception of the reading.
 
         """
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell(_: Future[T]) -> None:
+        def wake(_: Future[T]) -> None:
             with suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(done.set)
 
         reading = self._join(lane, key, work)
         try:
-            reading.future.add_done_callback(tell)
+            reading.future.add_done_callback(wake)
             async with asyncio.timeout(self.seconds):
                 await done.wait()
         except TimeoutError:
-            raise StillRunning(_no_answer(self.seconds)) from None
+            raise StillRunning(_timeout_message(self.seconds)) from None
         finally:
             self._leave(reading)
         return reading.future.result()
@@ -177,7 +178,7 @@ class Reader:
     def _leave(self, reading: _Reading[Any]) -> None:
         with self._lock:
             reading.waiting -= 1
-            if reading.waiting or reading.future.done() or not self._forsakes:
+            if reading.waiting or reading.future.done() or not self._cancels:
                 return
             reading.budget.cancel()
             self._forget(reading)
@@ -206,7 +207,7 @@ class Reader:
             if not self._running[reading.lane]:
                 del self._running[reading.lane]
             self._begin_some()
-        # Last, so that a request that has the answer and asks again gets a new reading.
+        # Last, so that a request that has the result and reads again gets a new reading.
         settle()
 
     def _forget(self, reading: _Reading[Any]) -> None:
@@ -214,5 +215,5 @@ class Reader:
             del self._known[reading.lane, reading.key]
 
 
-def _no_answer(seconds: float) -> str:
-    return f"the store did not answer in {seconds:g} s"
+def _timeout_message(seconds: float) -> str:
+    return f"the store did not respond within {seconds:g} s"

@@ -1,4 +1,4 @@
-"""Renders pages: HTML with its own style, one small script that follows Airflow, and a job's picture."""
+"""Renders pages as HTML, with a style sheet, a small script, and pictures of the jobs' timelines."""
 
 from __future__ import annotations
 
@@ -26,30 +26,36 @@ from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.counting import total_requests
 
+#: Size of a timeline in pixels.
 WIDTH = 960
-
 MARGIN = 80
 
 _ENDED = ("committed", "aborted")
 
-_WAY: tuple[EventName, ...] = ("open", "sealed", "committing", "committed")
+#: States of a commit and of an abort, in order.
+_COMMIT: tuple[EventName, ...] = ("open", "sealed", "committing", "committed")
+_ABORT: tuple[EventName, ...] = ("aborting", "aborted")
 
-_BACK: tuple[EventName, ...] = ("aborting", "aborted")
+logger = logging.getLogger(__name__)
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A state on the line.
+    """A state on a timeline.
 
     Attributes:
-        x: Position from the left.
+        x: Horizontal position in pixels.
         name: The state.
-        day: The date; empty for a state that the job has not reached.
-        clock: The time of day.
-        reached: Whether the job reached the state.
+        day: Date of the state; empty if the job has not reached it.
+        clock: Time of day, UTC; empty if the job has not reached it.
+        reached: Whether the job has reached the state.
         current: Whether the job is in the state.
-        between: The time since the previous mark; empty if not known.
-        note: What else happened since the previous mark.
+        between: Time since the previous mark; empty if unknown.
+        note: Other events since the previous mark.
 
     """
 
@@ -65,13 +71,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A section of the bar: the time that the job spent in a state.
+    """The time that a job spent in a state, as a section of a bar.
 
     Attributes:
-        x: Position of its start.
-        width: Its width.
+        x: Horizontal position of the start in pixels.
+        width: Width in pixels.
         name: The state.
-        words: The state and how long it lasted.
+        words: The state and its duration, as text.
 
     """
 
@@ -83,12 +89,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The timeline of a job as a drawing; the template renders it.
+    """The picture of a job's timeline, for a template.
 
     Attributes:
         marks: The states, from left to right.
-        spans: How long each lasted, in proportion; empty if fewer than two times are known.
-        words: The same as text, for screen readers.
+        spans: Their durations, in proportion; empty if fewer than two times are known.
+        words: The timeline as text, for screen readers.
 
     """
 
@@ -97,87 +103,81 @@ class Picture:
     words: str
 
 
-def draw(moments: Sequence[TimelineEvent], state: State | None, now: float | None) -> Picture:
-    """Return the timeline of a job as a drawing.
+def draw(events: Sequence[TimelineEvent], state: State | None, now: float | None) -> Picture:
+    """Return the picture of a job's timeline.
 
     Args:
-        moments: When the job entered each state, earliest first.
-        state: Its state.
-        now: The store's time, in seconds since the epoch; None if it is not known.
+        events: Events of the job, earliest first.
+        state: State of the job.
+        now: The store's time in seconds since the epoch; None if unknown.
 
     """
-    reached = [moment for moment in moments if moment.name != "stage sealed"]
-    seals = [moment for moment in moments if moment.name == "stage sealed"]
-    names = [moment.name for moment in reached]
+    reached = [event for event in events if event.name != "stage sealed"]
+    seals = [event for event in events if event.name == "stage sealed"]
+    names = [event.name for event in reached]
     stages = f"{_format.several(len(seals), 'stage')} sealed" if seals else ""
     ahead = list(_ahead(names, state))
     marks = []
     step = (WIDTH - 2 * MARGIN) / max(len(reached) + len(ahead) - 1, 1)
-    for number, moment in enumerate(reached):
-        when = datetime.fromtimestamp(moment.at, UTC)
+    for number, event in enumerate(reached):
+        when = datetime.fromtimestamp(event.at, UTC)
         marks.append(
             Mark(
                 x=MARGIN + number * step,
-                name=moment.name,
+                name=event.name,
                 day=f"{when:%Y-%m-%d}",
                 clock=f"{when:%H:%M:%S}",
                 reached=True,
                 current=number == len(reached) - 1,
-                between=_lasting(moment.at - reached[number - 1].at) if number else "",
-                note=stages if moment.name == "sealed" else "",
+                between=_duration(event.at - reached[number - 1].at) if number else "",
+                note=stages if event.name == "sealed" else "",
             )
         )
     for number, name in enumerate(ahead, start=len(reached)):
         marks.append(Mark(MARGIN + number * step, name, "", "", False, False, "", ""))
-    return Picture(marks, list(_spans(reached, state, now)), _in_words(reached, ahead))
+    return Picture(marks, list(_spans(reached, state, now)), _as_text(reached, ahead))
 
 
 def _ahead(names: Sequence[EventName], state: State | None) -> Iterator[EventName]:
-    """Yield the states that the job has yet to reach."""
+    """Yield the states that the job has not reached yet."""
     if state in _ENDED or state is None:
         return
-    way = _BACK if state == "aborting" else _WAY
-    last = max((way.index(name) for name in names if name in way), default=-1)
-    yield from way[last + 1 :]
+    states = _ABORT if state == "aborting" else _COMMIT
+    last = max((states.index(name) for name in names if name in states), default=-1)
+    yield from states[last + 1 :]
 
 
 def _spans(reached: Sequence[TimelineEvent], state: State | None, now: float | None) -> Iterator[Span]:
-    ends = [moment.at for moment in reached[1:]]
+    ends = [event.at for event in reached[1:]]
     if state not in _ENDED and now is not None and reached:
         ends.append(max(now, reached[-1].at))
-    lengths = [max(end - moment.at, 0.0) for moment, end in zip(reached, ends, strict=False)]
+    lengths = [max(end - event.at, 0.0) for event, end in zip(reached, ends, strict=False)]
     total = sum(lengths)
     if not total:
         return
     room, x = WIDTH - 2 * MARGIN, float(MARGIN)
-    for moment, length in zip(reached, lengths, strict=False):
+    for event, length in zip(reached, lengths, strict=False):
         width = room * length / total
-        yield Span(x, width, moment.name, f"{moment.name}: {_lasting(length)}")
+        yield Span(x, width, event.name, f"{event.name}: {_duration(length)}")
         x += width
 
 
-def _lasting(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return _format.age(seconds) if seconds >= 1 else "<1 s"
 
 
-def _in_words(reached: Sequence[TimelineEvent], ahead: Sequence[str]) -> str:
+def _as_text(reached: Sequence[TimelineEvent], ahead: Sequence[str]) -> str:
     words = [f"{one.name} at {_format.moment(int(one.at * 1000))}" for one in reached]
     words += [f"not yet {name}" for name in ahead]
-    return "; ".join(words) or "the records have no times for this job"
+    return "; ".join(words) or "no times are known"
 
 
-logger = logging.getLogger(__name__)
-
-_TEMPLATES = Path(__file__).parent / "templates"
-
-#: The picture of a job whose times are not valid.
-_NO_PICTURE = Picture([], [], "")
-
-T = TypeVar("T")
+#: The timeline of a job whose times are not valid.
+_NO_TIMELINE = Picture([], [], "")
 
 
 class Pages:
-    """Renders the templates of this folder; all values in them are escaped."""
+    """Renders the templates, with all values escaped."""
 
     def __init__(self) -> None:
         self._environment = Environment(
@@ -206,7 +206,7 @@ class Pages:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every page: it runs only its own script, and no other site may frame it."""
+        """HTTP headers of every page. Only its own script may run, and no other site may frame it."""
         policy = (
             f"default-src 'none'; style-src {_hash(self._style)}; script-src {_hash(self._script)};"
             " img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -222,55 +222,63 @@ class Pages:
         """Return a page.
 
         Args:
-            template: The name of the template, without its suffix.
-            root: The path below which the application is served.
-            **values: The values of the template.
+            template: Name of the template, without its suffix.
+            root: URL path of the application.
+            **values: Values for the template.
 
         """
 
         def link(page: str, /, **query: object) -> str:
-            asked = {name: value for name, value in query.items() if value is not None}
-            return f"{root}/{page}" + (f"?{urlencode(asked, errors='replace')}" if asked else "")
+            given = {name: value for name, value in query.items() if value is not None}
+            return f"{root}/{page}" + (f"?{urlencode(given, errors='replace')}" if given else "")
 
         return self._environment.get_template(f"{template}.html").render(link=link, **values)
 
     def job_values(self, job_view: JobView, endpoint_url: str | None) -> dict[str, Any]:
-        """Return the values of the part of a page about one job."""
+        """Return the template's values for one job.
+
+        Args:
+            job_view: The job.
+            endpoint_url: The endpoint of the store, for command lines; None for AWS.
+
+        """
         job, preview = job_view.summary, job_view.details.preview
         nothing: Sequence[Any] = ()
         return {
             "job_view": job_view,
             "job": job,
-            "facts": _shown(job, lambda: _facts(job_view), nothing),
-            "picture": _shown(job, lambda: draw(job_view.timeline, job.state, job_view.now), _NO_PICTURE),
-            "replaces": _shown(job, lambda: replacement(preview), "?") if preview else None,
-            "steps": _shown(job, lambda: _steps(job_view, endpoint_url), nothing),
+            "facts": _safely(job, lambda: _facts(job_view), nothing),
+            "picture": _safely(job, lambda: draw(job_view.timeline, job.state, job_view.now), _NO_TIMELINE),
+            "replaces": _safely(job, lambda: replacement(preview), "?") if preview else None,
+            "steps": _safely(job, lambda: _steps(job_view, endpoint_url), nothing),
         }
 
 
-def _shown(job: JobSummary, make: Callable[[], T], instead: T) -> T:
-    """Return a part of a page about a job, or its replacement if the job's records make it fail."""
+def _safely(job: JobSummary, make: Callable[[], T], substitute: T) -> T:
+    """Return a part of a page, or a substitute if values in the job's records make it fail."""
     try:
         return make()
     except Exception:
         logger.exception("a part of the page of job %r cannot be shown", job.job_id)
-        return instead
+        return substitute
 
 
 def _guarded(macro: Callable[..., Markup], job: JobSummary, columns: int, *arguments: object) -> Markup:
-    """Return a job's row, or one that says that the job cannot be shown."""
+    """Return a job's row, or a substitute if it cannot be shown."""
     row = Markup('<tr><th scope="row" class="id">{}</th><td colspan="{}">cannot be shown</td></tr>')
-    return _shown(job, lambda: macro(*arguments, job), row.format(_format.plain(job.job_id)[:8], columns - 1))
+    return _safely(
+        job, lambda: macro(*arguments, job), row.format(_format.plain(job.job_id)[:8], columns - 1)
+    )
 
 
 def _facts(job_view: JobView) -> Sequence[tuple[str, str]]:
-    """Return the facts about a job, without those that the page shows elsewhere."""
+    """Return the facts about a job, except those that the page shows elsewhere."""
     elsewhere = {"job", "state", "commit replaces"}
     return [(fact.name, fact.text) for fact in job_facts(job_view.details) if fact.name not in elsewhere]
 
 
 def _steps(job_view: JobView, endpoint_url: str | None) -> Sequence[NextStep]:
-    """Return what to do next, with the command lines that lead to the same store."""
+    """Return the next steps, with command lines for the same store."""
     job, place = job_view.summary, job_view.place
     if job.state == "aborted" and job.staging is None:
         return []
@@ -280,18 +288,19 @@ def _steps(job_view: JobView, endpoint_url: str | None) -> Sequence[NextStep]:
 
 
 def requests_of(manifest: ManifestRecord) -> int | None:
-    """Return how many requests the process that finished a commit made; None if it did not count them."""
+    """Return the number of requests of the process that finished a commit; None if unknown."""
     return total_requests(manifest.metrics)
 
 
 def rate_of(manifest: ManifestRecord) -> float | None:
-    """Return how many uploads a second a commit completed; None if the manifest has no duration."""
-    took = manifest.metrics.get("complete_ms")
-    return manifest.metrics.get("complete_files", manifest.counts.files) / (took / 1000) if took else None
+    """Return the completed uploads per second of a commit; None if the manifest has no duration."""
+    duration = manifest.metrics.get("complete_ms")
+    files = manifest.metrics.get("complete_files", manifest.counts.files)
+    return files / (duration / 1000) if duration else None
 
 
 def _run_url(context: Mapping[str, str]) -> str | None:
-    """Return the path of a DAG run in Airflow's UI, below Airflow's root."""
+    """Return the path of a DAG run in Airflow's UI, relative to Airflow's root; None without a run."""
     origin = Origin.of(context)
     return origin.url if origin is not None else None
 

@@ -1,4 +1,4 @@
-"""Reads the configured destinations within the time that a user waits, and ends jobs there."""
+"""Reads the configured destinations within the time limit of a page, and ends jobs there."""
 
 from __future__ import annotations
 
@@ -25,18 +25,28 @@ from airflow_s3commit.store.base import ObjectStore
 
 Step: TypeAlias = Literal["abort", "recover", "rollback"]
 
-#: Seconds to wait for another job's commit lock. The user waits meanwhile, and can try again.
+#: Seconds to wait for another job's commit lock; short, because the user waits and can try again.
 _LOCK_WAIT = 5.0
+
+#: Seconds that a page waits for all of its stores together.
+WAIT = 8.0
+
+#: Maximum number of pending uploads on a page.
+MOST_UPLOADS = 500
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Offer(NamedTuple):
-    """A way to end a job.
+    """A button that ends a job.
 
     Attributes:
-        step: What to do.
-        label: The words on the button.
-        effect: What it does, for the confirmation.
-        destroys: Whether it discards work.
+        step: The step that it runs.
+        label: Label of the button.
+        effect: Description of the effect, for the confirmation.
+        destroys: Whether it discards uploads or objects.
 
     """
 
@@ -49,39 +59,39 @@ class Offer(NamedTuple):
 _ABORT = Offer(
     "abort",
     "Abort the job",
-    "All of its pending uploads are discarded, and none of its output becomes visible. Tasks that still"
+    "This discards all pending uploads of the job. None of its output becomes visible, and tasks that still"
     " write for it fail. This cannot be undone.",
     True,
 )
 
-_GO_ON = Offer(
+_CONTINUE = Offer(
     "recover",
-    "Go on with the commit",
-    "Its remaining uploads are completed, and its output becomes visible. If its own process is still alive,"
-    " both continue: nothing is committed twice.",
+    "Continue the commit",
+    "This completes the remaining uploads, and the output becomes visible. It is safe even if the original"
+    " process is still alive: nothing is committed twice.",
     False,
 )
 
-_UNDO = Offer(
+_ROLL_BACK = Offer(
     "rollback",
-    "Undo the commit",
-    "The objects that it has published are deleted, and its pending uploads are discarded. This is refused if"
-    " old data was already overwritten or deleted.",
+    "Roll back the commit",
+    "This deletes the objects that the commit has published, and discards the pending uploads. It is refused"
+    " if old data was already overwritten or deleted.",
     True,
 )
 
 _FINISH = Offer(
-    "recover", "Finish what is left", "The steps that its last process left unfinished are done.", False
+    "recover", "Finish the remaining steps", "This completes the steps that an earlier process began.", False
 )
 
 
 def offers(summary: JobSummary) -> list[Offer]:
-    """Return the ways to end a job in its state."""
+    """Return the buttons for a job in its state."""
     if summary.staging is None:
         return []
     match summary.state:
         case "committing":
-            return [_GO_ON, _UNDO]
+            return [_CONTINUE, _ROLL_BACK]
         case "committed" | "aborting" | "aborted":
             return [_FINISH]
         case _:
@@ -97,18 +107,19 @@ def end_job(
     *,
     signer: Signer | None = None,
 ) -> str:
-    """End a job, and return in words what was done. May be repeated.
+    """End a job, and return a message about the result. Repeatable.
 
     Args:
         store: The store of the destination.
         place: The destination of the job.
-        summary: The job; it still has a staging.
-        step: What to do.
-        reason: The reason for the record.
-        signer: Signs the records of jobs; None if they are not signed.
+        summary: The job; it has a staging.
+        step: The step to run.
+        reason: The reason, for the record of an abort.
+        signer: Signs and verifies the records of jobs; None if they are not signed.
 
     Raises:
-        S3CommitError: As `airflow_s3commit.protocol.job.Job.abort` and ``recover``.
+        S3CommitError: The step was refused or failed, as in `airflow_s3commit.protocol.job.Job.abort` and
+            ``recover``.
 
     """
     assert summary.staging is not None
@@ -120,20 +131,9 @@ def end_job(
         else job.recover(rollback=step == "rollback", reason=reason)
     )
     if isinstance(ended, ManifestRecord):
-        return f"It is committed: {amount(ended.counts)} in {several(len(ended.partitions), 'partition')}."
-    words = f"It is aborted: {several(ended.uploads, 'upload')} discarded"
-    return f"{words}, {several(ended.objects, 'object')} taken back." if ended.objects else f"{words}."
-
-
-logger = logging.getLogger(__name__)
-
-#: Seconds that a page waits for all of its stores together.
-WAIT = 8.0
-
-#: Pending uploads that a page reads.
-MOST_UPLOADS = 500
-
-T = TypeVar("T")
+        return f"Committed: {amount(ended.counts)} in {several(len(ended.partitions), 'partition')}."
+    message = f"Aborted: {several(ended.uploads, 'upload')} discarded"
+    return f"{message}, {several(ended.objects, 'object')} deleted." if ended.objects else f"{message}."
 
 
 class Unreadable(DidNotHappen):
@@ -144,9 +144,9 @@ class DestinationService:
     """Reads the configured destinations, and ends jobs there.
 
     Args:
-        places: Returns the destinations; called for each page.
+        places: Returns the configured destinations; called for each page.
         open_store: Opens the store of a connection.
-        endpoint_url: Returns the endpoint of a connection's store.
+        endpoint_url: Returns the endpoint of a connection's store; None for AWS.
         wait: Seconds that a page waits.
 
     """
@@ -164,10 +164,10 @@ class DestinationService:
         self._open_to_end = open_store or writers.open
         self.endpoint_url = endpoint_url or readers.endpoint_url
         self._reader = Reader(wait)
-        self._ender = Reader(wait, forsakes=False)
+        self._ender = Reader(wait, cancels=False)
 
     def places(self) -> list[Place]:
-        """Return the destinations.
+        """Return the configured destinations.
 
         Raises:
             InvalidDestination: The configuration is not valid.
@@ -176,46 +176,46 @@ class DestinationService:
         return self._places()
 
     def place(self, uri: str) -> Place:
-        """Return a configured destination; no other one is ever read.
+        """Return a configured destination by its URI. The page reads no other destinations.
 
         Raises:
-            InvalidDestination: It is not configured.
+            InvalidDestination: The destination is not configured.
 
         """
         for place in self._places():
             if place.uri == uri:
                 return place
-        raise InvalidDestination(f"{uri!r} is not among the destinations in [s3commit] destinations")
+        raise InvalidDestination(f"{uri!r} is not in [s3commit] destinations")
 
     async def destination_views(self, places: Sequence[Place]) -> list[DestinationView]:
-        """Read several destinations at once; one that cannot be read has a ``problem``."""
+        """Read destinations concurrently. An unreadable one does not raise: it has a ``problem``."""
         return await asyncio.gather(*map(self._destination_view, places))
 
     async def job_view(self, place: Place, job_id: str) -> JobView:
         """Read one job in detail.
 
         Raises:
-            NoSuchJob: The job is not known.
-            S3CommitError: The store did not answer in time, or a record cannot be read.
+            NoSuchJob: The job does not exist.
+            S3CommitError: The store did not respond in time, or a record cannot be read.
 
         """
         return await self._read(place, "job", lambda store: read_job(store, place, job_id), job_id)
 
     async def uploads(self, place: Place) -> list[UploadSummary]:
-        """Read up to ``MOST_UPLOADS + 1`` pending uploads of a destination, sorted by age, the oldest first.
+        """Read up to ``MOST_UPLOADS + 1`` pending uploads of a destination, oldest first.
 
         Raises:
-            S3CommitError: The store did not answer in time, or a record cannot be read.
+            S3CommitError: The store did not respond in time, or a record cannot be read.
 
         """
         return await self._read(place, "uploads", lambda store: _uploads(store, place))
 
     async def end(self, place: Place, summary: JobSummary, step: Step, reason: str) -> str:
-        """End a job, and return in words what was done.
+        """End a job, and return a message about the result.
 
         Raises:
-            StillRunning: It takes longer than a page waits, and continues in the background.
-            S3CommitError: It failed or was refused.
+            StillRunning: The step takes longer than a page waits, and continues in the background.
+            S3CommitError: The step failed or was refused.
 
         """
 
@@ -228,8 +228,8 @@ class DestinationService:
             except Exception as error:
                 logger.exception("%s of job %s on %s failed", step, summary.job_id, place.uri)
                 raise OutcomeUnknown(
-                    f"it failed with {type(error).__name__}; the API server's log has the details,"
-                    " and the job's page shows how far it came"
+                    f"{step} failed with {type(error).__name__}; the API server's log has the details,"
+                    " and the job's page shows its state"
                 ) from error
 
         return await self._ender.read(place, (step, summary.job_id), work)
@@ -251,9 +251,9 @@ class DestinationService:
             except S3CommitError:
                 raise
             except Exception as error:
-                logger.exception("reading %r of %s failed", job_id or kind, place.uri)
+                logger.exception("reading %r at %s failed", job_id or kind, place.uri)
                 raise Unreadable(
-                    f"{type(error).__name__} while it was read; the API server's log has the details"
+                    f"reading failed with {type(error).__name__}; the API server's log has the details"
                 ) from error
 
         return await self._reader.read(place, (kind, job_id), work)

@@ -1,6 +1,7 @@
-"""What the pages show of a destination and of one job, as values.
+"""Views of a destination and of a job, as values for the pages.
 
-A destination is read once for all users; `DestinationView.seen_by` then drops what one may not see.
+A destination is read once for all users; `DestinationView.visible_to` then drops the jobs that a user may not
+see.
 """
 
 from __future__ import annotations
@@ -29,11 +30,17 @@ from airflow_s3commit.protocol.model.plan import PlannedObject
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
 from airflow_s3commit.store.base import ObjectStore
 
-#: Unfinished jobs that are read of one destination.
+#: Maximum number of jobs in progress to read at a destination.
 MOST_JOBS = 200
 
-#: Recently ended jobs that are read of one destination.
+#: Maximum number of recently ended jobs to read at a destination.
 MOST_ENDED = 100
+
+#: Maximum number of partitions on a page.
+MOST_PARTITIONS = 200
+
+#: Maximum number of replaced objects on a page.
+MOST_OBJECTS = 50
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,11 @@ class DestinationView:
 
     Attributes:
         place: The destination.
-        jobs: The jobs that have a staging: commits first, then by their last sign of life, the latest first.
-        ended: The jobs that ended recently, the latest first.
-        progress: The progress of running commits, by job id.
-        cut: Whether more jobs exist than were read.
-        problem: Why the destination could not be read; None if it was.
+        jobs: The jobs that have a staging: running commits first, then in order of their last activity.
+        ended: The jobs that ended recently, latest first.
+        progress: Progress of running commits, by job id.
+        cut: Whether there are more jobs than were read.
+        problem: Why the destination could not be read; None if it was read.
 
     """
 
@@ -59,14 +66,14 @@ class DestinationView:
 
     @property
     def pending_bytes(self) -> int:
-        """Pending bytes of the unfinished jobs, by their records."""
+        """Pending bytes of the jobs in progress, from their records."""
         return sum(job.output.bytes for job in self.jobs)
 
-    def seen_by(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
-        """Return the part of it that a user may see.
+    def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> DestinationView:
+        """Return the view without the jobs that a user may not see.
 
         Args:
-            may_read: Returns whether the user may see a job with this context.
+            may_read: Returns whether the user may see a job with a given context.
 
         """
         return replace(
@@ -77,14 +84,14 @@ class DestinationView:
 
 
 def read_destination(store: ObjectStore, place: Place) -> DestinationView:
-    """Read the unfinished jobs of a destination, and those that ended recently.
+    """Read the jobs of a destination that are in progress or ended recently.
 
     Raises:
-        S3CommitError: The store did not answer.
+        S3CommitError: A request failed.
 
     """
     found = list(islice(list_jobs(store, place.destination, place.staging_root), MOST_JOBS + 1))
-    jobs = sorted(found[:MOST_JOBS], key=_liveliness)
+    jobs = sorted(found[:MOST_JOBS], key=_by_activity)
     alive = {job.job_id for job in jobs}
     endings = latest_endings(store, place.destination, MOST_ENDED)
     return DestinationView(
@@ -96,31 +103,24 @@ def read_destination(store: ObjectStore, place: Place) -> DestinationView:
     )
 
 
-def _liveliness(job: JobSummary) -> tuple[bool, float]:
+def _by_activity(job: JobSummary) -> tuple[bool, float]:
     return job.state != "committing", job.silent if job.silent is not None else float("inf")
-
-
-#: Partitions that a page shows.
-MOST_PARTITIONS = 200
-
-#: Objects to be replaced that a page shows.
-MOST_OBJECTS = 50
 
 
 @dataclass(frozen=True)
 class JobView:
-    """Everything about one job.
+    """One job in detail.
 
     Attributes:
-        place: Its destination.
-        details: What ``s3commit show`` shows.
-        timeline: When it entered each state.
-        partitions: The counts of its first partitions, from its seal or manifest.
-        partition_count: The number of all of its partitions.
+        place: Destination of the job.
+        details: The details that ``s3commit show`` prints.
+        timeline: Events of the job, earliest first.
+        partitions: Totals of the first partitions, from its manifest or seal.
+        partition_count: Number of all partitions.
         replaced: The first objects that its plan replaces.
-        progress: The progress of its commit, while that runs.
-        manifest_uri: URI of its manifest, if it is committed.
-        now: The store's time, in seconds since the epoch; None if it is not known.
+        progress: Progress of its commit; None unless the commit is running.
+        manifest_uri: URI of its manifest; None unless it is committed and cleaned up.
+        now: The store's time in seconds since the epoch; None if unknown.
 
     """
 
@@ -136,24 +136,24 @@ class JobView:
 
     @property
     def summary(self) -> JobSummary:
-        """The job as lists of jobs show it."""
+        """The job's summary."""
         return self.details.summary
 
 
 def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
-    """Read everything about one job.
+    """Read one job in detail.
 
     Raises:
-        NoSuchJob: The job is not known.
-        InvalidRecord: The id is not valid.
-        S3CommitError: The store did not answer.
+        NoSuchJob: The job does not exist.
+        InvalidRecord: The job id is not valid.
+        S3CommitError: A request failed.
 
     """
-    root = _root_of(store, place, job_id)
+    root = _staging_root(store, place, job_id)
     context = JobContext(store, Layout.of(place.destination, job_id, root))
-    details = _described(context, root)
+    details = _details(context, root)
     summary, manifest = details.summary, details.summary.manifest
-    partitions, replaced = _planned(context, summary)
+    partitions, replaced = _seal_and_plan(context, summary)
     if manifest is not None:
         partitions = manifest.partitions
     moments = timeline(context, summary)
@@ -172,8 +172,8 @@ def read_job(store: ObjectStore, place: Place, job_id: str) -> JobView:
     )
 
 
-def _root_of(store: ObjectStore, place: Place, job_id: str) -> Destination | None:
-    """Return the root of a job's staging; not every job uses the configured one."""
+def _staging_root(store: ObjectStore, place: Place, job_id: str) -> Destination | None:
+    """Return the configured staging root if the job has records there; None if not."""
     if place.staging_root is None:
         return None
     staging = Layout.of(place.destination, job_id, place.staging_root).staging
@@ -181,7 +181,7 @@ def _root_of(store: ObjectStore, place: Place, job_id: str) -> Destination | Non
     return place.staging_root if next(iter(listed), None) is not None else None
 
 
-def _described(context: JobContext, root: Destination | None) -> JobDetails:
+def _details(context: JobContext, root: Destination | None) -> JobDetails:
     destination = context.layout.destination
     try:
         return describe_job(context.store, destination, context.job_id, root)
@@ -192,10 +192,10 @@ def _described(context: JobContext, root: Destination | None) -> JobDetails:
         return JobDetails(summary=ended)
 
 
-def _planned(
+def _seal_and_plan(
     context: JobContext, summary: JobSummary
 ) -> tuple[Mapping[str, Counts], Sequence[PlannedObject]]:
-    """Return the partitions of the seal and the first objects of the plan; both empty without the records."""
+    """Return the partitions in the seal and the first objects in the plan; empty without these records."""
     if summary.staging is None:
         return {}, ()
     try:
@@ -206,6 +206,6 @@ def _planned(
             list(islice(planned_objects(context, plan.record), MOST_OBJECTS)) if plan is not None else []
         )
     except (Refused, NoSuchKey):
-        # Damaged, which the details report, or changed by another process meanwhile.
+        # A record is damaged, which the details report, or another process changed it in the meantime.
         return {}, ()
     return (seal.record.partitions if seal is not None else {}), replaced

@@ -70,7 +70,7 @@ def test_asking_ahead_changes_no_answer(name: str) -> None:
     """One refusal among many neither hides the others nor is hidden by them."""
     contexts = [{"dag_id": "nightly_flights"}, {"dag_id": "payroll"}, {"dag_id": "weather"}, {}]
     ahead = access(name)
-    ahead.expect(contexts)
+    ahead.prefetch(contexts)
     assert [ahead.may_read(context) for context in contexts] == [
         access(name).may_read(context) for context in contexts
     ]
@@ -98,7 +98,7 @@ def test_a_record_alone_gives_nobody_a_right(known: JobReference | None) -> None
     """Where the run does not know this job at this place, only an editor of all DAGs may end it."""
     knows = [known] if known is not None else []
     for name in ("owner", "barred", "collector"):
-        assert "Airflow does not know" in str(access(name, *knows).why_not_end(JOB, FLIGHTS))
+        assert "Airflow has no record" in str(access(name, *knows).why_not_end(JOB, FLIGHTS))
     assert access("root", *knows).why_not_end(JOB, FLIGHTS) is None
 
 

@@ -162,7 +162,7 @@ def test_the_list_shows_the_jobs_of_readable_dags_alone(client: TestClient, scen
         assert shown in page
     for hidden in (scene.secret, scene.homeless, "payroll"):
         assert hidden not in page
-    assert re.search(r"Jobs under way</dt><dd>3<", page)
+    assert re.search(r"Jobs in progress</dt><dd>3<", page)
     everything = signed_in(client, "auditor").get("/s3commit/").text
     for shown in (scene.secret, scene.homeless, scene.aborted, scene.open):
         assert shown in everything
@@ -204,7 +204,7 @@ def test_uploads_of_hidden_jobs_are_hidden(client: TestClient, scene: Scene) -> 
     assert "part-0" in signed_in(client, "auditor").get(f"/s3commit/uploads?at={ORDERS}").text
     page = signed_in(client, "viewer").get(f"/s3commit/uploads?at={ORDERS}").text
     assert "part-0" not in page
-    assert "No upload is pending" in page
+    assert "No pending uploads" in page
 
 
 def test_a_viewer_reads_but_does_not_end(client: TestClient, store: MemoryStore, scene: Scene) -> None:
@@ -227,7 +227,7 @@ def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: S
     assert state_of(store, scene.open) == "open"
     done = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert done.status_code == 200
-    assert "It is aborted: 6 uploads discarded" in done.text
+    assert "Aborted: 6 uploads discarded" in done.text
     assert state_of(store, scene.open) is None
     body = store.get("lake", f"flights/_s3commit/aborted/{scene.open}.json").body
     assert "abort by owner" in json.loads(body)["reason"]
@@ -236,9 +236,7 @@ def test_an_editor_aborts_a_job(client: TestClient, store: MemoryStore, scene: S
         assert any(row.owner == "owner" and scene.open in row.extra for row in written)
 
 
-@pytest.mark.parametrize(
-    ("step", "says"), [("recover", "It is committed: 6 files"), ("rollback", "It is aborted")]
-)
+@pytest.mark.parametrize(("step", "says"), [("recover", "Committed: 6 files"), ("rollback", "Aborted")])
 def test_an_editor_settles_a_commit_that_was_cut_off(
     client: TestClient, scene: Scene, step: str, says: str
 ) -> None:
@@ -254,7 +252,7 @@ def test_a_form_sent_twice_says_what_became_of_the_job(client: TestClient, scene
     client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     again = client.post("/s3commit/end", data=fields(asked.text), headers=SAME_ORIGIN)
     assert again.status_code == 409
-    assert "aborted by now" in again.text
+    assert "aborted now" in again.text
 
 
 @pytest.mark.parametrize(
@@ -392,7 +390,7 @@ def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
     finally:
         release.set()
     assert page.status_code == 200
-    assert page.text.count("did not answer in 0.2 s") == 2
+    assert page.text.count("did not respond within 0.2 s") == 2
 
 
 def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
@@ -448,7 +446,7 @@ def test_a_record_alone_lets_nobody_end_a_job(client: TestClient, store: MemoryS
     page = signed_in(client, "owner").get(job_url(forged))
     assert page.status_code == 200
     assert "/end?" not in page.text
-    assert "Airflow does not know that this run set up this job" in page.text
+    assert "Airflow has no record that it set up the job" in page.text
     assert client.get(ask_url(forged, "abort")).status_code == 403
     token = page_app.FormTokens(_secret()).sign("owner", "abort", FLIGHTS, forged)
     sent = {"at": FLIGHTS, "job_id": forged, "step": "abort", "token": token}
@@ -472,7 +470,7 @@ def test_a_slow_destination_is_one_line_and_the_others_are_whole(scene: Scene, s
     try:
         for _ in range(3):
             page = client.get("/s3commit/")
-            assert page.text.count("did not answer in 1 s") == 1
+            assert page.text.count("did not respond within 1 s") == 1
             assert all(shown in page.text for shown in (scene.open, scene.sealed, scene.committed))
             assert client.get(job_url(scene.open, ORDERS)).status_code == 503
         assert client.get(job_url(scene.open)).status_code == 200
@@ -560,7 +558,7 @@ def test_whatever_reading_a_destination_raises_is_one_row(
     page = client.get("/s3commit/")
     assert page.status_code == 200
     assert page.text.count("This destination could not be read") == 1
-    assert f"{type(error).__name__} while it was read" in page.text
+    assert f"reading failed with {type(error).__name__};" in page.text
     assert "<b>" not in page.text
     assert all(shown in page.text for shown in (scene.open, scene.sealed, scene.committed))
     assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)

@@ -160,7 +160,7 @@ def test_a_run_has_a_tab_with_its_job(browser: Browser, airflow: LiveAirflow) ->
     frame = go(page, airflow, f"/dags/nightly_flights/runs/{run_id}/plugin/s3commit-run")
     expect(frame.get_by_text("committed", exact=True).first).to_be_visible()
     expect(frame.get_by_text("dt=2013-01-31")).to_be_visible()
-    expect(frame.locator("svg.life")).to_be_visible()
+    expect(frame.locator("svg.timeline")).to_be_visible()
     assert frame.locator("form, a.button").count() == 0
     # Its script may not run there, which the browser says.
     assert [words for words in complaints if "script" not in words.lower()] == []
@@ -226,13 +226,13 @@ def test_a_job_is_aborted_and_another_one_recovered(
     frame = go(page, airflow, job_path(doomed))
     frame.get_by_role("link", name="Abort the job…").click()
     frame.get_by_role("button", name="Abort the job").click()
-    expect(frame.get_by_role("status")).to_contain_text("It is aborted: 24 uploads discarded")
+    expect(frame.get_by_role("status")).to_contain_text("Aborted: 24 uploads discarded")
     assert job_at(store, doomed).state() is None
 
     frame = go(page, airflow, job_path(stuck))
-    frame.get_by_role("link", name="Go on with the commit…").click()
-    frame.get_by_role("button", name="Go on with the commit").click()
-    expect(frame.get_by_role("status")).to_contain_text("It is committed: 24 files")
+    frame.get_by_role("link", name="Continue the commit…").click()
+    frame.get_by_role("button", name="Continue the commit").click()
+    expect(frame.get_by_role("status")).to_contain_text("Committed: 24 files")
     assert job_at(store, stuck).manifest() is not None
     frame.get_by_role("link", name="Back to the job").click()
     expect(frame.locator("h1")).to_contain_text("committed")

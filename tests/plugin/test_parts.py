@@ -73,11 +73,11 @@ def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """And for an API server with the same key alone."""
     tokens = FormTokens("key")
     token = tokens.sign("ann", "abort", "s3://lake/a/", "job")
-    assert FormTokens("key").holds(token, "ann", "abort", "s3://lake/a/", "job")
-    assert not FormTokens("other").holds(token, "ann", "abort", "s3://lake/a/", "job")
+    assert FormTokens("key").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
+    assert not FormTokens("other").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
     later = time.time() + FORM_SECONDS + 2
     monkeypatch.setattr("itsdangerous.timed.time.time", lambda: later)
-    assert not tokens.holds(token, "ann", "abort", "s3://lake/a/", "job")
+    assert not tokens.is_valid(token, "ann", "abort", "s3://lake/a/", "job")
 
 
 def test_two_steps_of_one_job_are_not_taken_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_a_store_answers_no_longer_than_it_may() -> None:
         lambda: list(bounded.list_objects("lake", "")),
         lambda: list(bounded.perform([])),
     ):
-        with pytest.raises(StillRunning, match="did not answer in 5 s"):
+        with pytest.raises(StillRunning, match="did not respond within 5 s"):
             call()
 
 
@@ -114,7 +114,7 @@ def test_a_reading_that_takes_too_long_is_given_up() -> None:
     reader, gate = Reader(seconds=0.05), Gate()
 
     async def scenario() -> None:
-        with pytest.raises(StillRunning, match=r"did not answer in 0\.05 s"):
+        with pytest.raises(StillRunning, match=r"did not respond within 0\.05 s"):
             await reader.read("lake", "key", gate)
         gate.open.set()
         assert await asyncio.to_thread(gate.ended.acquire, True, LONG)
@@ -168,7 +168,7 @@ def test_a_slow_destination_takes_no_thread_from_another() -> None:
 
 def test_what_is_not_to_be_forsaken_goes_on_when_nobody_waits() -> None:
     """The ending of a job is not cancelled with the page that asked for it, nor while it is queued."""
-    reader, gate = Reader(seconds=0.05, lane=1, forsakes=False), Gate()
+    reader, gate = Reader(seconds=0.05, lane=1, cancels=False), Gate()
 
     async def scenario() -> None:
         for key in ("begun", "queued"):

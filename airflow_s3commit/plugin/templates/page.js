@@ -12,7 +12,7 @@
   };
   follow();
   new outer.MutationObserver(follow).observe(theirs, { attributes: true, attributeFilter: ["class", "data-theme"] });
-  // A frame may not leave its page; Airflow's own router can be told where to go.
+  // The sandbox keeps the frame from leaving its page, so Airflow's own router opens the link.
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-airflow]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
