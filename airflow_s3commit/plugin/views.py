@@ -201,7 +201,7 @@ def _seal_and_plan(
     try:
         seal = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
         state = read_state(context)
-        plan = find_plan(context, state.record.plan_etag if state is not None else None)
+        plan = find_plan(context, state.record) if state is not None else None
         replaced = (
             list(islice(planned_objects(context, plan.record), MOST_OBJECTS)) if plan is not None else []
         )

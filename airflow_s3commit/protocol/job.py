@@ -13,17 +13,16 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_job, abort_late, abort_stage
 from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
-from airflow_s3commit.protocol.lifecycle.plan import make_plan, plan_reference
+from airflow_s3commit.protocol.lifecycle.plan import plan_job, plan_reference
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
 from airflow_s3commit.protocol.lifecycle.setup import set_up_job
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
-from airflow_s3commit.protocol.metadata.state import gone, read_state, require_state
+from airflow_s3commit.protocol.metadata.state import read_state, require_state
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
@@ -312,7 +311,7 @@ class Job:
         """List the objects that the commit will replace, and store that list as the job's plan.
 
         Before: the job is ``sealed``. Optional: `commit` makes a plan if there is none. Repeatable by any
-        process; a new plan replaces the old one.
+        process; the newest plan counts.
 
         Raises:
             JobClosed: The job is not sealed, or its commit has begun.
@@ -321,11 +320,9 @@ class Job:
 
         """
         context = self._live()
-        state = require_state(context, "sealed").record
-        seal = load_seal(context, state.seal_etag)
-        planned = make_plan(context, self.record(), seal)
-        if clean_if_ended(context):
-            raise gone(context)
+        state = require_state(context, "sealed")
+        seal = load_seal(context, state.record.seal_etag)
+        planned = plan_job(context, self.record(), state, seal)
         return plan_reference(context, planned, seal.record)
 
     def commit(

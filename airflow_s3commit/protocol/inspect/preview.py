@@ -7,7 +7,7 @@ import msgspec
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.listing import settled_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import require_state
@@ -82,7 +82,7 @@ def _from_plan(
 ) -> CommitPreview | None:
     """Return the preview from the plan that the commit follows; None if the commit will make a plan."""
     try:
-        stored = find_plan(context, state.plan_etag)
+        stored = find_plan(context, state)
     except InvalidRecord:
         if state.state == "committing":
             raise
@@ -105,7 +105,7 @@ def _from_listing(
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and mode != "append"
     replaced = size = overwritten = 0
-    for info in data_objects(context, None if whole else seal.partitions):
+    for info in settled_objects(context, None if whole else seal.partitions):
         if mode == "fail":
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
         is_own = text_digest(info.key) in own

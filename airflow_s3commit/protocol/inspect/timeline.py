@@ -86,8 +86,14 @@ def _from_records(context: JobContext, summary: JobSummary) -> Iterator[Timeline
     keys: list[tuple[tuple[EventName, str | None], str]] = [
         (("open", None), layout.job),
         (("sealed", None), layout.seal),
-        (("planned", None), layout.plan),
     ]
+    plans = [
+        info.modified
+        for info in context.store.list_objects(context.staging_bucket, layout.plans)
+        if info.key.endswith("/summary.json")
+    ]
+    if plans:
+        yield TimelineEvent(name="planned", at=max(plans))
     if summary.state in ("committing", "committed", "aborting", "aborted"):
         keys.append(((summary.state, None), layout.state))
     for stage, attempt, sealed in islice(stage_attempts(context), _MAX_STAGES):

@@ -1,31 +1,31 @@
 """Abort: discard a job's uploads, and take back what its commit has published.
 
-The state moves first. From then on no process can pass the point of no return, and a running task attempt
-fails when it commits. Then uploads are aborted and published objects deleted: each object after its upload,
-so that no process can complete it again.
+First the state moves: from then on a running task attempt fails when it commits. Then the log gets an
+``abandon`` entry, so that no process can commit the job; only then uploads are aborted and published objects
+deleted: each object after its upload, so that no process can complete it again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     InvalidRecord,
     JobClosed,
     NoSuchKey,
-    NoSuchUpload,
     NotReversible,
-    PreconditionFailed,
 )
 from airflow_s3commit.protocol.hadoop.status import refuse_if_published
+from airflow_s3commit.protocol.lifecycle.enter import abandon
+from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.lock import release_lock
+from airflow_s3commit.protocol.metadata.log import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import (
     intended_uploads,
@@ -48,9 +48,8 @@ from airflow_s3commit.protocol.metadata.state import (
     move,
     read_state,
     replace_state,
-    spend,
 )
-from airflow_s3commit.protocol.model.job import AbortReport, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.model.job import AbortReport, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
@@ -91,7 +90,7 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
                 if current.record.state in ("open", "sealed"):
-                    _refuse_to_cut(context)
+                    _refuse_if_published(context)
                 current = move(context, current, "aborting", reason=reason)
             if current is not None:
                 report = _undo(context, current)
@@ -183,9 +182,9 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: it ended, or its setup did not finish."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    _refuse_to_cut(context)
+    _refuse_if_published(context)
     if not _is_abort_recorded(context):
-        spend(context, reason, _facts_of(context))
+        record_ending(context, abandon(context, reason, _facts_of(context)))
     return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
 
 
@@ -224,7 +223,7 @@ def _facts_of(context: JobContext) -> Mapping[str, str]:
     return earlier.context if earlier is not None else {}
 
 
-def _refuse_to_cut(context: JobContext) -> None:
+def _refuse_if_published(context: JobContext) -> None:
     """Raise if Hadoop's own commit has published some of the job: adopting it takes that back."""
     layout = context.layout
     refuse_if_published(
@@ -255,6 +254,12 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
     uploads, objects = 0, 0
     if current.record.state == "aborting":
         begun = current.record.begun
+        try:
+            entry = abandon(context, current.record.reason, _facts_of(context))
+        except AlreadyCommitted:
+            # The commit was entered before the state moved: let it be finished.
+            move(context, current, "committed")
+            raise
         for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]
             if begun:
@@ -265,9 +270,9 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
         uploads += abort_uploads(context, untracked_uploads(context))
         if begun:
             objects += _delete_by_metadata(context, current.record)
-        if begun and current.record.saved_success is not None:
-            _restore_success(context, current.record.saved_success)
-        spend(context, current.record.reason, _facts_of(context))
+            delete_record(context, context.bucket, context.layout.manifest_files)
+            restore_success(context, current.record.saved_success)
+        record_ending(context, entry)
         if move(context, current, "aborted") is None:
             return None
     release_lock(context)
@@ -295,49 +300,3 @@ def _delete_by_metadata(context: JobContext, state: StateRecord) -> int:
                 doomed.append(ObjectToDelete(info.key, outcome.etag))
         deleted += delete_objects(context, doomed, "metadata")
     return deleted
-
-
-def _restore_success(context: JobContext, saved: SavedSuccess) -> None:
-    """Restore the old ``_SUCCESS``, byte for byte but with another ETag.
-
-    A suspended committer may still send a delete conditional on the old ETag. A multipart upload (or a
-    single PUT, if the old one was multipart) gives the same bytes an ETag that this delete does not match.
-    """
-    store, bucket, key = context.store, context.bucket, context.layout.success
-    try:
-        while _is_to_be_restored(context, saved):
-            if "-" in saved.etag:
-                _put_success(context, saved)
-            else:
-                upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
-                etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
-                store.complete_upload(bucket, key, upload_id, [etag])
-    except NoSuchUpload:
-        # Another process is restoring the marker too, and aborted both uploads.
-        _restore_success(context, saved)
-    leftovers = (upload for upload in store.list_uploads(bucket, key) if upload.key == key)
-    abort_uploads(context, (PendingId(bucket, key, upload.upload_id, "writer") for upload in leftovers))
-
-
-def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:
-    """Return whether the marker is missing, or still has the ETag that a suspended committer may know."""
-    try:
-        return context.store.head(context.bucket, context.layout.success).etag == saved.etag
-    except NoSuchKey:
-        return True
-
-
-def _put_success(context: JobContext, saved: SavedSuccess) -> None:
-    """Put a marker back in one piece; another job's marker is left alone."""
-    store, bucket, key = context.store, context.bucket, context.layout.success
-    conditional = context.conditional
-    try:
-        store.head(bucket, key)
-    except NoSuchKey:
-        condition: dict[str, Any] = {"if_none_match": conditional}
-    else:
-        condition = {"if_match": saved.etag if conditional else None}
-    try:
-        store.put(bucket, key, saved.body, **condition)
-    except PreconditionFailed:
-        logger.info("%s: another process wrote _SUCCESS meanwhile", context.name)

@@ -1,8 +1,9 @@
 """Job commit: from a sealed job to a manifest, restartable at every line.
 
-1. *begin*: check what was sealed and planned, take the lock, list again, move the state to ``committing``.
-2. *publish*: remove a stale ``_SUCCESS``, complete every upload, move the state to ``committed``.
-3. *finish*: write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
+1. *begin*: check what was sealed and planned, list again, move the state to ``committing``.
+2. *publish*: remove ``_SUCCESS``, complete every upload.
+3. *enter*: create the job's entry in the log, the point of no return; the state follows: ``committed``.
+4. *finish*: write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 A process that finds the job moved on by another one reads the state again and resumes from there.
 Shards let several workers complete uploads: `begin_shards`, then `complete_shard` for each of them in any
@@ -21,27 +22,28 @@ from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobFailed,
-    NoSuchKey,
     NotReversible,
-    PreconditionFailed,
     Refused,
     S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_manifest, write_success
+from airflow_s3commit.protocol.lifecycle.enter import enter_commit
+from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
+from airflow_s3commit.protocol.lifecycle.success import foreign_success, remove_success, write_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended, clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.lock import release_lock, take_lock
+from airflow_s3commit.protocol.metadata.log import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.seals import (
     load_seal,
     load_stage_seals,
@@ -49,15 +51,15 @@ from airflow_s3commit.protocol.metadata.seals import (
     verify_pendingsets,
 )
 from airflow_s3commit.protocol.metadata.state import gone, move, read_state
-from airflow_s3commit.protocol.model.codec import largest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobRecord, SavedSuccess, StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.limits import MAX_SHARDS
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
 from airflow_s3commit.protocol.model.seal import SealRecord
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.success import MAX_FILENAMES
 from airflow_s3commit.store.counting import CountingStore
 
 logger = logging.getLogger(__name__)
@@ -245,14 +247,23 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
         case "sealed":
             _begin(run, current)
         case "committing":
-            with rolling_back(run, current, settle) as (job, seal, plan):
-                _prepare(run, current.record, job, seal, plan)
-                complete_all(run, current.record, seal)
-                if move(run.context, current, "committed") is None:
-                    raise Overtaken
-                logger.info("%s: committed", run.context.name)
+            entry = run.log.ending()
+            if entry is None:
+                with rolling_back(run, current, settle) as (job, seal, plan):
+                    _prepare(run, current.record, job, seal, plan)
+                    complete_all(run, current.record, seal)
+                    entry = enter_commit(run, current.record, job, seal, plan)
+            if entry.kind == "abandon":
+                abort_job(run.context)
+                raise Verdict(_abandoned(run.context, entry))
+            if move(run.context, current, "committed", generation=entry.number) is None:
+                raise Overtaken
+            logger.info("%s: committed, generation %d", run.context.name, entry.number)
         case "committed":
             return _finish(run, current)
+        case "aborting" if (left := run.log.ending()) is not None and left.kind == "commit":
+            # An abort moved the state after the commit was entered.
+            move(run.context, current, "committed", generation=left.number)
         case _:
             raise _not_committing(run.context, current.record)
     return None
@@ -266,8 +277,9 @@ def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int
         case "sealed":
             _begin(run, current)
         case "committing":
-            with rolling_back(run, current, settle) as (job, seal, plan):
-                _prepare(run, current.record, job, seal, plan)
+            if run.log.ending() is None:
+                with rolling_back(run, current, settle) as (job, seal, plan):
+                    _prepare(run, current.record, job, seal, plan)
             return list(range(current.record.shards))
         case "committed":
             return []
@@ -307,7 +319,11 @@ def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
             f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
         )
     verify_pendingsets(context, load_stage_seals(context, seal.record))
-    plan = _existing_plan(context, run.plan_etag)
+    plan = _existing_plan(run, current.record)
+    ending = run.log.ending()
+    if ending is not None and ending.kind == "abandon":
+        abort_job(context)
+        raise Verdict(_abandoned(context, ending))
     if job.options.needs_lock:
         run.lock = take_lock(context, settle)
         fresh = read_state(context)
@@ -315,7 +331,7 @@ def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
             raise Overtaken
     try:
         if plan is None or plan.record.seal_etag != seal.etag:
-            plan = make_plan(context, job, seal)
+            plan = make_plan(context, job, seal, run.log)
         else:
             verify_plan(context, job, seal.record, plan.record)
             check_unchanged(context, job, seal.record, plan.record)
@@ -334,10 +350,11 @@ def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
         current,
         "committing",
         plan_etag=plan.etag,
+        plan_id=plan.record.plan_id,
         begun=True,
         shards=run.shards,
         reversible=_is_reversible(job, plan.record),
-        saved_success=_existing_success(context),
+        saved_success=foreign_success(context),
     )
     if begun is None:
         clean_if_ended(context)
@@ -345,15 +362,19 @@ def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
 
 
-def _existing_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
-    """Read the plan; a damaged one counts as absent, unless the caller pinned its ETag."""
+def _existing_plan(run: CommitRun, state: StateRecord) -> Stored[PlanRecord] | None:
+    """Read the plan that the state names; a damaged one counts as absent, unless the caller pinned one."""
+    context = run.context
     try:
-        return find_plan(context, etag)
+        plan = find_plan(context, state)
+        if run.plan_etag is not None and (plan is None or plan.etag != run.plan_etag.strip('"')):
+            raise InvalidRecord(f"{context.name} has another plan than the one handed over; plan again")
     except InvalidRecord as error:
-        if etag is not None:
+        if run.plan_etag is not None:
             raise
         logger.warning("%s: planning again: %s", context.name, error)
         return None
+    return plan
 
 
 def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
@@ -361,32 +382,10 @@ def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
     return not deletes_first and plan.overwritten == 0
 
 
-def _existing_success(context: JobContext) -> SavedSuccess | None:
-    try:
-        fetched = context.store.get(context.bucket, context.layout.success, limit=largest(SuccessData))
-    except NoSuchKey:
-        return None
-    return SavedSuccess(etag=fetched.info.etag, body=fetched.body)
-
-
 def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
-    _remove_stale_success(run.context, state.saved_success)
+    remove_success(run.context, state.saved_success, run.log.position)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan)
-
-
-def _remove_stale_success(context: JobContext, saved: SavedSuccess | None) -> None:
-    if saved is None:
-        return
-    try:
-        delete_record(
-            context,
-            context.bucket,
-            context.layout.success,
-            if_match=saved.etag if context.conditional else None,
-        )
-    except PreconditionFailed:
-        logger.info("%s: _SUCCESS was written anew by another job", context.name)
 
 
 def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
@@ -421,16 +420,23 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
 
 def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     context, job = run.context, load_job(run.context)
-    seal, plan = run.pinned_seal(current.record), run.pinned_plan(current.record)
-    files = run.files or FileList.of_sealed(context, seal)
-    metrics = {**run.metrics, **run.requests()}
-    manifest = find_manifest(context) or write_manifest(
-        context, job, seal, plan, files=files, metrics=metrics
-    )
-    if job.options.replace_order == "publish-then-delete":
+    seal = run.pinned_seal(current.record)
+    entry = run.log.ending()
+    if entry is None:
+        # An older version committed the job and wrote no entry.
+        entry = enter_commit(run, current.record, job, seal, run.pinned_plan(current.record))
+    if entry.manifest is None:
+        raise InvalidRecord(
+            f"{context.name} is committed by its state, and abandoned by entry {entry.number} of the log: one"
+            " of the two was changed"
+        )
+    record_ending(context, entry)
+    plan = run.entered_plan(entry, current.record)
+    if plan is not None and job.options.replace_order == "publish-then-delete":
         run.delete_planned(job, seal, plan)
     _discard_the_rest(context, seal)
-    write_success(context, manifest, files, tasks=sum(stage.tasks for stage in seal.stages))
+    files = run.files or FileList.of_sealed(context, seal)
+    write_success(context, entry.manifest, files.first_keys(MAX_FILENAMES))
     release_lock(context)
 
 
@@ -452,6 +458,12 @@ def _manifest_of_ended(context: JobContext) -> ManifestRecord:
     if manifest is None:
         raise gone(context)
     return manifest
+
+
+def _abandoned(context: JobContext, entry: LogEntry) -> JobClosed:
+    reason = entry.aborted.reason if entry.aborted is not None else None
+    why = f" ({reason})" if reason else ""
+    return JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
 
 
 def _not_committing(context: JobContext, state: StateRecord) -> JobClosed:

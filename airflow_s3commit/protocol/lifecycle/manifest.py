@@ -1,78 +1,56 @@
-"""Write the manifest of a commit, and ``_SUCCESS``, its summary in Hadoop's format.
+"""The manifest of a commit: what its entry in the log says of its files.
 
 The manifest is two objects: a list of files, one JSON record a line, and a summary with the SHA-256 of that
-list. The summary is written create-only, after the list; it is the proof of commit. The list is made from the
-pendingsets alone and in their order, so that every process writes the same bytes.
+list. The list is written before the entry, which contains the summary; the summary's own object is derived
+from the entry. The list is made from the pendingsets alone and in their order, so that every process writes
+the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 
 import msgspec
 
-from airflow_s3commit.exceptions import (
-    InvalidRecord,
-    NoSuchKey,
-    NoSuchUpload,
-    PreconditionFailed,
-    TooLarge,
-)
-from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import read_state
-from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
-from airflow_s3commit.protocol.model.pendingset import IOStatistics, PendingUpload
+from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
-from airflow_s3commit.protocol.model.success import (
-    MANIFEST_DIAGNOSTIC,
-    MAX_FILENAMES,
-    SUCCESS_NAME,
-    SuccessData,
-)
 from airflow_s3commit.store.base import MIN_PART_BYTES
-
-logger = logging.getLogger(__name__)
-
 
 _PART_BYTES = 2 * MIN_PART_BYTES
 
 
-def write_manifest(
+def draft_manifest(
     context: JobContext,
     job: JobRecord,
     seal: SealRecord,
     plan: PlanRecord,
     *,
-    files: FileList,
+    files_sha256: str,
     metrics: dict[str, int],
 ) -> ManifestRecord:
-    """Write the list of files and the summary of a committed job, and return the stored summary.
+    """Return the manifest of a job whose list of files is written, without its generation.
 
-    Before: the job's state is ``committed``. Repeatable: returns the same manifest.
+    Args:
+        context: The job.
+        job: Its record.
+        seal: Its seal.
+        plan: What it replaces.
+        files_sha256: SHA-256 of the list of files, in hexadecimal.
+        metrics: Durations in milliseconds and counts of requests.
+
     """
-    try:
-        digest = _write_files(context, files.lines())
-    except NoSuchUpload:
-        # Another process wrote the manifest meanwhile, and aborted the upload of this list.
-        existing = find_manifest(context)
-        if existing is None:
-            raise
-        return existing
-    record = ManifestRecord(
+    return ManifestRecord(
         **context.layout.place,
         committer=job.options.committer,
         conflict_mode=job.options.conflict_mode,
@@ -81,65 +59,28 @@ def write_manifest(
         partitions=seal.partitions,
         replaced=Counts(files=plan.objects, bytes=plan.bytes, rows=None),
         files=join_uri(context.bucket, context.layout.manifest_files),
-        files_sha256=digest,
+        files_sha256=files_sha256,
         context=job.context,
         metrics=metrics,
+        tasks=sum(stage.tasks for stage in seal.stages),
         nonce=context.new_id(),
     )
-    stored = records.create(
-        context.store,
-        context.bucket,
-        context.layout.manifest,
-        record,
-        conditional=context.conditional,
-        signer=context.signer,
-    )
-    return stored.record
 
 
-def write_success(context: JobContext, manifest: ManifestRecord, files: FileList, *, tasks: int) -> None:
-    """Write ``_SUCCESS`` for a committed job, unless a later job has written its own.
+def write_files(context: JobContext, files: FileList) -> str:
+    """Write the list of a job's files in constant memory, and return its SHA-256 in hexadecimal.
 
-    Before: the manifest exists and the job is not cleaned up. The write is conditional on the marker that was
-    read before the state, so that a suspended process cannot overwrite a newer marker.
+    Repeatable: every process writes the same bytes.
 
-    Args:
-        context: The job.
-        manifest: Its manifest.
-        files: Its files.
-        tasks: How many task attempts count.
+    Raises:
+        NoSuchUpload: Another process ended the job, and aborted this upload.
 
     """
-    filenames = [f"/{key}" for key in files.first_keys(MAX_FILENAMES)]
-    body = encode(_success(manifest, filenames, context, tasks))
-    while True:
-        existing = _success_etag(context, manifest.job_id)
-        if existing == manifest.job_id or _is_cleaned_up(context):
-            return
-        try:
-            if existing is None:
-                context.store.put(
-                    context.bucket, context.layout.success, body, if_none_match=context.conditional
-                )
-            else:
-                context.store.put(
-                    context.bucket,
-                    context.layout.success,
-                    body,
-                    if_match=existing if context.conditional else None,
-                )
-        except (PreconditionFailed, NoSuchKey):
-            continue
-        return
-
-
-def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
-    """Write the list in constant memory and return its SHA-256 in hexadecimal."""
     store, bucket, key = context.store, context.bucket, context.layout.manifest_files
     digest, buffer = hashlib.sha256(), bytearray()
     etags: list[str] = []
     upload_id = None
-    for line in lines:
+    for line in files.lines():
         digest.update(line)
         buffer += line
         if len(buffer) >= _PART_BYTES:
@@ -155,59 +96,6 @@ def _write_files(context: JobContext, lines: Iterator[bytes]) -> str:
             etags.append(store.upload_part(bucket, key, upload_id, len(etags) + 1, bytes(buffer)))
         store.complete_upload(bucket, key, upload_id, etags)
     return digest.hexdigest()
-
-
-def _success(manifest: ManifestRecord, filenames: list[str], context: JobContext, tasks: int) -> SuccessData:
-    written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
-    counters = {
-        **{name: value for name, value in manifest.metrics.items() if not name.startswith("complete_")},
-        "committer_commits_completed": manifest.counts.files,
-        "committer_bytes_committed": manifest.counts.bytes,
-        "committer_jobs_completed": 1,
-        "committer_tasks_completed": tasks,
-    }
-    return SuccessData(
-        name=SUCCESS_NAME,
-        timestamp=manifest.committed,
-        date=written.strftime("%a %b %d %H:%M:%S UTC %Y"),
-        hostname=socket.gethostname(),
-        committer=manifest.committer,
-        description=(
-            f"{manifest.counts.files} files in {len(manifest.partitions)} partitions,"
-            f" {manifest.conflict_mode}"
-        ),
-        jobId=manifest.job_id,
-        jobIdSource="airflow-s3commit",
-        metrics=manifest.metrics,
-        diagnostics={
-            **manifest.context,
-            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, context.layout.manifest),
-        },
-        filenames=filenames,
-        iostatistics=IOStatistics(counters=counters),
-    )
-
-
-def _success_etag(context: JobContext, job_id: str) -> str | None:
-    """Return the ETag of the marker; None if there is none, or the job id if it is this job's."""
-    store, bucket, key = context.store, context.bucket, context.layout.success
-    try:
-        fetched = store.get(bucket, key, limit=largest(SuccessData))
-    except NoSuchKey:
-        return None
-    except TooLarge:
-        # Not a marker of any committer; overwritten like any other marker.
-        return store.head(bucket, key).etag
-    try:
-        existing = decode(SuccessData, fetched.body, join_uri(bucket, key))
-    except InvalidRecord:
-        return fetched.info.etag
-    return job_id if existing.jobId == job_id else fetched.info.etag
-
-
-def _is_cleaned_up(context: JobContext) -> bool:
-    state = read_state(context)
-    return state is None or state.record.state != "committed"
 
 
 _IN_MEMORY_BYTES = 16 * 1024 * 1024

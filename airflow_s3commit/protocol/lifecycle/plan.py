@@ -26,15 +26,18 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     InvalidRecord,
 )
+from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.listing import settled_objects
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.metadata.state import gone, move, require_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.digest import DIGEST_BYTES, sha256, text_digest
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -47,16 +50,51 @@ logger = logging.getLogger(__name__)
 _PART_OBJECTS = 10_000
 
 
-def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> Stored[PlanRecord]:
-    """Resolve a sealed job's conflicts and write the plan, in constant memory.
+def plan_job(
+    context: JobContext, job: JobRecord, current: Stored[StateRecord], seal: Stored[SealRecord]
+) -> Stored[PlanRecord]:
+    """Make a plan, and name it in the job's state: the commit keeps to it.
 
-    Before: the job is sealed. After: the plan is written. Repeatable: a new plan replaces the old one.
+    Before: the job is sealed. Repeatable by any process: the newest plan counts.
+
+    Args:
+        context: The job.
+        job: Its record.
+        current: Its state, as it was read.
+        seal: Its seal.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        JobClosed: Another process has begun the commit, or aborted the job, meanwhile.
+
+    """
+    log = Log(context)
+    log.read()
+    plan = make_plan(context, job, seal, log)
+    while move(context, current, "sealed", plan_etag=plan.etag, plan_id=plan.record.plan_id) is None:
+        if clean_if_ended(context):
+            raise gone(context)
+        current = require_state(context, "sealed")
+    return plan
+
+
+def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log: Log) -> Stored[PlanRecord]:
+    """Resolve a sealed job's conflicts and write the plan under an id of its own, in constant memory.
+
+    Before: the job is sealed, and the log is read. Repeatable: each plan is another record.
+
+    Args:
+        context: The job.
+        job: Its record.
+        seal: Its seal.
+        log: The destination's log: the plan holds as of its newest entry.
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
 
     """
     with naming(context, "plan"):
+        log.record_newest()
         plan_id, digest = context.new_id(), _Digest()
         parts = []
         planned = digest.watch(_resolve(context, job.options, seal.record))
@@ -70,6 +108,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
             **context.layout.place,
             plan_id=plan_id,
             seal_etag=seal.etag,
+            base=log.position,
             parts=parts,
             objects=digest.objects,
             bytes=digest.bytes,
@@ -78,7 +117,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord]) -> 
         )
         if context.signer is not None:
             record = sign(record, context.signer)
-        written = context.store.put(context.staging_bucket, context.layout.plan, encode(record))
+        written = context.store.put(context.staging_bucket, context.layout.plan(plan_id), encode(record))
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)
 
@@ -108,7 +147,7 @@ def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: Pla
     for _ in digest.watch(replaced_objects(context, job, seal, plan)):
         pass
     if digest.value != plan.digest:
-        where = context.staging_uri(context.layout.plan)
+        where = context.staging_uri(context.layout.plan(plan.plan_id))
         raise InvalidRecord(
             f"{where} does not agree with its parts: it was changed after it was written; plan again"
         )
@@ -154,7 +193,7 @@ def replaced_objects(
         elif not planned.overwritten and job.options.conflict_mode != "replace":
             fault = f"although its conflict mode is {job.options.conflict_mode}"
         if fault is not None:
-            where = context.staging_uri(context.layout.plan)
+            where = context.staging_uri(context.layout.plan(plan.plan_id))
             raise InvalidRecord(
                 f"{where}: the plan of {context.name} replaces"
                 f" {join_uri(context.bucket, planned.key)}, {fault}; it was changed after it was made"
@@ -168,7 +207,7 @@ def _resolve(context: JobContext, options: JobOptions, seal: SealRecord) -> Iter
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and options.conflict_mode != "append"
-    for info in data_objects(context, None if whole else seal.partitions):
+    for info in settled_objects(context, None if whole else seal.partitions):
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
@@ -214,7 +253,7 @@ class _Digest:
 def plan_reference(context: JobContext, stored: Stored[PlanRecord], seal: SealRecord) -> PlanReference:
     """Return the location, ETag and totals of a plan."""
     return PlanReference(
-        location=context.staging_uri(context.layout.plan),
+        location=context.staging_uri(context.layout.plan(stored.record.plan_id)),
         etag=stored.etag,
         partitions=len(seal.partitions),
         objects=stored.record.objects,

@@ -18,8 +18,9 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import is_spent, read_state, replace_state
@@ -126,6 +127,9 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
     if is_spent(context):
         return "aborted", {}
     job = load_job(context)
+    entry = Log(context).ending()
+    if entry is not None and entry.kind == "abandon":
+        return "aborting", {"begun": True, "reason": entry.aborted.reason if entry.aborted else None}
     try:
         seal = load_seal(context, None)
     except InvalidRecord:
@@ -133,18 +137,35 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
             raise
         return "open", {}
     fields: dict[str, Any] = {"seal_etag": seal.etag}
-    if find_manifest(context) is None and not _has_published(context, seal.record):
+    if entry is None and find_manifest(context) is None and not _has_published(context, seal.record):
         return "sealed", fields
     options = job.options
     reversible = options.unique_filenames and options.replace_order == "publish-then-delete"
-    try:
-        plan = find_plan(context, None)
-    except InvalidRecord as error:
-        logger.warning("%s: its plan is damaged too: %s", context.name, error)
-    else:
-        fields["plan_etag"] = plan.etag if plan is not None else None
+    fields |= {"begun": True, "reversible": reversible}
+    if entry is not None:
+        return "committed", {**fields, "generation": entry.number}
+    fields |= _newest_plan(context, seal.etag)
     committed = find_manifest(context) is not None
-    return "committed" if committed else "committing", {**fields, "begun": True, "reversible": reversible}
+    return "committed" if committed else "committing", fields
+
+
+def _newest_plan(context: JobContext, seal_etag: str) -> dict[str, Any]:
+    """Return the fields of a state that name the newest plan of a seal; none if there is none."""
+    summaries = [
+        info
+        for info in context.store.list_objects(context.staging_bucket, context.layout.plans)
+        if info.key.endswith("/summary.json")
+    ]
+    for info in sorted(summaries, key=lambda info: info.modified, reverse=True):
+        plan_id = info.key.removeprefix(context.layout.plans).rpartition("/")[0] or None
+        try:
+            plan = load_plan(context, plan_id, info.etag)
+        except InvalidRecord as error:
+            logger.warning("%s: skipping a damaged plan: %s", context.name, error)
+            continue
+        if plan.record.seal_etag == seal_etag:
+            return {"plan_etag": plan.etag, "plan_id": plan_id}
+    return {}
 
 
 def _is_sealed(context: JobContext) -> bool:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from airflow_s3commit._causes import add_failure, noting
 from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
     InvalidRecord,
     JobFailed,
     NotReversible,
@@ -55,7 +57,7 @@ def rolling_back(
         seal = run.pinned_seal(current.record)
         files = seal.counts.files
         yield job, seal, plan
-    except (JobFailed, InvalidRecord) as error:
+    except (JobFailed, InvalidRecord, DestinationChanged, DestinationNotEmpty) as error:
         reason: S3CommitError | None = error
         try:
             if is_same_state(current, read_state(context)):

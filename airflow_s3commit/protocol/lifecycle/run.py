@@ -10,11 +10,13 @@ from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import nothing_planned, replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.lock import CommitLock, release_lock
-from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -53,6 +55,7 @@ class CommitRun:
         metrics: Durations in milliseconds, for the manifest.
         keep_replaced: Skip the damaged plan, and delete nothing that the job replaces.
         files: The list of all files, if this process completed them all.
+        log: The destination's log.
         requests: Returns this process's request counts by Hadoop's statistic names.
 
     """
@@ -68,6 +71,10 @@ class CommitRun:
     metrics: dict[str, int] = field(default_factory=dict)
     requests: Callable[[], dict[str, int]] = dict
     files: FileList | None = None
+
+    def __post_init__(self) -> None:
+        """Begin to read the log where the job's record says."""
+        self.log = Log(self.context)
 
     def keep_lease(self) -> None:
         """Renew the lock if due.
@@ -107,11 +114,23 @@ class CommitRun:
         self._check_expected(self.plan_etag, state.plan_etag, "plan")
         if self.keep_replaced and state.seal_etag is not None:
             return nothing_planned(self.context, state.seal_etag)
+        _, etag = pinned_etags(self.context, state)
+        return self._load_plan(state.plan_id, etag, state)
+
+    def entered_plan(self, entry: LogEntry, state: StateRecord) -> PlanRecord | None:
+        """Read the plan that the job's entry names; None if the commit deletes nothing.
+
+        Raises:
+            InvalidRecord: The plan is damaged, missing, or was changed; a note names the remedies.
+
+        """
+        if entry.plan is None or self.keep_replaced:
+            return None
+        return self._load_plan(entry.plan.plan_id, entry.plan.etag, state)
+
+    def _load_plan(self, plan_id: str | None, etag: str, state: StateRecord) -> PlanRecord:
         try:
-            _, plan_etag = pinned_etags(self.context, state)
-            plan = find_plan(self.context, plan_etag)
-            if plan is None:
-                raise InvalidRecord(f"{self.context.staging_uri(self.context.layout.plan)} is missing")
+            return load_plan(self.context, plan_id, etag).record
         except InvalidRecord as error:
             error.add_note(
                 f"{self.context.name} is {state.state}: finish it and leave the files that it replaces where"
@@ -119,7 +138,6 @@ class CommitRun:
                 " s3commit recover --rollback"
             )
             raise
-        return plan.record
 
     def _check_expected(self, expected: str | None, pinned: str | None, what: str) -> None:
         if expected is not None and expected.strip('"') != pinned:

@@ -20,6 +20,7 @@ from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
@@ -68,12 +69,16 @@ def set_up_job(
             conditional = check_store(context, options)
             _refuse_object(context)
             _refuse_data(context, options)
+            log = Log(context)
+            log.read()
+            log.record_newest()
             record = JobRecord(
                 **context.layout.place,
                 options=options,
                 context=dict(job_context),
                 conditional_writes=conditional,
                 created=context.now_ms(),
+                log=log.position,
                 nonce=context.new_id(),
             )
             stored = records.create(

@@ -8,16 +8,27 @@ they are listed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import is_hidden
-from airflow_s3commit.protocol.model.layout import partition_of
-from airflow_s3commit.store.base import ObjectInfo
-from airflow_s3commit.store.execute import in_batches
+from airflow_s3commit.protocol.model.layout import (
+    Layout,
+    aborted_prefix,
+    manifests_prefix,
+    owner_of,
+    partition_of,
+)
+from airflow_s3commit.protocol.model.ownership import is_written_here
+from airflow_s3commit.store.base import Head, ObjectInfo
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
 
 #: Objects in one page of a listing.
 _PAGE = 1_000
@@ -87,6 +98,64 @@ def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iter
         relative = destination.relative(info.key)
         if relative is not None and not relative.endswith("/") and not is_hidden(relative):
             yield info
+
+
+def settled_objects(context: JobContext, directories: Iterable[str] | None) -> Iterator[ObjectInfo]:
+    """Yield the data objects that `data_objects` yields, without those of this job and of unfinished jobs.
+
+    An unfinished job is neither committed nor aborted: its objects are not part of the dataset yet. Which
+    jobs are finished is read after each page of the listing.
+
+    Before: the log is read, and its newest entry is recorded (`Log.record_newest`).
+    """
+    unfinished = {context.job_id: True}
+    for page in in_batches(data_objects(context, directories), _PAGE):
+        owners = {info.key: owner_of(info.key) for info in page}
+        new = {owner: key for key, owner in owners.items() if owner is not None and owner not in unfinished}
+        unfinished |= _are_unfinished(context, new)
+        for info in page:
+            if not unfinished.get(owners[info.key] or "", False):
+                yield info
+
+
+def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str, bool]:
+    """Return for each job whether it has begun here and not ended.
+
+    It has ended if there is a manifest or abort record of it, even one that was copied here. It has begun
+    here if there is a record of it in the default staging, or if its object carries this destination.
+
+    Args:
+        context: The job that asks.
+        owners: The key of an object of each job.
+
+    """
+    home = context.layout.destination
+    unknown = dict(owners)
+    for prefix in (manifests_prefix(home), aborted_prefix(home)):
+        calls = [(job_id, Head(home.bucket, f"{prefix}{job_id}.json")) for job_id in unknown]
+        for job_id, outcome in outcomes(context.store, calls, NoSuchKey):
+            if isinstance(outcome, ObjectInfo):
+                del unknown[job_id]
+    calls = [
+        (job_id, Head(home.bucket, key))
+        for job_id, data in unknown.items()
+        for key in (Layout.of(home, job_id).job, data)
+    ]
+    begun = {
+        job_id
+        for job_id, outcome in outcomes(context.store, calls, NoSuchKey)
+        if isinstance(outcome, ObjectInfo)
+        and (outcome.key != unknown[job_id] or is_written_here(outcome, home))
+    }
+    for job_id in begun:
+        logger.warning(
+            "%s: leaving the files of job %s, which has neither committed nor ended: see s3commit show %s %s",
+            context.name,
+            job_id,
+            home.uri,
+            job_id,
+        )
+    return {job_id: job_id in begun for job_id in owners}
 
 
 def _list_around(context: JobContext, directories: list[str]) -> list[ObjectInfo] | None:

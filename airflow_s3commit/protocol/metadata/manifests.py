@@ -18,13 +18,14 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import decode, decode_lines, largest
+from airflow_s3commit.protocol.metadata.log import newest_commit
+from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, manifests_prefix
 from airflow_s3commit.protocol.model.limits import LINE_BYTES, LIST_BYTES
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.signing import Signer, check_signature
 from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import ObjectStore
 
@@ -115,14 +116,20 @@ def latest_manifest(
 
     """
     place = Destination.of(destination)
-    return read_manifest(store, place, latest_job(store, place), signer=signer)
+    job_id, manifest = _latest(store, place)
+    if manifest is None:
+        return read_manifest(store, place, job_id, signer=signer)
+    if signer is not None:
+        where = join_uri(place.bucket, Layout.of(place, job_id).manifest)
+        check_signature(signer, manifest, encode(manifest), where)
+    return manifest
 
 
 def latest_job(store: ObjectStore, destination: Destination) -> str:
     """Return the id of the last job that committed to a destination.
 
-    It is the one that ``_SUCCESS`` names. A running commit has removed ``_SUCCESS``: then it is the job with
-    the newest manifest, which is that of the commit before.
+    It is the one of the newest commit in the log. Where no version with a log has committed yet, it is the
+    one that ``_SUCCESS`` names or, while a commit is running, the job with the newest manifest.
 
     Raises:
         NoSuchKey: No job has committed to this destination.
@@ -130,11 +137,21 @@ def latest_job(store: ObjectStore, destination: Destination) -> str:
         InvalidRecord: ``_SUCCESS``, or a manifest that must be read to find the newest, is damaged.
 
     """
-    try:
+    return _latest(store, destination)[0]
+
+
+def _latest(store: ObjectStore, destination: Destination) -> tuple[str, ManifestRecord | None]:
+    """Return the last job that committed, and its manifest if the log has it."""
+    success: SuccessData | None = None
+    # It is missing while a commit is running, and before the first one.
+    with suppress(NoSuchKey):
         success = read_success(store, destination)
-    except NoSuchKey:
-        return _newest(store, destination)
-    return _named_job(success, destination)
+    if success is not None and success.generation is None:
+        return _named_job(success, destination), None
+    newest = newest_commit(store, destination)
+    if newest is not None:
+        return newest.job_id, newest.manifest
+    return (_newest(store, destination) if success is None else _named_job(success, destination)), None
 
 
 def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[float, str]]:

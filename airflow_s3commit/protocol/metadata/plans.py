@@ -15,28 +15,41 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import check_digest
 from airflow_s3commit.protocol.model.codec import decode_lines
 from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.limits import PLAN_PART_BYTES
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
 
 
-def find_plan(context: JobContext, etag: str | None) -> Stored[PlanRecord] | None:
-    """Read the plan, and check its ETag if one is given; None if there is no plan.
+def find_plan(context: JobContext, state: StateRecord) -> Stored[PlanRecord] | None:
+    """Read the plan that a job's state names; None if it names none.
 
     Raises:
-        InvalidRecord: It was changed, is another job's, or is missing although an ETag was given.
+        InvalidRecord: It was changed, is another job's, or is missing.
 
     """
-    where = context.staging_uri(context.layout.plan)
-    stored = records.find(
-        context.store, context.staging_bucket, context.layout.plan, PlanRecord, signer=context.signer
-    )
+    return load_plan(context, state.plan_id, state.plan_etag) if state.plan_etag is not None else None
+
+
+def load_plan(context: JobContext, plan_id: str | None, etag: str) -> Stored[PlanRecord]:
+    """Read a plan.
+
+    Args:
+        context: The job.
+        plan_id: Its id; None for a plan of an older version.
+        etag: Its ETag.
+
+    Raises:
+        InvalidRecord: It was changed, is another job's, or is missing.
+
+    """
+    key = context.layout.plan(plan_id)
+    where = context.staging_uri(key)
+    stored = records.find(context.store, context.staging_bucket, key, PlanRecord, signer=context.signer)
     if stored is None:
-        if etag is not None:
-            raise InvalidRecord(f"{where} is missing; plan again")
-        return None
+        raise InvalidRecord(f"{where} is missing; plan again")
     check_place(stored.record, context.layout, where)
-    if etag is not None and stored.etag != etag.strip('"'):
+    if stored.etag != etag:
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
     return stored
 

@@ -7,13 +7,12 @@
       └──abort──▶ aborting ◀───abort─────┘ (with rollback)
                       └──▶ aborted ──▶ (cleaned: nothing remains)
 
-The loser of a race reads the winner's state and acts on it. ``committing → committed`` is the point of
-no return.
+The loser of a race reads the winner's state and acts on it. The state says where a job is, for those that go
+on with it; whether a job is committed or abandoned, its entry in the log decides, before the state follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -180,29 +179,6 @@ def find_aborted(context: JobContext) -> AbortedRecord | None:
 def is_spent(context: JobContext) -> bool:
     """Return whether a job with this id was aborted here, so that the id cannot be used again."""
     return find_aborted(context) is not None
-
-
-def spend(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> None:
-    """Write the record of the job's abort, unless it exists. Repeatable.
-
-    Args:
-        context: The job.
-        reason: Why.
-        job_context: The orchestrator's facts about the job, kept after its own record is gone.
-
-    """
-    record = AbortedRecord(
-        **context.layout.place,
-        since=context.now_ms(),
-        reason=reason[:PROSE] if reason is not None else None,
-        context=dict(job_context),
-    )
-    try:
-        context.store.put(
-            context.bucket, context.layout.aborted, encode(record), if_none_match=context.conditional
-        )
-    except PreconditionFailed:
-        find_aborted(context)
 
 
 def gone(context: JobContext) -> S3CommitError:

@@ -14,6 +14,7 @@ from airflow_s3commit.protocol.model.limits import (
     MAX_SHARDS,
     Attempt,
     Count,
+    Generation,
     Lease,
     Line,
     Milliseconds,
@@ -73,8 +74,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
     @property
     def needs_lock(self) -> bool:
-        """Whether such jobs on one destination must commit one after another."""
-        return self.conflict_mode != "append" or not self.unique_filenames
+        """Whether the commit destroys old data before its entry is in the log, so that it must run alone."""
+        return not self.unique_filenames or self.replace_order == "delete-then-publish"
 
     @property
     def whole_destination(self) -> bool:
@@ -101,7 +102,22 @@ class JobReference(Plain, frozen=True, kw_only=True):
 
 
 class JobRecord(JobOwned, frozen=True, kw_only=True):
-    """``job.json``: a job's options and context. Written once."""
+    """``job.json``: a job's options and context. Written once.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        destination: URI of its destination.
+        staging: URI of its staging.
+        options: How it commits.
+        context: Facts of the orchestrator: DAG, run, partition.
+        conditional_writes: Whether the store honours them.
+        created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
+        log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
+        nonce: Unique to each write.
+        signature: Where jobs are signed.
+
+    """
 
     destination: Text
     staging: Text
@@ -109,12 +125,13 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     context: dict[Line, Prose] = field(default_factory=dict)
     conditional_writes: bool = True
     created: Milliseconds
+    log: Generation = 0
     nonce: Text
     signature: Text | None = None
 
 
 class SavedSuccess(Struct, frozen=True, kw_only=True):
-    """The ``_SUCCESS`` that a commit removed, so that a rollback can put it back."""
+    """A ``_SUCCESS`` of another program that a commit removed, so that a rollback can put it back."""
 
     etag: Text
     body: bytes
@@ -134,11 +151,13 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
         since: Time of the last change, in milliseconds since the epoch by the owner's clock, for people.
         nonce: Unique to each write.
         seal_etag: ETag of the job's seal, from ``sealed`` on.
-        plan_etag: ETag of the plan, from ``committing`` on.
+        plan_etag: ETag of the plan, once there is one.
+        plan_id: Id of the plan; None for plans of older versions.
         begun: Uploads may have been completed.
         reversible: The commit can be undone; False once it may have overwritten or deleted old data.
         shards: Number of shards of the commit.
-        saved_success: The ``_SUCCESS`` before the commit.
+        generation: Number of the commit's entry in the log, from ``committed`` on; None in older versions.
+        saved_success: The ``_SUCCESS`` before the commit, if another program wrote it.
         reason: Why the job was aborted.
 
     """
@@ -150,6 +169,8 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
     nonce: Text
     seal_etag: Text | None = None
     plan_etag: Text | None = None
+    plan_id: Text | None = None
+    generation: Generation | None = None
     begun: bool = False
     reversible: bool = True
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1

@@ -34,6 +34,9 @@ SUCCESS = "_SUCCESS"
 HOME = "_s3commit"
 
 
+_ENTRY_DIGITS = 20
+
+
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -148,6 +151,23 @@ def manifests_prefix(destination: Destination) -> str:
     return destination.key(f"{HOME}/manifests/")
 
 
+def log_prefix(destination: Destination) -> str:
+    """Return the prefix of a destination's log of commits."""
+    return destination.key(f"{HOME}/log/")
+
+
+def entry_key(destination: Destination, number: int) -> str:
+    """Return the key of an entry of the log; keys sort as their numbers do."""
+    return f"{log_prefix(destination)}{number:0{_ENTRY_DIGITS}d}.json"
+
+
+def entry_number(destination: Destination, key: str) -> int | None:
+    """Return the number of an entry by its key; None for any other key."""
+    name = key.removeprefix(log_prefix(destination)).removesuffix(".json")
+    number = int(name) if len(name) == _ENTRY_DIGITS and name.isascii() and name.isdigit() else 0
+    return number if number and key == entry_key(destination, number) else None
+
+
 def aborted_prefix(destination: Destination) -> str:
     """Return the prefix of the records of all jobs of a destination that were aborted."""
     return destination.key(f"{HOME}/aborted/")
@@ -252,13 +272,17 @@ class Layout:
         return self.stage(stage, stage_attempt) + "sealed.json"
 
     @property
-    def plan(self) -> str:
-        """Key of the `PlanRecord`, in the staging bucket."""
-        return self.staging.key("plan/summary.json")
+    def plans(self) -> str:
+        """Prefix of the job's plans, in the staging bucket."""
+        return self.staging.key("plan/")
+
+    def plan(self, plan_id: str | None) -> str:
+        """Return the key of a `PlanRecord`, in the staging bucket; without an id, of older versions."""
+        return f"{self.plans}{plan_id}/summary.json" if plan_id is not None else f"{self.plans}summary.json"
 
     def plan_part(self, plan_id: str, number: int) -> str:
         """Return the key of one part of a plan's list of objects, in the staging bucket."""
-        return self.staging.key(f"plan/{plan_id}/{number}.jsonl")
+        return f"{self.plans}{plan_id}/{number}.jsonl"
 
     @property
     def shards(self) -> str:

@@ -50,6 +50,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Integer: TypeAlias = Annotated[int, Meta(ge=-_LONG - 1, le=_LONG)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MILLISECONDS)]
 Attempt: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]
+Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Shard: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SHARDS)]
 Lease: TypeAlias = Annotated[float, Meta(gt=0, le=_LEASE)]
 
@@ -82,6 +83,8 @@ LARGEST: Final[Mapping[str, int]] = {
     # The same without the tasks.
     "SealRecord": 128 * MIB,
     "ManifestRecord": 128 * MIB,
+    # A manifest and a little more.
+    "LogEntry": 129 * MIB,
     # A part of 10,000 objects takes 180 bytes here: room for nine hundred million objects.
     "PlanRecord": 16 * MIB,
     # Lines of lists.

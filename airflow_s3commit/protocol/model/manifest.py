@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
-from airflow_s3commit.protocol.model.limits import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.limits import Count, Generation, Integer, Line, Milliseconds, Prose, Text
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 
@@ -54,6 +54,8 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         files_sha256: SHA-256 of that list, in hexadecimal.
         context: The job's context (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
+        generation: Number of the commit's entry in the log; 0 in manifests of older versions.
+        tasks: How many task attempts count; None in manifests of older versions.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -70,6 +72,8 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     files_sha256: Text
     context: dict[Line, Prose] = field(default_factory=dict)
     metrics: dict[Line, Integer] = field(default_factory=dict)
+    generation: Generation = 0
+    tasks: Count | None = None
     nonce: Text
     signature: Text | None = None
 

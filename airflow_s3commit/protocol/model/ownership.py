@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
+from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.layout import is_canonical, owner_of
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.pendingset import PendingUpload
     from airflow_s3commit.store.base import ObjectInfo
 
-#: User metadata of every object: a HEAD shows its job and upload.
+#: User metadata of every object: a HEAD shows its job, its upload, and a digest of its destination's URI.
 JOB_METADATA = "s3commit-job"
 UPLOAD_METADATA = "s3commit-upload"
+PLACE_METADATA = "s3commit-place"
 
 #: Proof that a thing is the job's:
 #:
@@ -116,6 +118,22 @@ def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
     return bool(expected) and existing.etag == expected and existing.size == upload.length
 
 
+def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[str, str]:
+    """Return the user metadata of a job's object."""
+    place = text_digest(destination.uri).hex()
+    return {JOB_METADATA: job_id, UPLOAD_METADATA: upload, PLACE_METADATA: place}
+
+
+def is_written_here(existing: ObjectInfo, destination: Destination) -> bool:
+    """Return whether a job wrote an object to this destination, by its metadata; not so for a copy.
+
+    Objects of older versions name no destination: they count as written here.
+    """
+    metadata = existing.metadata
+    place = text_digest(destination.uri).hex()
+    return JOB_METADATA in metadata and metadata.get(PLACE_METADATA, place) == place
+
+
 def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:
     """Return why a job may not destroy a thing; None if it may.
 
@@ -159,7 +177,7 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     """Check a record: it is in the job's staging, or one of the job's records at the destination."""
     if thing.bucket == layout.staging.bucket and layout.staging.relative(thing.key) is not None:
         return None
-    kept = (layout.lock, layout.success)
+    kept = (layout.lock, layout.success, layout.manifest_files)
     if thing.bucket == layout.destination.bucket and thing.key in kept:
         return None
     return f"{_uri(thing)} is no record of job {layout.job_id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned, Plain
-from airflow_s3commit.protocol.model.limits import Count, Line, Text
+from airflow_s3commit.protocol.model.limits import Count, Generation, Line, Text
 
 
 class PlannedObject(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class PlanPart(Struct, frozen=True, kw_only=True):
 
 
 class PlanRecord(JobOwned, frozen=True, kw_only=True):
-    """``plan/summary.json``: the resolved conflicts of a job.
+    """``plan/<plan id>/summary.json``: the resolved conflicts of a job. Written once.
 
     Attributes:
         version: Always 1.
@@ -44,6 +44,7 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
         staging: URI of its staging; likewise.
         plan_id: Names the directory of its parts, and is its writer's nonce.
         seal_etag: The seal it was made for.
+        base: Number of the newest entry of the log when it was made; 0 without one.
         parts: The pieces of the list of planned objects.
         objects: How many objects are planned.
         bytes: Their bytes.
@@ -55,6 +56,7 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
 
     plan_id: Text
     seal_etag: Text
+    base: Generation = 0
     parts: list[PlanPart]
     objects: Count
     bytes: Count

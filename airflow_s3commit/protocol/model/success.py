@@ -15,8 +15,14 @@ SUCCESS_NAME = "org.apache.hadoop.fs.s3a.commit.files.SuccessData/1"
 #: ``_SUCCESS`` lists no more names than this (Hadoop's limit); the full manifest lists all.
 MAX_FILENAMES = 100
 
-#: The entry of ``diagnostics`` that holds the URI of the full manifest.
+#: The entries of ``diagnostics`` that hold the URI of the full manifest, the number of the commit's entry in
+#: the log, and what makes each marker unlike all others, so that its ETag never returns.
 MANIFEST_DIAGNOSTIC = "s3commit.manifest"
+GENERATION_DIAGNOSTIC = "s3commit.generation"
+NONCE_DIAGNOSTIC = "s3commit.nonce"
+
+#: Longer than the digits of any number that fits into 64 bits.
+_NUMBER_CHARACTERS = 20
 
 
 class SuccessData(Struct, frozen=True, kw_only=True):
@@ -56,6 +62,12 @@ class SuccessData(Struct, frozen=True, kw_only=True):
     state: Line | None = None
     stage: Line | None = None
     iostatistics: IOStatistics | None = None
+
+    @property
+    def generation(self) -> int | None:
+        """Number of the commit's entry in the log; None in markers of older versions and other programs."""
+        text = self.diagnostics.get(GENERATION_DIAGNOSTIC, "")
+        return int(text) if len(text) < _NUMBER_CHARACTERS and text.isascii() and text.isdigit() else None
 
     @property
     def manifest_uri(self) -> str | None:

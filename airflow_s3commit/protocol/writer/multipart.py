@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import JobClosed, S3CommitError, StoreRejected
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import abort_upload
 from airflow_s3commit.protocol.model.destination import hadoop_uri, join_uri
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
+from airflow_s3commit.protocol.model.ownership import object_metadata
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.protocol.model.statistics import Columns
 from airflow_s3commit.store.base import MAX_PARTS, MIN_PART_BYTES
@@ -308,7 +308,7 @@ class OutputFile(WritableFile):
         upload_id = context.store.create_upload(
             context.bucket,
             self.key,
-            metadata={JOB_METADATA: context.job_id, UPLOAD_METADATA: self.upload},
+            metadata=object_metadata(context.layout.destination, context.job_id, self.upload),
             content_type=self._content_type,
             headers=self._headers,
         )

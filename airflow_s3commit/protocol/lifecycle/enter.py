@@ -1,0 +1,176 @@
+"""Enter the log: the point of no return of a commit, and its opposite of an abort.
+
+Before its ``commit`` entry everything that a job has done can be undone; after it there is only forward. An
+abort creates an ``abandon`` entry before it undoes anything. A job has at most one of the two.
+
+A commit that replaces, or that fails on existing data, was planned as of an entry of the log. If other jobs
+have added files to its partitions since, it plans again, or is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    DestinationChanged,
+    DestinationNotEmpty,
+    NoSuchUpload,
+)
+from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
+from airflow_s3commit.protocol.lifecycle.plan import make_plan
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.seals import load_seal
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, StateRecord
+from airflow_s3commit.protocol.model.limits import PROSE
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.plan import PlanRecord
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.signing import sign
+
+logger = logging.getLogger(__name__)
+
+#: Plans of a commit that other jobs keep adding to, before it gives up.
+_PLANS = 20
+
+
+def enter_commit(
+    run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord
+) -> LogEntry:
+    """Create the job's ``commit`` entry, and return the entry of the job: this one, or an earlier one.
+
+    Before: every upload is completed. Repeatable by any process.
+
+    Raises:
+        DestinationNotEmpty: Conflict mode ``fail``, and another job has committed to a partition.
+        DestinationChanged: The caller's plan is not up to date any more; or twenty plans in a row were not.
+        InvalidRecord: An entry of the log, or a pendingset, is damaged.
+        Overtaken: Another process moved the job.
+
+    """
+    context = run.context
+    files = run.files or FileList.of_sealed(context, seal)
+    try:
+        digest = write_files(context, files)
+    except NoSuchUpload as error:
+        # Whoever ended the job aborted this upload.
+        run.log.read()
+        if (ending := run.log.ending()) is not None:
+            return ending
+        raise Overtaken from error
+    current, etag = plan, state.plan_etag
+    for _ in range(_PLANS):
+        if _has_conflict(run, job, seal, current):
+            stored = _plan_again(run, state, job, seal)
+            current, etag = stored.record, stored.etag
+        draft = draft_manifest(
+            context, job, seal, current, files_sha256=digest, metrics={**run.metrics, **run.requests()}
+        )
+        named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
+        entry = run.log.append(lambda number: _commit_entry(context, number, draft, named))  # noqa: B023
+        if entry is not None:
+            run.files = files
+            return entry
+    raise DestinationChanged(
+        f"{context.name}: other jobs have added files to its partitions {_PLANS} times in a row while it was"
+        " committing; commit it again when they are done"
+    )
+
+
+def abandon(context: JobContext, reason: str | None, job_context: Mapping[str, str]) -> LogEntry:
+    """Create the job's ``abandon`` entry, and return it, or the earlier one. Repeatable.
+
+    Args:
+        context: The job.
+        reason: Why.
+        job_context: The orchestrator's facts about the job, kept after its own record is gone.
+
+    Raises:
+        AlreadyCommitted: The log has the job's commit.
+
+    """
+    if context.record is None and find_manifest(context) is not None:
+        # Without the record only the log's newest entry is read, and those before it have their manifests.
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    record = AbortedRecord(
+        **context.layout.place,
+        since=context.now_ms(),
+        reason=reason[:PROSE] if reason is not None else None,
+        context=dict(job_context),
+    )
+
+    def entry_at(number: int) -> LogEntry:
+        return _signed(
+            context,
+            LogEntry(
+                **context.layout.place,
+                number=number,
+                kind="abandon",
+                aborted=record,
+                nonce=context.new_id(),
+            ),
+        )
+
+    log = Log(context)
+    while (entry := log.append(entry_at)) is None:
+        logger.info("%s: another job's entry %d came first", context.name, log.position)
+    if entry.kind == "commit":
+        raise AlreadyCommitted(
+            f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted."
+            " Finish it with: s3commit recover"
+        )
+    return entry
+
+
+def _has_conflict(run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> bool:
+    options = job.options
+    if options.conflict_mode == "append":
+        return False
+    return run.log.was_added_to(None if options.whole_destination else seal.partitions, plan.base)
+
+
+def _plan_again(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord) -> Stored[PlanRecord]:
+    context = run.context
+    if job.options.conflict_mode == "fail":
+        raise DestinationNotEmpty(
+            f"{context.name}: conflict mode is fail, and another job has committed to its partitions since"
+            " this commit began; use replace or append, or another destination"
+        )
+    if run.plan_etag is not None and state.reversible:
+        raise DestinationChanged(
+            f"{context.name}: another job has committed to its partitions since its plan was made"
+        )
+    logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
+    plan = make_plan(context, job, load_seal(context, state.seal_etag), run.log)
+    if job.options.replace_order == "delete-then-publish":
+        run.delete_planned(job, seal, plan.record)
+    return plan
+
+
+def _commit_entry(context: JobContext, number: int, draft: ManifestRecord, plan: PlanName | None) -> LogEntry:
+    manifest = msgspec.structs.replace(draft, generation=number)
+    if context.signer is not None:
+        manifest = sign(manifest, context.signer)
+    return _signed(
+        context,
+        LogEntry(
+            **context.layout.place,
+            number=number,
+            kind="commit",
+            manifest=manifest,
+            plan=plan,
+            nonce=context.new_id(),
+        ),
+    )
+
+
+def _signed(context: JobContext, entry: LogEntry) -> LogEntry:
+    return sign(entry, context.signer) if context.signer is not None else entry

@@ -1,0 +1,253 @@
+"""``_SUCCESS``: removed before a commit publishes, and derived from the log after it.
+
+The marker names the newest commit whose replaced objects are deleted. It is written only over a marker of an
+older generation, and no two markers of this protocol are alike, so that a suspended process which has read an
+old one cannot delete or overwrite a new one. A marker of another program is kept in the job's state, and
+an abort puts it back byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_s3commit.exceptions import (
+    InvalidRecord,
+    NoSuchKey,
+    NoSuchUpload,
+    PreconditionFailed,
+    TooLarge,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.log import newest_commit
+from airflow_s3commit.protocol.metadata.manifests import manifest_files
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import SavedSuccess
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.pendingset import IOStatistics
+from airflow_s3commit.protocol.model.success import (
+    GENERATION_DIAGNOSTIC,
+    MANIFEST_DIAGNOSTIC,
+    MAX_FILENAMES,
+    NONCE_DIAGNOSTIC,
+    SUCCESS_NAME,
+    SuccessData,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def foreign_success(context: JobContext) -> SavedSuccess | None:
+    """Return the marker if no version of this protocol with a log wrote it; None otherwise.
+
+    Raises:
+        TooLarge: It is larger than any committer's, so that it could not be put back.
+
+    """
+    found = _find(context)
+    if found is None or found.generation is not None:
+        return None
+    if found.body is None:
+        where = join_uri(context.bucket, context.layout.success)
+        raise TooLarge.of(where, found.size, largest(SuccessData))
+    return SavedSuccess(etag=found.etag, body=found.body)
+
+
+def remove_success(context: JobContext, saved: SavedSuccess | None, generation: int) -> None:
+    """Delete the marker before files are published, unless it is newer than what was read. Repeatable.
+
+    Args:
+        context: The job.
+        saved: The marker of another program that its commit may remove.
+        generation: Newest generation whose marker it may remove: the job's own entry is newer.
+
+    """
+    found = _find(context)
+    if found is None:
+        return
+    if found.generation is None:
+        is_older = saved is not None and saved.etag == found.etag
+    else:
+        is_older = found.generation <= generation
+    if not is_older:
+        return
+    condition = found.etag if context.conditional else None
+    try:
+        delete_record(context, context.bucket, context.layout.success, if_match=condition)
+    except PreconditionFailed:
+        logger.info("%s: _SUCCESS was written anew by another job", context.name)
+
+
+def write_success(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> None:
+    """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
+
+    Before: the objects that the job replaces are deleted.
+
+    Args:
+        context: Any job of the destination.
+        manifest: The committed job's manifest.
+        keys: Keys of its first files, at most 100.
+
+    """
+    body = encode(_success(context, manifest, keys))
+    while True:
+        found = _find(context)
+        if found is None:
+            condition: dict[str, Any] = {"if_none_match": context.conditional}
+        elif (found.generation or 0) >= manifest.generation:
+            return
+        else:
+            condition = {"if_match": found.etag if context.conditional else None}
+        try:
+            context.store.put(context.bucket, context.layout.success, body, **condition)
+        except (PreconditionFailed, NoSuchKey):
+            continue
+        return
+
+
+def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
+    """Give a destination its marker again after an abort. Repeatable.
+
+    That is the marker of the newest commit, unless its job is not cleaned up: then its committer, or its
+    recovery, writes it. Without any commit in the log it is the marker of another program, as it was saved.
+
+    Args:
+        context: The job that is aborted.
+        saved: The marker that its commit removed.
+
+    """
+    newest = newest_commit(context.store, context.layout.destination)
+    if newest is None:
+        if saved is not None:
+            _restore_foreign(context, saved)
+        return
+    assert newest.manifest is not None
+    if _find(context) is None and not _is_under_way(context, newest.manifest):
+        files = manifest_files(context.store, newest.manifest)
+        keys = [entry.key for entry, _ in zip(files, range(MAX_FILENAMES), strict=False)]
+        write_success(context, newest.manifest, keys)
+
+
+def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
+    """Return whether the staging of a committed job still has its state."""
+    if manifest.staging is None:
+        return False
+    staging = Destination.parse(manifest.staging)
+    state = Layout(context.layout.destination, staging, manifest.job_id).state
+    try:
+        context.store.head(staging.bucket, state)
+    except NoSuchKey:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """The marker as it is: the body is None if it is too large, the generation None if it is foreign."""
+
+    etag: str
+    size: int
+    generation: int | None = None
+    body: bytes | None = None
+
+
+def _find(context: JobContext) -> _Marker | None:
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    try:
+        fetched = store.get(bucket, key, limit=largest(SuccessData))
+    except NoSuchKey:
+        return None
+    except TooLarge:
+        info = store.head(bucket, key)
+        return _Marker(info.etag, info.size)
+    generation = None
+    with suppress(InvalidRecord):
+        generation = decode(SuccessData, fetched.body, join_uri(bucket, key)).generation
+    return _Marker(fetched.info.etag, fetched.info.size, generation, fetched.body)
+
+
+def _success(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> SuccessData:
+    written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
+    layout = Layout.of(context.layout.destination, manifest.job_id)
+    counters = {
+        **{name: value for name, value in manifest.metrics.items() if not name.startswith("complete_")},
+        "committer_commits_completed": manifest.counts.files,
+        "committer_bytes_committed": manifest.counts.bytes,
+        "committer_jobs_completed": 1,
+        "committer_tasks_completed": manifest.tasks or 0,
+    }
+    return SuccessData(
+        name=SUCCESS_NAME,
+        timestamp=manifest.committed,
+        date=written.strftime("%a %b %d %H:%M:%S UTC %Y"),
+        hostname=socket.gethostname(),
+        committer=manifest.committer,
+        description=(
+            f"{manifest.counts.files} files in {len(manifest.partitions)} partitions,"
+            f" {manifest.conflict_mode}"
+        ),
+        jobId=manifest.job_id,
+        jobIdSource="airflow-s3commit",
+        metrics=manifest.metrics,
+        diagnostics={
+            **manifest.context,
+            MANIFEST_DIAGNOSTIC: join_uri(context.bucket, layout.manifest),
+            GENERATION_DIAGNOSTIC: str(manifest.generation),
+            NONCE_DIAGNOSTIC: context.new_id(),
+        },
+        filenames=[f"/{key}" for key in keys],
+        iostatistics=IOStatistics(counters=counters),
+    )
+
+
+def _restore_foreign(context: JobContext, saved: SavedSuccess) -> None:
+    """Put back the marker of another program, byte for byte but with another ETag.
+
+    A suspended committer may still send a delete conditional on the old ETag. A multipart upload (or a
+    single PUT, if the old one was multipart) gives the same bytes an ETag that this delete does not match.
+    """
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    try:
+        while _is_to_be_restored(context, saved):
+            if "-" in saved.etag:
+                _put_foreign(context, saved)
+            else:
+                upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/json")
+                etag = store.upload_part(bucket, key, upload_id, 1, saved.body)
+                store.complete_upload(bucket, key, upload_id, [etag])
+    except NoSuchUpload:
+        # Another process is restoring the marker too, and aborted both uploads.
+        _restore_foreign(context, saved)
+    leftovers = (upload for upload in store.list_uploads(bucket, key) if upload.key == key)
+    abort_uploads(context, (PendingId(bucket, key, upload.upload_id, "writer") for upload in leftovers))
+
+
+def _is_to_be_restored(context: JobContext, saved: SavedSuccess) -> bool:
+    """Return whether the marker is missing, or still has the ETag that a suspended committer may know."""
+    try:
+        return context.store.head(context.bucket, context.layout.success).etag == saved.etag
+    except NoSuchKey:
+        return True
+
+
+def _put_foreign(context: JobContext, saved: SavedSuccess) -> None:
+    """Put a marker back in one piece; another job's marker is left alone."""
+    store, bucket, key = context.store, context.bucket, context.layout.success
+    conditional = context.conditional
+    try:
+        store.head(bucket, key)
+    except NoSuchKey:
+        condition: dict[str, Any] = {"if_none_match": conditional}
+    else:
+        condition = {"if_match": saved.etag if conditional else None}
+    try:
+        store.put(bucket, key, saved.body, **condition)
+    except PreconditionFailed:
+        logger.info("%s: another process wrote _SUCCESS meanwhile", context.name)

@@ -1,0 +1,262 @@
+"""Read and append to a destination's log of commits.
+
+An entry is created if absent, at the number after the newest, by a process that has read all entries up to
+it. So entries are in one order, and each was written in the knowledge of those before it. The log is the only
+truth about which jobs committed. What is derived from it for short look-ups, the manifest or abort record of
+each job, is written before the next entry: only the newest entry may lack it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import islice
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import (
+    SUCCESS,
+    aborted_prefix,
+    entry_key,
+    entry_number,
+    log_prefix,
+    manifests_prefix,
+)
+from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.signing import check_signature
+from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.execute import in_batches
+
+logger = logging.getLogger(__name__)
+
+#: Entries on one page of a listing. With more, the marker says where the last ones are.
+_PAGE = 1_000
+
+#: Entries to read at once.
+_AT_ONCE = 64
+
+
+class Log:
+    """The log of a destination, as far as one process has read it for one job.
+
+    Args:
+        context: The job. Its record says where to begin: its own entry is newer than that. Without the
+            record the newest entry alone is read.
+
+    Attributes:
+        position: Number of the newest entry that was read; 0 without one.
+
+    """
+
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._begun = context.record is not None
+        self.position = context.record.log if context.record is not None else 0
+        self._newest: LogEntry | None = None
+        self._ending: LogEntry | None = None
+        self._commits: dict[int, Collection[str]] = {}
+        self._is_read = False
+
+    def ending(self) -> LogEntry | None:
+        """Return the job's own entry, or None; reads the log if this process has not.
+
+        Raises:
+            InvalidRecord: An entry is damaged or missing.
+            SignatureRefused: The job's entry is not signed with the context's key.
+
+        """
+        if not self._is_read:
+            self.read()
+        return self._ending
+
+    def read(self) -> int:
+        """Read the entries after the position, and return the new position. Repeatable.
+
+        Raises:
+            InvalidRecord: An entry is damaged or missing.
+            SignatureRefused: The job's entry is not signed with the context's key.
+
+        """
+        context, destination = self._context, self._context.layout.destination
+        if not self._begun:
+            self.position, self._begun = max(find_head(context.store, destination) - 1, 0), True
+        start = entry_key(destination, self.position) if self.position else None
+        listed = [
+            info
+            for info in context.store.list_objects(
+                destination.bucket, log_prefix(destination), recursive=False, start_after=start
+            )
+            if entry_number(destination, info.key) is not None
+        ]
+        limit = largest(LogEntry)
+        for batch in in_batches(sorted(listed, key=lambda info: info.key), _AT_ONCE):
+            fetched = {
+                info.key: outcome
+                for info, outcome in records.fetch_listed(
+                    context.store, destination.bucket, batch, lambda _: limit
+                )
+            }
+            for key in sorted(fetched):
+                outcome = fetched[key]
+                if isinstance(outcome, InvalidRecord):
+                    raise outcome
+                self._take(key, outcome.body)
+        self._is_read = True
+        return self.position
+
+    def append(self, entry_at: Callable[[int], LogEntry]) -> LogEntry | None:
+        """Try to create the job's entry at the next number, and return it.
+
+        Writes the manifest or abort record of the newest entry first. Returns the entry of the job that was
+        there already; or None where another job's entry came first: it is read now, so decide anew and call
+        again.
+
+        Args:
+            entry_at: Returns the job's entry for a number.
+
+        Raises:
+            OutcomeUnknown: The response was lost, and reading back did not settle it.
+            InvalidRecord: An entry is damaged or missing.
+
+        """
+        if not self._is_read:
+            self.read()
+        if self._ending is None:
+            self.record_newest()
+            context, destination = self._context, self._context.layout.destination
+            entry = entry_at(self.position + 1)
+            stored = records.create(
+                context.store,
+                destination.bucket,
+                entry_key(destination, entry.number),
+                entry,
+                conditional=context.conditional,
+            )
+            if stored.record.nonce == entry.nonce:
+                self.position, self._newest, self._ending = entry.number, entry, entry
+            else:
+                # Not by a listing, which may lag.
+                key = entry_key(destination, entry.number)
+                fetched = context.store.get(destination.bucket, key, limit=largest(LogEntry))
+                self._take(key, fetched.body)
+        return self._ending
+
+    def record_newest(self) -> None:
+        """Write the manifest or abort record of the newest entry, unless it is there. Repeatable."""
+        if self._newest is not None and self._newest is not self._ending:
+            record_ending(self._context, self._newest)
+
+    def was_added_to(self, partitions: Collection[str] | None, since: int) -> bool:
+        """Return whether another job committed files after an entry.
+
+        Args:
+            partitions: Directories to ask about; None for all.
+            since: Number of the entry.
+
+        """
+        return any(
+            number > since and (added if partitions is None else not set(partitions).isdisjoint(added))
+            for number, added in self._commits.items()
+        )
+
+    def _take(self, key: str, body: bytes) -> None:
+        context, destination = self._context, self._context.layout.destination
+        where = join_uri(destination.bucket, key)
+        entry = decode(LogEntry, body, where)
+        number = entry_number(destination, key)
+        if number != entry.number:
+            raise InvalidRecord(f"{where} has the number {entry.number}: it was moved here")
+        if number != self.position + 1:
+            missing = join_uri(destination.bucket, entry_key(destination, self.position + 1))
+            raise InvalidRecord(f"{missing} is missing, and {where} is there: entries are never deleted")
+        self.position = number
+        if entry.destination != destination.uri:
+            # Copied here with the dataset: another place's history.
+            self._newest = None
+            return
+        self._newest = entry
+        if entry.job_id == context.job_id:
+            if context.signer is not None:
+                check_signature(context.signer, entry, body, where)
+            self._ending = entry
+        elif entry.manifest is not None:
+            self._commits[number] = frozenset(entry.manifest.partitions)
+
+
+def find_head(store: ObjectStore, destination: Destination) -> int:
+    """Return the number of the newest entry of a log by listing it; 0 without one.
+
+    Takes one request for a thousand entries, and three for any log whose last commit has finished.
+    """
+
+    def listed(after: int) -> Iterator[int]:
+        start = entry_key(destination, after) if after else None
+        keys = store.list_objects(
+            destination.bucket, log_prefix(destination), recursive=False, start_after=start
+        )
+        return (number for info in keys if (number := entry_number(destination, info.key)) is not None)
+
+    first = list(islice(listed(0), _PAGE))
+    head = first[-1] if first else 0
+    if len(first) < _PAGE:
+        return head
+    known = max(head, _marked(store, destination))
+    return max(listed(known), default=known)
+
+
+def read_entry(store: ObjectStore, destination: Destination, number: int) -> LogEntry:
+    """Read an entry of a log.
+
+    Raises:
+        NoSuchKey: There is none of this number.
+        InvalidRecord: It is damaged.
+
+    """
+    key = entry_key(destination, number)
+    return records.load(store, destination.bucket, key, LogEntry).record
+
+
+def newest_commit(store: ObjectStore, destination: Destination) -> LogEntry | None:
+    """Return the entry of the last commit to a destination; None if its log has none.
+
+    Raises:
+        InvalidRecord: An entry that must be read is damaged or missing.
+
+    """
+    for number in range(find_head(store, destination), 0, -1):
+        entry = read_entry(store, destination, number)
+        if entry.destination != destination.uri:
+            return None
+        if entry.kind == "commit":
+            return entry
+    return None
+
+
+def _marked(store: ObjectStore, destination: Destination) -> int:
+    """Return the number of the entry that ``_SUCCESS`` was derived from; 0 if it names none."""
+    key = destination.key(SUCCESS)
+    with suppress(NoSuchKey, InvalidRecord):
+        body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
+        return decode(SuccessData, body, join_uri(destination.bucket, key)).generation or 0
+    return 0
+
+
+def record_ending(context: JobContext, entry: LogEntry) -> None:
+    """Write the manifest or abort record that an entry of any job holds, unless it is there. Repeatable.
+
+    Raises:
+        OutcomeUnknown: The response was lost.
+
+    """
+    store, destination = context.store, context.layout.destination
+    prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
+    record = entry.manifest or entry.aborted
+    assert record is not None, "an entry holds one of the two"
+    key, body = f"{prefix}{entry.job_id}.json", encode(record)
+    with suppress(PreconditionFailed):
+        store.put(destination.bucket, key, body, if_none_match=context.conditional)
