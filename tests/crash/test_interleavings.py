@@ -6,8 +6,10 @@ them, and a part in its variants, which share most of the code.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -17,6 +19,7 @@ from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DestinationChanged,
+    DestinationNotEmpty,
     JobClosed,
     NoSuchJob,
     NotReversible,
@@ -24,7 +27,7 @@ from airflow_s3commit.exceptions import (
 )
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Schedule, play, schedules
-from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
+from tests.crash.world import BESIDE, BUCKET, OLD, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
 
 Record = Callable[[str, object], None]
 
@@ -206,37 +209,51 @@ def test_a_commit_and_a_recovery_of_what_died_half_way_agree(
 
 
 class _TwoJobs(World):
-    """A world where another job, sealed and planned too, replaces the same partitions."""
+    """A world with another sealed job that writes to the same partition.
+
+    Args:
+        modes: Conflict modes of the two jobs.
+        planned: Whether both have planned.
+
+    """
 
     OTHER = "33333333-aaaa-4bbb-8ccc-000000000003"
 
-    def prepare(self) -> None:
+    def __init__(self, modes: tuple[Any, Any], *, planned: bool) -> None:
+        super().__init__(Case(mode=modes[0]))
+        self.other_mode = modes[1]
         destination = f"s3://{BUCKET}/{ROOT}"
         self.other = JobReference(
             job_id=self.OTHER, destination=destination, staging=f"{destination}__magic_job-{self.OTHER}/"
         )
-        self.reach("two jobs", self._plan_both)
+        self.reach(f"two jobs {modes} {planned}", lambda: self._seal_both(planned))
 
-    def _plan_both(self) -> None:
-        self.advance_to("commit")
+    def _seal_both(self, planned: bool) -> None:
+        self.advance_to("plan")
         Job.setup(
-            self.store, self.other.destination, options=self.case.options, job_id=self.OTHER,
+            self.store, self.other.destination, options=Case(mode=self.other_mode).options, job_id=self.OTHER,
             clock=self.clock, new_id=self._new_id,
         )  # fmt: skip
         job = self._job_of(self.other, self.store)
         with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
-            with attempt.open("dt=1/part-0.parquet") as file:
-                file.write(b"theirs 1")
+            for number in (0, 1):
+                with attempt.open(f"dt=1/part-{number}.parquet") as file:
+                    file.write(b"theirs %d" % number)
             tasks = [attempt.commit()]
         job.seal_stage("spark", "1", tasks)
         job.seal()
-        job.plan()
+        if planned:
+            self.plan(self.store)
+            job.plan()
 
     def commit(self, store: Any) -> None:
         self._persist(self.reference, store)
 
     def commit_other(self, store: Any) -> None:
         self._persist(self.other, store)
+
+    def abort_other(self, store: Any) -> None:
+        self._job_of(self.other, store).abort()
 
     def _persist(self, reference: JobReference, store: Any) -> None:
         """Commit as an orchestrator does that plans again when the destination changed."""
@@ -254,38 +271,97 @@ class _TwoJobs(World):
         job._context = _inline(job._context)
         return job
 
-    def partition(self, name: str) -> set[bytes]:
-        prefix = f"{ROOT}{name}/"
-        hidden = f"{prefix}_hidden"
-        return {
-            body
-            for key, body in self.visible().items()
-            if key.startswith(prefix) and key != hidden and "/" not in key[len(prefix) :]
+    def check_serial(self) -> None:
+        """The data is that of the jobs one after another in the log's order; the marker names the last."""
+        data = {path: body for path, body in OLD.items() if self.case.mode != "fail"}
+        written = {
+            OURS: {path: body for files in TASKS.values() for path, body in files.items()},
+            self.OTHER: {f"dt=1/part-{number}.parquet": b"theirs %d" % number for number in (0, 1)},
         }
+        modes = {OURS: self.case.mode, self.OTHER: self.other_mode}
+        last = None
+        for job_id, kind in self.log():
+            if kind == "abandon":
+                continue
+            touched = {path.rpartition("/")[0] for path in written[job_id]}
+            existing = {path for path in data if path.rpartition("/")[0] in touched}
+            assert modes[job_id] != "fail" or not existing
+            if modes[job_id] == "replace":
+                data = {path: body for path, body in data.items() if path not in existing}
+            for path, body in written[job_id].items():
+                data[path.replace(".", f"-{job_id}.", 1)] = body
+            last = job_id
+        visible = {
+            key.removeprefix(ROOT): body for key, body in self.visible().items() if key.startswith(ROOT)
+        }
+        marker = visible.pop("_SUCCESS", b"")
+        assert {path: body for path, body in visible.items() if path not in BESIDE} == data
+        assert self.pending() == []
+        if last is not None:
+            assert json.loads(marker)["jobId"] == last
 
 
-@pytest.mark.parametrize("share", SHARES)
-def test_two_jobs_on_one_partition_end_in_the_order_of_some_serial_run(
+def _race_two_jobs(
+    modes: tuple[Any, Any], second: str, judge: Callable[[list[Any]], None], share: float, *, planned: bool
+) -> int:
+    """Play our commit and a step of the other job, and return how many schedules."""
+    calls = []
+    for step in ("commit", second):
+        sample = _TwoJobs(modes, planned=planned)
+        calls.append(count_calls(sample.store, getattr(sample, step)))
+    played = 0
+    for schedule in _part(share, *calls):
+        world = _TwoJobs(modes, planned=planned)
+        outcomes = play(world.store, (world.commit, getattr(world, second)), schedule)
+        try:
+            judge(outcomes)
+            world.check_serial()
+        except Exception as error:
+            error.add_note(f"schedule {schedule}, outcomes {outcomes!r}, log {world.log()}")
+            raise
+        played += 1
+    return played
+
+
+ANY_TWO = [
+    pytest.param(("replace", "replace"), True, 0.05, id="replace-replace-planned"),
+    pytest.param(("replace", "append"), False, 0.05, id="replace-append-unplanned"),
+    *(
+        pytest.param(
+            modes,
+            planned,
+            0.2,
+            id=f"{'-'.join(modes)}-{'planned' if planned else 'unplanned'}-a fifth",
+            marks=pytest.mark.all,
+        )
+        for modes in product(("replace", "append", "fail"), repeat=2)
+        for planned in (True, False)
+    ),
+]
+
+
+@pytest.mark.parametrize(("modes", "planned", "share"), ANY_TWO)
+def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
+    modes: tuple[Any, Any], planned: bool, share: float, record_property: Record
+) -> None:
+    """However two jobs of any modes interleave, the data is that of a serial run in the order of the log."""
+
+    def judge(outcomes: list[S3CommitError | None]) -> None:
+        assert all(outcome is None or isinstance(outcome, DestinationNotEmpty) for outcome in outcomes)
+        assert "fail" in modes or outcomes == [None, None]
+
+    played = _race_two_jobs(modes, "commit_other", judge, share, planned=planned)
+    record_property("schedules", played)
+
+
+@pytest.mark.parametrize("share", [0.05, pytest.param(0.5, marks=pytest.mark.all)])
+def test_an_abort_beside_another_jobs_commit_leaves_that_jobs_marker(
     share: float, record_property: Record
 ) -> None:
-    """However two replacing jobs interleave, the shared partition ends with one job's files, whole."""
-    sample = _TwoJobs(REPLACE)
-    sample.prepare()
-    calls = count_calls(sample.store, sample.commit)
-    ours = {body for files in TASKS.values() for path, body in files.items() if path.startswith("dt=1/")}
-    played = 0
-    for schedule in _part(share, calls, calls):
-        world = _TwoJobs(REPLACE)
-        world.prepare()
-        outcomes = play(world.store, (world.commit, world.commit_other), schedule)
-        assert outcomes == [None, None], (schedule, outcomes)
-        assert world.partition("dt=1") in (ours, {b"theirs 1"}), schedule
-        assert world.partition("dt=2") == {b"new 2/0"}, schedule
-        assert world.pending() == [], schedule
-        assert world.job().manifest() is not None, schedule
-        assert (
-            OURS.encode() in world.visible()[f"{ROOT}_SUCCESS"]
-            or world.OTHER.encode() in world.visible()[f"{ROOT}_SUCCESS"]
-        )
-        played += 1
+    """However an abort and another job's commit interleave, the marker is that of the committed job."""
+
+    def judge(outcomes: list[S3CommitError | None]) -> None:
+        assert outcomes == [None, None]
+
+    played = _race_two_jobs(("replace", "append"), "abort_other", judge, share, planned=False)
     record_property("schedules", played)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -132,6 +133,15 @@ class World:
             u.upload_id for u in self.store.list_uploads(BUCKET, "") if u.upload_id != self.foreign_upload
         ]
 
+    def log(self) -> list[tuple[str, str]]:
+        """Return the job and kind of each entry of the log, in order."""
+        entries = [
+            json.loads(self.store.get(BUCKET, info.key).body)
+            for info in self.store.list_objects(BUCKET, f"{ROOT}_s3commit/log/")
+        ]
+        assert [entry["number"] for entry in entries] == list(range(1, len(entries) + 1))
+        return [(entry["job_id"], entry["kind"]) for entry in entries]
+
     def records(self) -> list[str]:
         """Return the keys of the job's staging."""
         return [i.key for i in self.store.list_objects(BUCKET, f"{ROOT}__magic_job-{OURS}/")]
@@ -226,12 +236,14 @@ class World:
         manifest = self.job().manifest()
         assert manifest is not None
         assert manifest.counts.files == 3
+        assert [kind for job, kind in self.log() if job == OURS] == ["commit"]
         self._check_nothing_left()
 
     def check_untouched(self) -> None:
         """As if the job had never been: byte for byte, marker included."""
         assert self.visible() == self.before
         assert self.job().manifest() is None
+        assert (OURS, "commit") not in self.log()
         self._check_nothing_left()
 
     def check_no_loss(self) -> None:

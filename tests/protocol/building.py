@@ -267,8 +267,10 @@ class Lake:
         return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket, but for the notes that the ids of aborted jobs are spent."""
-        return [key for key in self.keys("") if "_s3commit/aborted/" not in key]
+        """Return the keys of the bucket, but for the log and the records of aborted jobs."""
+        return [
+            key for key in self.keys("") if "_s3commit/aborted/" not in key and "_s3commit/log/" not in key
+        ]
 
     def visible(self) -> dict[str, bytes]:
         """Return everything in the bucket that is no record of the protocol, by key."""

@@ -1,0 +1,262 @@
+"""The log decides: whether a job is committed, in which order jobs are, and who must plan again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
+    DestinationChanged,
+    DestinationNotEmpty,
+    JobClosed,
+)
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+
+SUCCESS = f"{ROOT}_SUCCESS"
+ENTRY = "log/00000000000000000001.json"
+
+
+def entries(lake: Lake) -> list[tuple[str, str]]:
+    """Return the job and kind of each entry of the log."""
+    found = [json.loads(lake.get(key)) for key in lake.keys(f"{HOME}log/")]
+    assert [entry["number"] for entry in found] == list(range(1, len(found) + 1))
+    return [(entry["job_id"], entry["kind"]) for entry in found]
+
+
+def marker(lake: Lake) -> tuple[str, str]:
+    """Return the job and generation that ``_SUCCESS`` names."""
+    body = json.loads(lake.get(SUCCESS))
+    return body["jobId"], body["diagnostics"]["s3commit.generation"]
+
+
+def interposed(lake: Lake, act: Callable[[], object]) -> Callable[[], None]:
+    """Return a step of another process, to be taken once."""
+
+    def run() -> None:
+        lake.store.rest()
+        act()
+
+    return run
+
+
+def crash(lake: Lake, step: Callable[[], object], verb: str, ending: str, *, after: bool = False) -> None:
+    """Take a step in a process that dies at a call."""
+    lake.store.die(verb, ending, after=after)
+    with pytest.raises(Crash):
+        step()
+    lake.store.rest()
+
+
+def test_a_commit_is_its_entry() -> None:
+    """The entry, the manifest and the marker have one generation; the next job has the next one."""
+    lake = Lake()
+    first = lake.sealed({"dt=1/a": b"a"}).commit()
+    second = lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS, conflict_mode="append").commit()
+    assert (first.generation, second.generation) == (1, 2)
+    assert entries(lake) == [(OURS, "commit"), (THEIRS, "commit")]
+    assert marker(lake) == (THEIRS, "2")
+
+
+@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
+def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> None:
+    """A replace takes all files of an append that committed before it, and none of one that did not."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    replace = lake.sealed({"dt=1/r0": b"r", "dt=1/r1": b"r"})
+    append = lake.sealed({"dt=1/a0": b"a", "dt=1/a1": b"a"}, job_id=THEIRS, conflict_mode="append")
+    lake.store.before = once(*moment, interposed(lake, append.commit))
+    replace.commit()
+    assert entries(lake) == [(THEIRS, "commit"), (OURS, "commit")]
+    assert lake.data() == {named("dt=1/r0"): b"r", named("dt=1/r1"): b"r"}
+    assert marker(lake) == (OURS, "2")
+
+
+@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
+def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str]) -> None:
+    """Files of a job that has not committed yet are no part of what a replace replaces."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    append = lake.sealed({"dt=1/a0": b"a", "dt=1/a1": b"a"}, job_id=THEIRS, conflict_mode="append")
+    replace = lake.sealed({"dt=1/r": b"r"})
+    lake.store.before = once(*moment, interposed(lake, replace.commit))
+    append.commit()
+    assert entries(lake) == [(OURS, "commit"), (THEIRS, "commit")]
+    expected = {named("dt=1/r"): b"r", **{named(f"dt=1/a{n}", THEIRS): b"a" for n in range(2)}}
+    assert lake.data() == expected
+
+
+def test_replaces_of_one_partition_are_in_the_order_of_the_log() -> None:
+    """Of two replaces at once the one with the later entry wins, whichever published first."""
+    for first, last in ((OURS, THEIRS), (THEIRS, OURS)):
+        lake = Lake()
+        lake.put({"dt=1/old": b"old"})
+        jobs = {job_id: lake.sealed({f"dt=1/{job_id}": b"x"}, job_id=job_id) for job_id in (OURS, THEIRS)}
+        lake.store.before = once("put", ENTRY, interposed(lake, jobs[first].commit))
+        jobs[last].commit()
+        assert entries(lake) == [(first, "commit"), (last, "commit")]
+        assert list(lake.data()) == [named(f"dt=1/{last}", last)]
+
+
+def test_fail_is_refused_when_another_job_was_first() -> None:
+    """Of two jobs that need an empty partition one commits, and the other one takes everything back."""
+    lake = Lake()
+    theirs = lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="fail")
+    ours = lake.sealed({"dt=1/o": b"o"}, conflict_mode="fail")
+    lake.store.before = once("put", ENTRY, interposed(lake, theirs.commit))
+    with pytest.raises(DestinationNotEmpty):
+        ours.commit()
+    assert entries(lake) == [(THEIRS, "commit"), (OURS, "abandon")]
+    assert lake.data() == {named("dt=1/t", THEIRS): b"t"}
+    assert marker(lake) == (THEIRS, "1")
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_plan_that_the_caller_names_is_not_replaced() -> None:
+    """A commit to the same partitions refuses a job whose plan the caller named; one to others does not."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    for other, refused in (("dt=2/x", False), ("dt=1/x", True)):
+        lake = Lake()
+        lake.put({"dt=1/old": b"old"})
+        theirs = lake.sealed({other: b"x"}, job_id=THEIRS, conflict_mode="append")
+        ours = lake.sealed({"dt=1/o": b"o"})
+        plan = ours.plan()
+        lake.store.before = once("put", ENTRY, interposed(lake, theirs.commit))
+        if refused:
+            with pytest.raises(DestinationChanged):
+                ours.commit(plan_etag=plan.etag)
+            assert lake.data() == {"dt=1/old": b"old", named(other, THEIRS): b"x"}
+        else:
+            ours.commit(plan_etag=plan.etag)
+            assert lake.data() == {named("dt=1/o"): b"o", named(other, THEIRS): b"x"}
+
+
+def test_two_committers_of_an_unplanned_job_agree() -> None:
+    """Two processes that plan and commit one job at once end with one entry, one manifest and all files."""
+    for nth in range(1, 40):
+        lake = Lake()
+        lake.put({"dt=1/old": b"old"})
+        job = lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"})
+        manifests: list[Any] = []
+        other = interposed(lake, lambda: manifests.append(lake.job(owner="second").commit()))  # noqa: B023
+        calls = len(lake.store.calls)
+        lake.store.before = lambda _verb, _key: (
+            other() if len(lake.store.calls) - calls == nth else None  # noqa: B023
+        )
+        manifests.append(job.commit())
+        assert len({manifest.nonce for manifest in manifests}) == 1, nth
+        assert entries(lake) == [(OURS, "commit")]
+        assert lake.data() == {named("dt=1/a"): b"a", named("dt=1/b"): b"b"}
+        assert marker(lake) == (OURS, "1")
+        assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_commit_that_died_behind_its_entry_is_committed() -> None:
+    """After the entry there is only forward, although the state does not say so yet."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"})
+    crash(lake, job.commit, "put", ENTRY, after=True)
+    state = lake.job().state()
+    assert state is not None
+    assert state.state == "committing"
+    with pytest.raises(AlreadyCommitted):
+        lake.job().abort()
+    manifest = lake.job().recover()
+    assert entries(lake) == [(OURS, "commit")]
+    assert lake.data() == {named("dt=1/a"): b"a"}
+    assert lake.job().manifest() == manifest
+
+
+def test_an_abort_that_died_behind_its_entry_is_aborted() -> None:
+    """After the abandon entry no process commits the job, although the state does not say aborted yet."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"})
+    crash(lake, job.abort, "put", ENTRY, after=True)
+    with pytest.raises(JobClosed):
+        lake.job().commit()
+    lake.job().recover()
+    assert entries(lake) == [(OURS, "abandon")]
+    assert (lake.data(), lake.pending(), lake.staging()) == ({}, [], [])
+
+
+def test_the_marker_never_goes_back() -> None:
+    """A commit that is finished after a later one leaves the later marker, and no deleted file is named."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    first = lake.sealed({"dt=1/a": b"a"})
+    crash(lake, first.commit, "put", SUCCESS)
+    lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS).commit()
+    assert marker(lake) == (THEIRS, "2")
+    lake.job().recover()
+    assert marker(lake) == (THEIRS, "2")
+    assert lake.data() == {named("dt=1/b", THEIRS): b"b"}
+
+
+def test_an_abort_gives_the_marker_of_the_newest_commit_back() -> None:
+    """An aborted commit leaves the marker of the last one that committed, not of the last one it saw."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"a"}).commit()
+    dead, other = "33333333-aaaa-4bbb-8ccc-000000000003", "44444444-aaaa-4bbb-8ccc-000000000004"
+    job = lake.sealed({"dt=1/d": b"d"}, job_id=dead, conflict_mode="append")
+    crash(lake, job.commit, "complete_upload", named("dt=1/d", dead))
+    assert SUCCESS not in lake.keys("")
+    lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.job(dead).abort()
+    assert marker(lake) == (THEIRS, "2")
+    job = lake.sealed({"dt=1/o": b"o"}, job_id=other, conflict_mode="append")
+    crash(lake, job.commit, "complete_upload", named("dt=1/o", other))
+    lake.job(other).abort()
+    assert marker(lake) == (THEIRS, "2")
+    assert lake.data() == {named("dt=1/a"): b"a", named("dt=1/b", THEIRS): b"b"}
+
+
+def test_another_programs_marker_comes_back_byte_for_byte() -> None:
+    """Where no job has committed by the log, an abort puts back the marker that was there."""
+    lake = Lake()
+    lake.store.put(BUCKET, SUCCESS, b'{"of":"another program"}')
+    job = lake.sealed({"dt=1/a": b"a"})
+    crash(lake, job.commit, "complete_upload", named("dt=1/a"))
+    lake.job().abort()
+    assert lake.get(SUCCESS) == b'{"of":"another program"}'
+
+
+def test_a_copied_log_is_no_history() -> None:
+    """In a copy of a dataset the entries of the original count for nothing, and the next number is free."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"a"}).commit()
+    copied = Lake(prefix="copy/")
+    for key in lake.keys(ROOT):
+        copied.store.put(BUCKET, key.replace(ROOT, "copy/", 1), lake.get(key))
+    copied.sealed({"dt=1/b": b"b"}, job_id=THEIRS).commit()
+    numbers = [json.loads(copied.get(key))["number"] for key in copied.keys("copy/_s3commit/log/")]
+    assert numbers == [1, 2]
+    assert copied.data() == {named("dt=1/b", THEIRS): b"b"}
+    assert json.loads(copied.get("copy/_SUCCESS"))["jobId"] == THEIRS
+
+
+def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replace that other jobs keep adding to gives up after a bounded number of plans, and says why."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.enter._PLANS", 3)
+    lake = Lake()
+    replace = lake.sealed({"dt=1/r": b"r"})
+    appended = 0
+
+    def append(verb: str, key: str) -> None:
+        nonlocal appended
+        if verb == "put" and key.startswith(f"{HOME}log/"):
+            watcher, lake.store.before = lake.store.before, lambda _verb, _key: None
+            appended += 1
+            job_id = f"55555555-aaaa-4bbb-8ccc-{appended:012d}"
+            lake.sealed({"dt=1/x": b"x"}, job_id=job_id, conflict_mode="append").commit()
+            if appended < 3:
+                lake.store.before = watcher
+
+    lake.store.before = append
+    with pytest.raises(DestinationChanged, match="3 times in a row"):
+        replace.commit()
+    assert len(lake.data()) == 3
