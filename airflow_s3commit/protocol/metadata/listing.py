@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.destination import is_hidden
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.destination import Destination, is_hidden, join_uri
+from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import (
     Layout,
     aborted_prefix,
@@ -25,7 +28,7 @@ from airflow_s3commit.protocol.model.layout import (
     partition_of,
 )
 from airflow_s3commit.protocol.model.ownership import is_written_here
-from airflow_s3commit.store.base import Head, ObjectInfo
+from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, Outcome
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
@@ -122,7 +125,7 @@ def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str,
     """Return for each job whether it has begun here and not ended.
 
     It has ended if there is a manifest or abort record of it, even one that was copied here. It has begun
-    here if there is a record of it in the default staging, or if its object carries this destination.
+    here if its object carries this destination, or if its record in the default staging was not copied.
 
     Args:
         context: The job that asks.
@@ -136,17 +139,22 @@ def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str,
         for job_id, outcome in outcomes(context.store, calls, NoSuchKey):
             if isinstance(outcome, ObjectInfo):
                 del unknown[job_id]
-    calls = [
-        (job_id, Head(home.bucket, key))
-        for job_id, data in unknown.items()
-        for key in (Layout.of(home, job_id).job, data)
-    ]
     begun = {
         job_id
-        for job_id, outcome in outcomes(context.store, calls, NoSuchKey)
-        if isinstance(outcome, ObjectInfo)
-        and (outcome.key != unknown[job_id] or is_written_here(outcome, home))
+        for job_id, outcome in outcomes(
+            context.store, ((job_id, Head(home.bucket, key)) for job_id, key in unknown.items()), NoSuchKey
+        )
+        if isinstance(outcome, ObjectInfo) and is_written_here(outcome, home)
     }
+    limit = largest(JobRecord)
+    reads = [
+        (job_id, Get(home.bucket, Layout.of(home, job_id).job, limit))
+        for job_id in unknown
+        if job_id not in begun
+    ]
+    for job_id, read in outcomes(context.store, reads, NoSuchKey, InvalidRecord):
+        if not isinstance(read, NoSuchKey) and not _is_copied(read, home):
+            begun.add(job_id)
     for job_id in begun:
         logger.warning(
             "%s: leaving the files of job %s, which has neither committed nor ended: see s3commit show %s %s",
@@ -156,6 +164,16 @@ def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str,
             job_id,
         )
     return {job_id: job_id in begun for job_id in owners}
+
+
+def _is_copied(read: Outcome, home: Destination) -> bool:
+    """Return whether a job's record names another destination; a damaged one does not."""
+    if not isinstance(read, Fetched):
+        return False
+    where = join_uri(home.bucket, read.info.key)
+    with suppress(InvalidRecord):
+        return decode(JobRecord, read.body, where).destination != home.uri
+    return False
 
 
 def _list_around(context: JobContext, directories: list[str]) -> list[ObjectInfo] | None:

@@ -15,8 +15,11 @@ from airflow_s3commit.protocol.model.layout import (
     check_attempt_id,
     check_id,
     check_new_id,
+    entry_key,
+    entry_number,
     final_path,
     is_magic_path,
+    log_prefix,
     owner_of,
     partition_of,
     unique_name,
@@ -43,13 +46,38 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert LAYOUT.pendingset("spark", "1", "00007", "12") == (
         f"{staging}stages/spark-1/tasks/00007_12.pendingset"
     )
-    assert LAYOUT.plan == f"{staging}plan/summary.json"
-    assert LAYOUT.plan_part("p", 3).startswith(f"{staging}plan/")
-    assert LAYOUT.plan_part("p", 3).endswith("/3.jsonl")
+    assert LAYOUT.plans == f"{staging}plan/"
+    assert LAYOUT.plan("p") == f"{staging}plan/p/summary.json"
+    assert LAYOUT.plan(None) == f"{staging}plan/summary.json"
+    assert LAYOUT.plan_part("p", 3) == f"{staging}plan/p/3.jsonl"
     assert LAYOUT.success == "flights/_SUCCESS"
     assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
     assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
     assert LAYOUT.lock == "flights/_s3commit/lock.json"
+    assert log_prefix(HERE) == "flights/_s3commit/log/"
+    assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
+
+
+@given(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1))
+def test_keys_of_the_log_sort_as_their_numbers_do(one: int, other: int) -> None:
+    """A listing has the entries in their order, and a key says its number."""
+    assert (entry_key(HERE, one) < entry_key(HERE, other)) is (one < other)
+    assert entry_number(HERE, entry_key(HERE, one)) == one
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "1.json", "00000000000000000000.json", "00000000000000000001", "00000000000000000001.jsonl",
+        "000000000000000000001.json", "0000000000000000000a.json", "+0000000000000000001.json",
+        "-0000000000000000001.json", "0000000000_000000001.json", "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠١.json",
+        "00000000000000000001.json.json", "x/00000000000000000001.json",
+    ],
+)  # fmt: skip
+def test_other_keys_in_the_log_are_no_entries(name: str) -> None:
+    """Only a key that this package writes has a number."""
+    assert entry_number(HERE, log_prefix(HERE) + name) is None
+    assert entry_number(HERE, f"trains/_s3commit/log/{name or '00000000000000000001.json'}") is None
 
 
 def test_staging_may_be_elsewhere() -> None:

@@ -18,6 +18,7 @@ from airflow_s3commit.protocol.model import (
     hadoop_pendingset,
     job,
     limits,
+    log,
     manifest,
     pendingset,
     plan,
@@ -77,6 +78,10 @@ class TestRoom:
         assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["ManifestRecord"]
         assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["SealRecord"]
         assert 100_000 * partition + 10**6 * task < limits.LARGEST["StageSealRecord"]
+
+    def test_an_entry_of_the_log(self) -> None:
+        """The largest manifest, and what an entry adds to it, fit into an entry."""
+        assert limits.LARGEST["ManifestRecord"] + 64 * 1024 < limits.LARGEST["LogEntry"]
 
     def test_lists(self) -> None:
         """A part of a plan has 10,000 of the longest keys, a manifest's list a million files."""
@@ -198,7 +203,8 @@ class TestLines:
         lake.put({"dt=1/old.csv": b"old"})
         lake.sealed({"dt=1/a.csv": b"1"}).plan()
         context = lake.context()
-        plan = records.load(lake.store, BUCKET, context.layout.plan, PlanRecord).record
+        (key,) = [key for key in lake.keys(context.layout.plans) if key.endswith("/summary.json")]
+        plan = records.load(lake.store, BUCKET, key, PlanRecord).record
         key = context.layout.plan_part(plan.plan_id, 0)
         written = lake.store.put(BUCKET, key, b'{"key": 1}\n')
         digest = hashlib.sha256(b'{"key": 1}\n').hexdigest()
@@ -264,12 +270,12 @@ def test_every_record_has_a_limit() -> None:
     """The table names existing types, and reads none without a bound."""
     kinds = {
         name: value
-        for module in (hadoop_pendingset, pendingset, job, manifest, plan, seal, success)
+        for module in (hadoop_pendingset, pendingset, job, log, manifest, plan, seal, success)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }
     assert limits.LARGEST.keys() <= kinds.keys()
-    assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith("Record"))
+    assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith(("Record", "LogEntry")))
 
 
 def test_a_damaged_state_rolls_nothing_back() -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model import job, manifest, object_options, plan, seal
+from airflow_s3commit.protocol.model import job, log, manifest, object_options, plan, seal
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
@@ -28,6 +28,7 @@ from airflow_s3commit.protocol.model.job import (
     SavedSuccess,
     StateRecord,
 )
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -246,17 +247,78 @@ RECORDS.update(
     }
 )
 
+#: As they were written before destinations had a log, with what they say since.
+UNLOGGED: dict[str, dict[str, Any]] = {
+    "job-1-signed": {"log": 6},
+    "state-1-placed": {},
+    "state-1-committing-placed": {"plan_id": "p-1"},
+    "plan-1-signed": {"base": 6},
+    "manifest-1-signed": {"generation": 7, "tasks": 2},
+}
+
+RECORDS.update(
+    {
+        f"{name.rpartition('-')[0]}-logged": msgspec.structs.replace(RECORDS[name], **fields)
+        for name, fields in UNLOGGED.items()
+    }
+)
+
+COMMITTED: Any = RECORDS["manifest-1-logged"]
+ABORTED: Any = RECORDS["aborted-1-context-placed"]
+
+RECORDS.update(
+    {
+        "state-1-committed": StateRecord(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            state="committed",
+            owner="worker-0:17",
+            attempt=1,
+            since=1739800000123,
+            nonce="n-8",
+            seal_etag=ETAG,
+            plan_etag=ETAG,
+            plan_id="p-1",
+            generation=7,
+            begun=True,
+        ),
+        "log-entry-1-commit": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="commit",
+            manifest=COMMITTED,
+            plan=PlanName(plan_id="p-1", etag=ETAG),
+            nonce="n-9",
+            signature=SHA256,
+        ),
+        "log-entry-1-abandon": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="abandon",
+            aborted=ABORTED,
+            nonce="n-9",
+        ),
+    }
+)
+
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
-    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256,
+    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.
-PARTS = {Counts, JobOptions, ObjectOptions, PlanPart, SavedSuccess, SealedStage, SealedTask}
+PARTS = {Counts, JobOptions, ObjectOptions, PlanName, PlanPart, SavedSuccess, SealedStage, SealedTask}
 
-UNDER_CONDITIONS = (JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LockRecord)
+UNDER_CONDITIONS = (
+    JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LockRecord, LogEntry,
+)  # fmt: skip
 
 
 def golden(name: str) -> bytes:
@@ -277,7 +339,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (job, manifest, object_options, plan, seal)
+    modules = (job, log, manifest, object_options, plan, seal)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS == kinds
@@ -379,6 +441,9 @@ def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> No
         ("plan-1", {"digest": ""}),
         ("manifest-1", {"files": ""}),
         ("manifest-1", {"metrics": {"complete_ms": "12"}}),
+        ("log-entry-1-commit", {"number": -1}),
+        ("log-entry-1-commit", {"number": 2**63}),
+        ("log-entry-1-commit", {"plan": {"plan_id": "p-1"}}),
         ("lock-1", {"lease": 0}),
         ("lock-1", {"lease": -60.0}),
         ("committed-task", {"etag": ""}),
@@ -392,6 +457,27 @@ def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[s
         decode(kind, changed(name, **fields), name)
     with pytest.raises(InvalidRecord, match=f"a {kind.__name__} cannot be saved"):
         encode(msgspec.structs.replace(RECORDS[name], **fields))
+
+
+@each(
+    ("name", "fields"),
+    [
+        ("log-entry-1-commit", {"kind": "begin"}),
+        ("log-entry-1-commit", {"kind": "abandon"}),
+        ("log-entry-1-commit", {"manifest": None}),
+        ("log-entry-1-commit", {"aborted": {"job_id": JOB, "destination": HERE, "since": 0}}),
+        ("log-entry-1-commit", {"job_id": "another"}),
+        ("log-entry-1-commit", {"destination": "s3://lake/trains/"}),
+        ("log-entry-1-abandon", {"kind": "commit"}),
+        ("log-entry-1-abandon", {"aborted": None}),
+        ("log-entry-1-abandon", {"job_id": "another"}),
+        ("log-entry-1-abandon", {"destination": "s3://lake/trains/"}),
+    ],
+)
+def test_an_entry_of_the_log_holds_the_record_of_its_kind_and_job(name: str, fields: dict[str, Any]) -> None:
+    """A commit holds a manifest, an abandoned job its abort, of the entry's own job; nothing else is read."""
+    with pytest.raises(InvalidRecord, match="s3://lake/there is not a valid LogEntry"):
+        decode(LogEntry, changed(name, **fields), "s3://lake/there")
 
 
 def test_what_json_cannot_say_is_refused_when_it_is_written() -> None:
@@ -433,16 +519,22 @@ def test_totals_are_small_enough_for_xcom(name: str) -> None:
     json.dumps(record.to_dict())
 
 
+@pytest.mark.parametrize("mode", ["append", "fail", "replace"])
 @pytest.mark.parametrize(
-    ("mode", "unique", "needs"),
+    ("unique", "order", "needs"),
     [
-        ("append", True, False), ("append", False, True), ("fail", True, True), ("fail", False, True),
-        ("replace", True, True), ("replace", False, True),
+        (True, "publish-then-delete", False),
+        (True, "delete-then-publish", True),
+        (False, "publish-then-delete", True),
+        (False, "delete-then-publish", True),
     ],
-)  # fmt: skip
-def test_only_appends_of_unique_names_commute(mode: Any, unique: bool, needs: bool) -> None:
-    """Every other job takes the destination's lock."""
-    assert JobOptions(conflict_mode=mode, unique_filenames=unique).needs_lock is needs
+)
+def test_what_destroys_old_data_before_its_entry_runs_alone(
+    mode: Any, unique: bool, order: Any, needs: bool
+) -> None:
+    """Jobs with fixed names, and those that delete first, take the lock; the log orders all others."""
+    options = JobOptions(conflict_mode=mode, unique_filenames=unique, replace_order=order)
+    assert options.needs_lock is needs
 
 
 def test_threads_that_begin_together_read_alike() -> None:
