@@ -4,7 +4,9 @@ Before its ``commit`` entry everything that a job has done can be undone; after 
 abort creates an ``abandon`` entry before it undoes anything. A job has at most one of the two.
 
 A commit that replaces, or that fails on existing data, was planned as of an entry of the log. If other jobs
-have added files to its partitions since, it plans again, or is refused.
+have added files to its partitions since, a replace plans again, and takes those files too; the other one is
+refused. A plan that the caller named is checked when the commit begins, not here: a refusal after publishing
+would throw away a whole job for files that the order of the log says are to be replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def enter_commit(
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and another job has committed to a partition.
-        DestinationChanged: The caller's plan is not up to date any more; or twenty plans in a row were not.
+        DestinationChanged: Other jobs added files to its partitions twenty times in a row.
         InvalidRecord: An entry of the log, or a pendingset, is damaged.
         Overtaken: Another process moved the job.
 
@@ -143,10 +145,6 @@ def _plan_again(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRe
         raise DestinationNotEmpty(
             f"{context.name}: conflict mode is fail, and another job has committed to its partitions since"
             " this commit began; use replace or append, or another destination"
-        )
-    if run.plan_etag is not None and state.reversible:
-        raise DestinationChanged(
-            f"{context.name}: another job has committed to its partitions since its plan was made"
         )
     logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
     plan = make_plan(context, job, load_seal(context, state.seal_etag), run.log)

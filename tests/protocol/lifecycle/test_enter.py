@@ -116,24 +116,23 @@ def test_fail_is_refused_when_another_job_was_first() -> None:
     assert (lake.pending(), lake.staging()) == ([], [])
 
 
-def test_a_plan_that_the_caller_names_is_not_replaced() -> None:
-    """A commit to the same partitions refuses a job whose plan the caller named; one to others does not."""
-    lake = Lake()
-    lake.put({"dt=1/old": b"old"})
-    for other, refused in (("dt=2/x", False), ("dt=1/x", True)):
+def test_a_plan_that_the_caller_names_is_checked_when_the_commit_begins() -> None:
+    """What comes before the begin refuses a job whose plan was named; what comes after it is replaced too."""
+    for verb, ending in (("get", "sealed.json"), ("put", ENTRY)):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
-        theirs = lake.sealed({other: b"x"}, job_id=THEIRS, conflict_mode="append")
+        theirs = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS, conflict_mode="append")
         ours = lake.sealed({"dt=1/o": b"o"})
         plan = ours.plan()
-        lake.store.before = once("put", ENTRY, interposed(lake, theirs.commit))
-        if refused:
+        lake.store.before = once(verb, ending, interposed(lake, theirs.commit))
+        if ending == ENTRY:
+            manifest = ours.commit(plan_etag=plan.etag)
+            assert manifest.replaced.files == 2
+            assert lake.data() == {named("dt=1/o"): b"o"}
+        else:
             with pytest.raises(DestinationChanged):
                 ours.commit(plan_etag=plan.etag)
-            assert lake.data() == {"dt=1/old": b"old", named(other, THEIRS): b"x"}
-        else:
-            ours.commit(plan_etag=plan.etag)
-            assert lake.data() == {named("dt=1/o"): b"o", named(other, THEIRS): b"x"}
+            assert lake.data() == {"dt=1/old": b"old", named("dt=1/x", THEIRS): b"x"}
 
 
 def test_two_committers_of_an_unplanned_job_agree() -> None:
