@@ -9,7 +9,7 @@ from tests.protocol.building import OURS, THEIRS, Crash, Lake
 
 
 def _left_in_commit(lake: Lake, job_id: str = OURS) -> None:
-    lake.sealed(FILES, job_id=job_id)
+    lake.sealed(FILES, job_id=job_id, unique_filenames=False)
     lake.store.die("complete_upload", after=True)
     with pytest.raises(Crash):
         lake.job(job_id).commit()

@@ -75,7 +75,8 @@ def test_a_list_that_breaks_off_is_one_error(lake: Lake, run: RunProgram) -> Non
     broken = body + b'{"key": 1}\n'
     lake.store.put(BUCKET, key, broken)
     digests = [hashlib.sha256(text).hexdigest().encode() for text in (body, broken)]
-    lake.tamper(f"{HOME}manifests/{OURS}.json", old=digests[0], new=digests[1])
+    for record in (f"manifests/{OURS}.json", "log/00000000000000000001.json"):
+        lake.tamper(HOME + record, old=digests[0], new=digests[1])
     result = run("manifest", lake.destination, "--files", "--json")
     assert result.exit_code == 3
     assert f"line 3 of s3://{BUCKET}/{key}" in plain_json(result)["error"]["message"]

@@ -253,7 +253,8 @@ def test_a_damaged_state_or_plan_undoes_nothing_by_itself(what: str, way: str) -
     lake = half_committed()
     before = lake.visible()
     layout = lake.context().layout
-    lake.tamper({"plan": layout.plan, "state": layout.state}[what], cut=10)
+    plan = layout.plan(json.loads(lake.get(layout.state))["plan_id"])
+    lake.tamper({"plan": plan, "state": layout.state}[what], cut=10)
     with pytest.raises(InvalidRecord) as met:
         lake.job().commit()
     assert lake.visible() == before

@@ -64,7 +64,7 @@ def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
 def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
     """Half of it complete, the lock held and not renewed since it died."""
     lake = Lake()
-    lake.sealed(FILES)
+    lake.sealed(FILES, unique_filenames=False)
     lake.store.die("complete_upload", after=True)
     with pytest.raises(Crash):
         lake.job().commit()

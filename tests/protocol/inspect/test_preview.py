@@ -9,6 +9,7 @@ import pytest
 from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.state import require_state
 from tests.cases import each
 from tests.protocol.building import Crash, Lake
 
@@ -39,7 +40,7 @@ def test_a_preview_says_what_the_plan_will(committer: str, mode: str, unique: bo
             job.plan()
         return
     job.plan()
-    stored = find_plan(lake.context(), None)
+    stored = find_plan(lake.context(), require_state(lake.context(), "sealed").record)
     assert stored is not None
     plan = stored.record
     assert (preview.replaced, preview.replaced_bytes, preview.overwritten) == (

@@ -1,8 +1,11 @@
-"""Of two jobs that must not publish at once one goes first, and a dead one is settled, not waited for."""
+"""Of two jobs that must not publish at once one goes first, and a dead one is settled, not waited for.
+
+Jobs with fixed names must not: they overwrite each other's files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -259,13 +262,28 @@ def test_a_lock_that_cannot_be_read_is_not_taken() -> None:
     assert lake.get(KEY) == b"{"
 
 
-def test_appends_take_no_lock() -> None:
-    """Appends with unique names commute: they commit although another job holds the lock."""
+@pytest.mark.parametrize("mode", ["append", "fail", "replace"])
+def test_jobs_with_unique_names_take_no_lock(mode: str) -> None:
+    """The log orders jobs with unique names: they commit although another job holds the lock."""
     lake = Lake()
     take(lake)
-    lake.sealed({"a": b"1"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.sealed({"a": b"1"}, job_id=THEIRS, conflict_mode=mode).commit()
     assert lake.data() == {named("a", THEIRS): b"1"}
     assert held_by(lake) == OURS
+
+
+@pytest.mark.parametrize(
+    "options", [{"unique_filenames": False}, {"replace_order": "delete-then-publish"}], ids=str
+)
+def test_what_destroys_old_data_first_waits_for_the_lock(options: dict[str, Any]) -> None:
+    """A job that overwrites, or that deletes before it publishes, does not begin beside another such job."""
+    lake = Lake()
+    lake.put({"old": b"old"})
+    take(lake)
+    lake.sealed({"a": b"1"}, job_id=THEIRS, **options)
+    with pytest.raises(LockHeld):
+        lake.job(THEIRS, lock_wait=0.0).commit()
+    assert lake.data() == {"old": b"old"}
 
 
 # Helping the dead: what becomes of a job that died with the lock, by the state that it died in.
@@ -275,11 +293,16 @@ NEW = {"dt=1/a": b"1", "dt=1/b": b"2"}
 THEIR_NEW = {"dt=1/theirs": b"t"}
 
 
+def sealed(lake: Lake, files: Mapping[str, bytes], job_id: str = OURS, **options: Any) -> Job:
+    """Return a sealed job that takes the lock: its files have fixed names."""
+    return lake.sealed(files, job_id=job_id, unique_filenames=False, **options)
+
+
 def dead(state: str) -> Lake:
     """Return a lake where this job died in a state, holding the lock, and its lease is over."""
     lake = Lake()
     lake.put({**OLD, "_SUCCESS": b"marker"})
-    job = lake.set_up()
+    job = lake.set_up(unique_filenames=False)
     lake.run_stage(job, NEW)
     if state != "open":
         job.seal()
@@ -287,8 +310,8 @@ def dead(state: str) -> Lake:
         take(lake)
     else:
         verb, ending = {
-            "committing": ("complete_upload", named("b")),
-            "aborting": ("complete_upload", named("b")),
+            "committing": ("complete_upload", "dt=1/b"),
+            "aborting": ("complete_upload", "dt=1/b"),
             "committed": ("put", f"{OURS}.json"),
         }[state]
         lake.store.die(verb, ending)
@@ -296,7 +319,7 @@ def dead(state: str) -> Lake:
             job.commit()
         lake.store.rest()
     if state == "aborting":
-        lake.store.die("delete", named("a"))
+        lake.store.die("delete", "dt=1/a")
         with pytest.raises(Crash):
             lake.job().abort()
         lake.store.rest()
@@ -310,7 +333,7 @@ def dead(state: str) -> Lake:
 
 def their_commit(lake: Lake) -> Job:
     """Commit the other job, which finds the lock lapsed."""
-    job = lake.sealed(THEIR_NEW, job_id=THEIRS)
+    job = sealed(lake, THEIR_NEW, THEIRS)
     job.commit()
     assert holder(lake) is None
     assert THEIRS.encode() in lake.get(f"{ROOT}_SUCCESS")
@@ -327,11 +350,11 @@ def test_a_holder_that_had_not_begun_is_fenced_off(state: str) -> None:
     after = lake.job().state()
     assert after is not None
     assert (after.state, after.nonce == before.nonce) == (state, False)
-    assert lake.data() == {named("dt=1/theirs", THEIRS): b"t"}
+    assert lake.data() == THEIR_NEW
     if state == "open":
         lake.job().seal()
     lake.job().commit()
-    assert lake.data() == {named(path): body for path, body in NEW.items()}
+    assert lake.data() == NEW
     assert lake.pending() == []
 
 
@@ -342,9 +365,27 @@ def test_a_holder_that_was_committing_is_finished() -> None:
     manifest = lake.job().manifest()
     assert manifest is not None
     assert manifest.counts.files == 2
-    assert lake.data() == {named("dt=1/theirs", THEIRS): b"t"}
+    assert lake.data() == THEIR_NEW
     assert (lake.pending(), lake.staging()) == ([], [])
     assert lake.job().commit() == manifest
+
+
+def test_a_holder_that_had_entered_the_log_is_finished() -> None:
+    """A job that died after its entry in the log, and before its state followed, is committed."""
+    lake = Lake()
+    lake.put(OLD)
+    job = sealed(lake, NEW)
+    lake.store.die("put", "log/00000000000000000001.json", after=True)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.store_clock.advance(LEASE + 2)
+    sealed(lake, {"dt=2/theirs": b"t"}, THEIRS).commit()
+    manifest = lake.job().manifest()
+    assert manifest is not None
+    assert manifest.generation == 1
+    assert lake.data() == {**NEW, "dt=2/theirs": b"t"}
+    assert (lake.pending(), lake.staging()) == ([], [])
 
 
 def test_a_holder_that_cannot_be_finished_is_rolled_back() -> None:
@@ -352,10 +393,10 @@ def test_a_holder_that_cannot_be_finished_is_rolled_back() -> None:
     lake = dead("committing")
     for upload in list(lake.store.list_uploads(BUCKET, "")):
         lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
-    theirs = lake.sealed({"dt=2/theirs": b"t"}, job_id=THEIRS)
+    theirs = sealed(lake, {"dt=2/theirs": b"t"}, THEIRS)
     theirs.commit()
     assert lake.job().manifest() is None
-    assert lake.data() == {**OLD, named("dt=2/theirs", THEIRS): b"t"}
+    assert lake.data() == {**OLD, "dt=2/theirs": b"t"}
     with pytest.raises((NoSuchJob, JobClosed)):
         lake.job().commit()
 
@@ -363,10 +404,10 @@ def test_a_holder_that_cannot_be_finished_is_rolled_back() -> None:
 def test_a_holder_that_was_aborting_is_aborted() -> None:
     """A job that died while it was rolled back is rolled back first."""
     lake = dead("aborting")
-    theirs = lake.sealed({"dt=2/theirs": b"t"}, job_id=THEIRS)
+    theirs = sealed(lake, {"dt=2/theirs": b"t"}, THEIRS)
     theirs.commit()
     assert lake.job().manifest() is None
-    assert lake.data() == {**OLD, named("dt=2/theirs", THEIRS): b"t"}
+    assert lake.data() == {**OLD, "dt=2/theirs": b"t"}
     assert (lake.pending(), lake.staging()) == ([], [])
     with pytest.raises((NoSuchJob, JobClosed)):
         lake.job().commit()
@@ -375,12 +416,11 @@ def test_a_holder_that_was_aborting_is_aborted() -> None:
 def test_a_holder_that_had_committed_is_finished() -> None:
     """A job that died after its point of no return gets its manifest, and its old data removed."""
     lake = dead("committed")
-    theirs = lake.sealed({"dt=2/theirs": b"t"}, job_id=THEIRS)
+    theirs = sealed(lake, {"dt=2/theirs": b"t"}, THEIRS)
     theirs.commit()
     manifest = lake.job().manifest()
     assert manifest is not None
-    new = {named(path): body for path, body in NEW.items()}
-    assert lake.data() == {**new, named("dt=2/theirs", THEIRS): b"t"}
+    assert lake.data() == {**NEW, "dt=2/theirs": b"t"}
     assert (lake.pending(), lake.staging()) == ([], [])
     assert THEIRS.encode() in lake.get(f"{ROOT}_SUCCESS")
 
@@ -390,7 +430,7 @@ def test_a_holder_within_its_lease_is_not_touched(state: str) -> None:
     """A job whose lease is not over is not helped, whatever its state: it may be alive."""
     lake = dead(state)
     lake.store_clock.advance(-(LEASE + 2))
-    lake.sealed(THEIR_NEW, job_id=THEIRS)
+    sealed(lake, THEIR_NEW, THEIRS)
     lake.store.calls.clear()
     visible, ours = lake.visible(), lake.staging()
     with pytest.raises(LockHeld):
@@ -404,8 +444,8 @@ def test_a_committer_that_wakes_up_does_no_harm(state: str) -> None:
     """A committer that slept through its lease, and was helped, returns the manifest and changes nothing."""
     lake = Lake()
     lake.put(OLD)
-    job = lake.sealed(NEW)
-    verb, ending = ("complete_upload", named("b")) if state == "committing" else ("put", f"{OURS}.json")
+    job = sealed(lake, NEW)
+    verb, ending = ("complete_upload", "dt=1/b") if state == "committing" else ("put", f"{OURS}.json")
     after: dict[str, Any] = {}
 
     def sleep() -> None:
@@ -419,14 +459,14 @@ def test_a_committer_that_wakes_up_does_no_harm(state: str) -> None:
     manifest = job.commit()
     assert manifest == lake.job().manifest()
     assert lake.visible() == after
-    assert lake.data() == {named("dt=1/theirs", THEIRS): b"t"}
+    assert lake.data() == THEIR_NEW
     assert (lake.pending(), lake.staging(), holder(lake)) == ([], [], None)
 
 
 def test_a_committer_whose_lock_was_removed_goes_on() -> None:
     """If someone removes the lock by hand, its holder takes it again and finishes."""
     lake = Lake()
-    job = lake.sealed({f"dt=1/{n}": b"1" for n in range(3)})
+    job = sealed(lake, {f"dt=1/{n}": b"1" for n in range(3)})
     removed: list[bool] = []
 
     def remove(progress: Progress) -> None:
@@ -444,7 +484,7 @@ def test_two_jobs_on_one_partition_end_as_one_after_the_other() -> None:
     """A job that is sealed and planned before another one commits replaces that one's output, or is told."""
     lake = Lake()
     lake.put(OLD)
-    ours, theirs = lake.sealed(NEW), lake.sealed(THEIR_NEW, job_id=THEIRS)
+    ours, theirs = sealed(lake, NEW), sealed(lake, THEIR_NEW, THEIRS)
     theirs.commit()
     ours.commit()
-    assert lake.data() == {named(path): body for path, body in NEW.items()}
+    assert lake.data() == NEW

@@ -14,7 +14,7 @@ def generation(lake: Lake, job_id: str | None = None) -> str:
 
 
 def test_the_last_commit_is_read_unless_a_job_is_named() -> None:
-    """`_SUCCESS` decides; a job that is named is found after later ones too."""
+    """The log decides; a job that is named is found after later ones too."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     lake.sealed({"dt=2/a.parquet": b"2"}, job_id=THEIRS).commit()
@@ -48,7 +48,7 @@ def test_at_every_moment_of_a_commit_there_is_a_generation() -> None:
 
 
 def test_a_commit_that_died_leaves_the_old_generation() -> None:
-    """Without `_SUCCESS`, which the dead commit removed, the newest manifest is read."""
+    """Without `_SUCCESS`, which the dead commit removed, the newest commit in the log is read."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     second = lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS)
@@ -61,13 +61,27 @@ def test_a_commit_that_died_leaves_the_old_generation() -> None:
 
 
 def test_of_manifests_of_one_second_the_one_committed_later_counts() -> None:
-    """Where the store's times are equal, the committers' decide."""
+    """Without a log the store's times decide and, where they are equal, the committers'."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}, job_id=THEIRS).commit()
     lake.clock.advance(1)
     lake.sealed({"dt=1/a.parquet": b"2"}, job_id=OURS).commit()
-    lake.store.delete(BUCKET, f"{lake.prefix}_SUCCESS")
+    for key in (f"{lake.prefix}_SUCCESS", *lake.keys(f"{lake.prefix}_s3commit/log/")):
+        lake.store.delete(BUCKET, key)
     assert generation(lake) == OURS
+
+
+@pytest.mark.parametrize("marker", [True, False])
+def test_no_clock_orders_commits(marker: bool) -> None:
+    """Whatever the clocks of committers and store say, the later entry of the log is the later commit."""
+    lake = Lake()
+    lake.sealed({"dt=1/a.parquet": b"1"}).commit()
+    for clock in (lake.clock, lake.store_clock):
+        clock.advance(-3600)
+    lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
+    if not marker:
+        lake.store.delete(BUCKET, f"{lake.prefix}_SUCCESS")
+    assert generation(lake) == THEIRS
 
 
 def test_without_a_commit_there_is_nothing_to_read() -> None:
@@ -78,11 +92,13 @@ def test_without_a_commit_there_is_nothing_to_read() -> None:
 
 
 def test_a_lost_manifest_is_not_passed_over() -> None:
-    """Where the manifest that `_SUCCESS` names is gone, an older one is not taken in its place."""
+    """The log still has it; where an older version's marker names it, no older one takes its place."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"1"}).commit()
     lake.sealed({"dt=1/a.parquet": b"2"}, job_id=THEIRS).commit()
     lake.store.delete(BUCKET, f"{lake.prefix}_s3commit/manifests/{THEIRS}.json")
+    assert generation(lake) == THEIRS
+    lake.tamper(f"{lake.prefix}_SUCCESS", old=b"s3commit.generation", new=b"unknown")
     with pytest.raises(NoSuchKey, match=THEIRS):
         generation(lake)
 

@@ -14,14 +14,16 @@ import pytest
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, SignatureRefused
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.manifests import read_manifest
+from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import CommittedTask, SealRecord
-from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.protocol.model.signing import HmacSigner, sign
 from airflow_s3commit.protocol.sweep.apply import sweep
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, Lake
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, Crash, Lake
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SIGNER = HmacSigner(KEY)
@@ -32,10 +34,10 @@ STAGING = f"{ROOT}__magic_job-{OURS}/"
 RECORD = f"{STAGING}job.json"
 SEAL = f"{STAGING}sealed.json"
 STAGE_SEAL = f"{STAGING}stages/spark-1/sealed.json"
-PLAN = f"{STAGING}plan/summary.json"
+ENTRY = f"{HOME}log/00000000000000000001.json"
 MANIFEST = f"{HOME}manifests/{OURS}.json"
 KINDS: dict[str, type[msgspec.Struct]] = {
-    RECORD: JobRecord, SEAL: SealRecord, PLAN: PlanRecord, MANIFEST: ManifestRecord,
+    "job": JobRecord, "seal": SealRecord, "plan": PlanRecord, "manifest": ManifestRecord, "entry": LogEntry,
 }  # fmt: skip
 
 Step = Callable[[Job], object]
@@ -78,6 +80,15 @@ def refused(lake: Lake, *steps: Step, signer: HmacSigner | None = SIGNER) -> Non
         assert lake.everything() == before
 
 
+def undone(lake: Lake, *steps: Step) -> None:
+    """Check that each step is refused and leaves data, uploads and records; the state alone may move."""
+    before = lake.visible(), lake.pending(), lake.left()
+    for step in steps:
+        with pytest.raises((SignatureRefused, InvalidRecord)):
+            step(keyed(lake))
+        assert (lake.visible(), lake.pending(), lake.left()) == before
+
+
 #: Other values of fields that have few.
 _CHOICES = {"committer": "directory", "conflict_mode": "fail"}
 
@@ -103,11 +114,13 @@ def changes(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [*made, {**record, "later": 1}, {**record, "signature": None}]
 
 
-@pytest.mark.parametrize("key", [RECORD, SEAL, PLAN])
-def test_no_field_can_be_changed(key: str) -> None:
+@pytest.mark.parametrize("name", ["job", "seal", "plan"])
+def test_no_field_can_be_changed(name: str) -> None:
     """Whatever is changed in a signed record, nobody acts on it, and nothing is changed on the store."""
     lake = Lake()
     planned(lake)
+    plan = lake.context().layout.plan(json.loads(lake.get(f"{STAGING}state.json"))["plan_id"])
+    key = {"job": RECORD, "seal": SEAL, "plan": plan}[name]
     record = json.loads(lake.get(key))
     assert record["signature"]
     tried = changes(record)
@@ -115,7 +128,7 @@ def test_no_field_can_be_changed(key: str) -> None:
     for other in tried:
         lake.store.put(BUCKET, key, json.dumps(other, separators=(",", ":")).encode())
         # Without its ETag a plan that cannot be believed is made anew.
-        etag = lake.store.head(BUCKET, key).etag if key == PLAN else None
+        etag = lake.store.head(BUCKET, key).etag if key == plan else None
         steps: list[Step] = [lambda job, etag=etag: job.commit(plan_etag=etag)]  # type: ignore[misc]
         if key == RECORD:
             steps += [Job.abort, Job.recover]
@@ -143,6 +156,46 @@ def test_a_manifest_that_was_changed_proves_nothing() -> None:
         refused(lake, Job.manifest, Job.abort, Job.commit)
         with pytest.raises(SignatureRefused):
             read_manifest(lake.store, place, OURS, signer=SIGNER)
+
+
+def test_an_entry_of_the_log_that_was_changed_decides_nothing() -> None:
+    """No field of a signed job's own entry can be changed, and no entry that it did not sign ends it."""
+    lake = Lake()
+    planned(lake)
+    lake.store.die("put", ENTRY, after=True)
+    with pytest.raises(Crash):
+        keyed(lake).commit()
+    lake.store.rest()
+    record = json.loads(lake.get(ENTRY))
+    assert record["signature"]
+    for other in changes(record):
+        lake.store.put(BUCKET, ENTRY, json.dumps(other, separators=(",", ":")).encode())
+        undone(lake, Job.commit, Job.abort, Job.recover)
+    lake.store.put(BUCKET, ENTRY, json.dumps(record, separators=(",", ":")).encode())
+    assert keyed(lake).commit().generation == 1
+
+
+@pytest.mark.parametrize("kind", ["commit", "abandon"])
+def test_an_entry_of_another_key_ends_no_signed_job(kind: str) -> None:
+    """A process with another key cannot say that a signed job is committed, or that it never will be."""
+    lake = Lake()
+    planned(lake)
+    place = {"job_id": OURS, "destination": lake.destination, "staging": f"s3://{BUCKET}/{STAGING}"}
+    forged = LogEntry(
+        **place,
+        number=1,
+        kind="abandon",
+        aborted=AbortedRecord(**place, since=0),
+        nonce="n",
+    )
+    if kind == "commit":
+        donor = Lake()
+        planned(donor).commit()
+        forged = msgspec.structs.replace(decode(LogEntry, donor.get(ENTRY), ENTRY), signature=None)
+    for signer in (None, HmacSigner(OTHER)):
+        entry = sign(forged, signer) if signer is not None else forged
+        lake.store.put(BUCKET, ENTRY, encode(entry))
+        undone(lake, Job.commit, Job.abort, Job.recover)
 
 
 def test_one_record_cannot_stand_for_another() -> None:

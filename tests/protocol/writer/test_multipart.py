@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
+from airflow_s3commit.protocol.model.digest import text_digest
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender
@@ -59,13 +60,17 @@ def test_a_file_becomes_a_pending_upload() -> None:
 
 
 def test_an_object_says_whose_it_is() -> None:
-    """The finished object carries the job's id and the upload's own."""
+    """The finished object carries the ids of its job and upload, and a digest of its destination."""
     lake = Lake()
     file = opened(lake)
     file.close()
     complete(lake, file.pending)
     metadata = lake.store.head(BUCKET, KEY).metadata
-    assert metadata == {JOB_METADATA: OURS, UPLOAD_METADATA: file.pending.s3commit.upload}
+    assert metadata == {
+        JOB_METADATA: OURS,
+        UPLOAD_METADATA: file.pending.s3commit.upload,
+        PLACE_METADATA: text_digest(lake.destination).hex(),
+    }
 
 
 def test_an_empty_file_is_one_empty_part() -> None:
