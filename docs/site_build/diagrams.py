@@ -181,12 +181,12 @@ def _states() -> str:
 def _commit() -> str:
     d = Drawing("commit", 800, 330, "A commit in mode replace over time, and what readers see")
     steps = (
-        ("verify, lock,", "list again", "plain"),
+        ("verify,", "list again", "plain"),
         ("state:", "committing", "new"),
         ("complete", "the uploads", "new"),
-        ("state:", "committed", "good"),
+        ("entry in", "the log", "good"),
         ("manifest;", "delete the old", "good"),
-        ("_SUCCESS,", "unlock, clean", "good"),
+        ("_SUCCESS,", "clean up", "good"),
     )
     for number, (one, two, kind) in enumerate(steps):
         x = 10 + number * 132

@@ -10,7 +10,16 @@ import msgspec
 from docstrings import attributes, prose
 from tables import cell, code, table
 
-from airflow_s3commit.protocol.model import job, manifest, object_options, pendingset, plan, seal, success
+from airflow_s3commit.protocol.model import (
+    job,
+    log,
+    manifest,
+    object_options,
+    pendingset,
+    plan,
+    seal,
+    success,
+)
 from airflow_s3commit.protocol.model import statistics as column_statistics
 
 __all__ = ["fields_table", "hadoop_records", "own_records"]
@@ -34,6 +43,7 @@ EVERYWHERE = {
     "objects": "How many objects.",
     "options": "How the job commits.",
     "partitions": "The counts of each partition, by its directory.",
+    "plan_id": "Id of the plan.",
     "rows": "Rows, where the writer counted them.",
     "seal_etag": "ETag of the job's seal.",
     "shard": "Its number.",
@@ -50,7 +60,7 @@ EVERYWHERE = {
 OURS = (
     "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
-    "ShardRecord", "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
+    "ShardRecord", "LogEntry", "PlanName", "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 
@@ -59,7 +69,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, manifest)
+    modules = (job, object_options, plan, seal, log, manifest)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]
