@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     aborted_prefix,
+    check_id,
     entry_key,
     entry_number,
     log_prefix,
@@ -168,13 +169,11 @@ class Log:
         context, destination = self._context, self._context.layout.destination
         where = join_uri(destination.bucket, key)
         entry = decode(LogEntry, body, where)
-        number = entry_number(destination, key)
-        if number != entry.number:
-            raise InvalidRecord(f"{where} has the number {entry.number}: it was moved here")
-        if number != self.position + 1:
+        _check_entry(entry, entry_number(destination, key), where)
+        if entry.number != self.position + 1:
             missing = join_uri(destination.bucket, entry_key(destination, self.position + 1))
             raise InvalidRecord(f"{missing} is missing, and {where} is there: entries are never deleted")
-        self.position = number
+        self.position = entry.number
         if entry.destination != destination.uri:
             # Copied here with the dataset: another place's history.
             self._newest = None
@@ -185,7 +184,7 @@ class Log:
                 check_signature(context.signer, entry, body, where)
             self._ending = entry
         elif entry.manifest is not None:
-            self._commits[number] = frozenset(entry.manifest.partitions)
+            self._commits[entry.number] = frozenset(entry.manifest.partitions)
 
 
 def find_head(store: ObjectStore, destination: Destination) -> int:
@@ -205,20 +204,25 @@ def find_head(store: ObjectStore, destination: Destination) -> int:
     head = first[-1] if first else 0
     if len(first) < _PAGE:
         return head
-    known = max(head, _marked(store, destination))
-    return max(listed(known), default=known)
+    # The marker is believed only if the entry that it names is there.
+    marked = _marked(store, destination)
+    return max(listed(marked - 1) if marked > head else (), default=0) or max(listed(head), default=head)
 
 
 def read_entry(store: ObjectStore, destination: Destination, number: int) -> LogEntry:
     """Read an entry of a log.
 
     Raises:
-        NoSuchKey: There is none of this number.
-        InvalidRecord: It is damaged.
+        InvalidRecord: It is damaged or missing.
 
     """
     key = entry_key(destination, number)
-    return records.load(store, destination.bucket, key, LogEntry).record
+    where = join_uri(destination.bucket, key)
+    stored = records.find(store, destination.bucket, key, LogEntry)
+    if stored is None:
+        raise InvalidRecord(f"{where} is missing, and there are later ones: entries are never deleted")
+    _check_entry(stored.record, number, where)
+    return stored.record
 
 
 def newest_commit(store: ObjectStore, destination: Destination) -> LogEntry | None:
@@ -235,6 +239,15 @@ def newest_commit(store: ObjectStore, destination: Destination) -> LogEntry | No
         if entry.kind == "commit":
             return entry
     return None
+
+
+def _check_entry(entry: LogEntry, number: int | None, where: str) -> None:
+    if entry.number != number:
+        raise InvalidRecord(f"{where} has the number {entry.number}: it was moved here")
+    try:
+        check_id(entry.job_id)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{where}: {error}") from None
 
 
 def _marked(store: ObjectStore, destination: Destination) -> int:
