@@ -1,4 +1,4 @@
-"""Many directories are listed with what is around them, where that may be cheaper, and are listed right."""
+"""Data is listed with few requests, and the files of unfinished jobs are told from the dataset's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.listing import WideListing, choose_listing, data_objects
+from airflow_s3commit.protocol.metadata.listing import (
+    WideListing,
+    choose_listing,
+    data_objects,
+    settled_objects,
+)
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
 
 
 def days(count: int, below: str = "") -> list[str]:
@@ -104,3 +111,135 @@ def test_a_parent_that_is_too_large_is_given_up() -> None:
     found = sorted(info.key for info in data_objects(context(store), days(100)))
     assert found == sorted(f"t/{day}/f{number}" for day in days(100) for number in range(2))
     assert sorted(store.listed) == ["t/", *(f"t/{day}/" for day in days(100))]
+
+
+OLD = "dt=1/old"
+THEIR_FILE = named("dt=1/theirs", THEIRS)
+
+
+def settled(lake: Lake, *directories: str) -> list[str]:
+    """Return the paths of what our job may replace, below the dataset's prefix."""
+    found = settled_objects(lake.context(), directories or None)
+    return sorted(info.key.removeprefix(lake.prefix) for info in found)
+
+
+def half_published(job_id: str = THEIRS, *, staging: str | None = None) -> Lake:
+    """Return a lake with an old file and one that a job has published, which died before its entry."""
+    lake = Lake()
+    lake.put({OLD: b"old"})
+    if staging is not None:
+        place = f"{staging}__magic_job-{job_id}/"
+        lake.reference = lambda _=OURS: JobReference(  # type: ignore[method-assign]
+            job_id=job_id, destination=lake.destination, staging=place
+        )
+    files = {"dt=1/theirs": b"t", "dt=1/unpublished": b"u"}
+    job = lake.sealed(files, job_id=job_id, conflict_mode="append", staging=staging)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    return lake
+
+
+def copied(lake: Lake, *, metadata: bool, to: str = "copy/") -> Lake:
+    """Return a copy of the dataset, whose objects keep their metadata or lose it."""
+    copy = Lake(prefix=to)
+    copy.store = lake.store
+    objects = lake.store._buckets[BUCKET].objects
+    for key in lake.keys(ROOT):
+        headers = objects[key].headers if metadata else {}
+        lake.store.put(BUCKET, to + key.removeprefix(ROOT), objects[key].body, headers=headers)
+    return copy
+
+
+class TestSettled:
+    """What a job that replaces may replace."""
+
+    def test_files_of_the_job_itself_are_left(self) -> None:
+        """What the job published before its commit began again is not among what it replaces."""
+        assert settled(half_published(OURS)) == [OLD]
+
+    def test_files_of_an_unfinished_job_are_left(self) -> None:
+        """A job with a record in the default staging has not ended; its uploads' metadata is not needed."""
+        lake = half_published()
+        assert settled(lake) == [OLD]
+        lake.put({THEIR_FILE: b"t"})
+        assert settled(lake) == settled(lake, "dt=1") == [OLD]
+
+    @pytest.mark.parametrize("staging", ["s3://lake/elsewhere/", "s3://other/private/"])
+    def test_an_unfinished_job_with_another_staging_is_known_by_its_objects(self, staging: str) -> None:
+        """Where its record is nowhere to be found, the object's metadata names the destination."""
+        lake = half_published(staging=staging)
+        assert lake.staging(THEIRS) == []
+        assert list(lake.data()) == [OLD, THEIR_FILE]
+        assert settled(lake) == [OLD]
+
+    def test_files_of_a_committed_job_are_settled(self) -> None:
+        """They are part of the dataset, in the partitions that are listed."""
+        lake = Lake()
+        files = {"dt=1/theirs": b"t", "dt=2/theirs": b"t"}
+        lake.sealed(files, job_id=THEIRS, conflict_mode="append").commit()
+        assert settled(lake) == [THEIR_FILE, named("dt=2/theirs", THEIRS)]
+        assert settled(lake, "dt=1") == [THEIR_FILE]
+
+    def test_files_of_an_aborted_job_are_settled(self) -> None:
+        """What a late request left of an ended job is no job's any more."""
+        lake = half_published()
+        left = lake.store._buckets[BUCKET].objects[ROOT + THEIR_FILE]
+        lake.job(THEIRS).abort()
+        lake.store._buckets[BUCKET].objects[ROOT + THEIR_FILE] = left
+        assert settled(lake) == sorted([OLD, THEIR_FILE])
+
+    def test_files_without_a_job_id_are_settled(self) -> None:
+        """Objects of other programs are no job's, and cost no request."""
+        lake = Lake()
+        lake.put({OLD: b"old", "dt=1/part-00000.parquet": b"spark", "_hidden": b"", "dt=1/.x": b""})
+        lake.store.calls.clear()
+        assert settled(lake) == [OLD, "dt=1/part-00000.parquet"]
+        assert [verb for verb, _ in lake.store.calls] == ["list_objects"]
+
+    def test_files_named_like_a_job_that_never_was_are_settled(self) -> None:
+        """A name with an id in it is not enough: such files come from other tools, or other tables."""
+        lake = Lake()
+        lake.put({THEIR_FILE: b"t"})
+        assert settled(lake) == [THEIR_FILE]
+
+    @pytest.mark.parametrize("metadata", [True, False])
+    def test_a_copy_s_files_are_settled(self, metadata: bool) -> None:
+        """A copy has no unfinished jobs, though the original's records and objects came along with it."""
+        copy = copied(half_published(), metadata=metadata)
+        assert settled(copy) == sorted([OLD, THEIR_FILE])
+
+    @pytest.mark.parametrize("metadata", [True, False])
+    def test_a_copy_of_a_whole_dataset_is_settled(self, metadata: bool) -> None:
+        """The files of jobs that committed to the original are the copy's data."""
+        lake = Lake()
+        lake.sealed({"dt=1/theirs": b"t"}, job_id=THEIRS, conflict_mode="append").commit()
+        assert settled(copied(lake, metadata=metadata)) == [THEIR_FILE]
+
+    def test_objects_of_older_versions_are_of_their_place(self) -> None:
+        """An object that names a job and no destination is an unfinished job's, as it was written here."""
+        lake = Lake()
+        lake.store.put(BUCKET, ROOT + THEIR_FILE, b"t", headers={"x-amz-meta-s3commit-job": THEIRS})
+        assert settled(lake) == []
+
+    @pytest.mark.parametrize("body", [b"", b"{", bytes(2 << 20)])
+    def test_a_damaged_record_settles_nothing(self, body: bytes) -> None:
+        """A job whose record cannot be read may be under way: its files are left."""
+        lake = half_published()
+        lake.put({THEIR_FILE: b"t"})
+        lake.store.put(BUCKET, lake.context(THEIRS).layout.job, body)
+        assert settled(lake) == [OLD]
+
+    def test_a_job_is_looked_up_once_on_each_page(self) -> None:
+        """However many files a job has, its records are looked for once."""
+        lake = Lake()
+        lake.put({named(f"dt=1/{number}", THEIRS): b"t" for number in range(30)})
+        lake.store.calls.clear()
+        assert len(settled(lake)) == 30
+        assert len(lake.store.calls) == 1 + 4
+
+    def test_the_job_that_holds_its_files_back_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Who wonders why files stay is told which job they are of, and how to look at it."""
+        assert settled(half_published()) == [OLD]
+        assert f"s3commit show s3://lake/flights/ {THEIRS}" in caplog.text
