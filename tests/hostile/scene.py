@@ -15,6 +15,7 @@ from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LockRecord
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
 from airflow_s3commit.protocol.model.seal import SealRecord, ShardRecord, StageSealRecord
@@ -273,13 +274,23 @@ def _committing(lake: Lake) -> None:
     job.complete(0)
 
 
+def _entered(lake: Lake) -> None:
+    lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
+    _commit_until(lake, "log/00000000000000000002.json", after=True)
+
+
 def _finishing(lake: Lake) -> None:
+    _commit_until(lake, f"{OURS}.json")
+
+
+def _commit_until(lake: Lake, ending: str, *, after: bool = False) -> None:
+    """Commit the job in a process that dies when it writes the record with this ending."""
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
     job.plan()
     assert isinstance(lake.store, WatchedStore)
-    lake.store.die("put", f"{OURS}.json")
+    lake.store.die("put", ending, after=after)
     try:
         job.commit()
     except Crash:
@@ -326,13 +337,14 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
         "/000000.pending": PendingUpload,
         f"{_STAGING}sealed.json": SealRecord,
         "spark-1/sealed.json": StageSealRecord,
-        "plan/summary.json": PlanRecord,
+        "/summary.json": PlanRecord,
         "/0.jsonl": PlannedObject,
         "shards/0.json": ShardRecord,
         "00000_1.pendingset": PendingSet,
         f"{task_id(0)}.pendingset": PendingSet,
         "part-00001.parquet.pending": PendingUpload,
         "lock.json": LockRecord,
+        **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2)},
         f"manifests/{OURS}.json": ManifestRecord,
         f"manifests/{OURS}.jsonl": FileEntry,
         f"aborted/{ENDED}.json": AbortedRecord,
@@ -351,6 +363,7 @@ SCENES: dict[str, Callable[[Lake], None]] = {
     "open": _open,
     "planned": _planned,
     "committing": _committing,
+    "entered": _entered,
     "finishing": _finishing,
     "aborting": _aborting,
     "committed": _committed,
@@ -400,13 +413,19 @@ def _pin(lake: GuardedLake) -> None:
         if plain["seal_etag"] is not None:
             plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
         if plain["plan_etag"] is not None:
-            plain["plan_etag"] = etag(f"{_STAGING}plan/summary.json")
+            plain["plan_etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/summary.json")
 
     def shard(plain: Any) -> None:
         plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
 
     def manifest(plain: Any) -> None:
         plain["files_sha256"] = hashlib.sha256(objects[f"{HOME}manifests/{OURS}.jsonl"].body).hexdigest()
+
+    def entry(plain: Any) -> None:
+        if plain["job_id"] == OURS and plain["manifest"] is not None:
+            manifest(plain["manifest"])
+            if plain["plan"] is not None:
+                plain["plan"]["etag"] = etag(f"{_STAGING}plan/{plain['plan']['plan_id']}/summary.json")
 
     def planned(plain: Any) -> None:
         plain["etag"] = etag(plain["key"])
@@ -416,7 +435,12 @@ def _pin(lake: GuardedLake) -> None:
             rewrite(key, planned)
     rewrite(f"{_STAGING}stages/spark-1/sealed.json", stage)
     rewrite(f"{_STAGING}sealed.json", seal)
-    rewrite(f"{_STAGING}plan/summary.json", plan)
+    for key in [
+        key for key in objects if key.startswith(f"{_STAGING}plan/") and key.endswith("/summary.json")
+    ]:
+        rewrite(key, plan)
     rewrite(f"{_STAGING}state.json", state)
     rewrite(f"{_STAGING}shards/0.json", shard)
     rewrite(f"{HOME}manifests/{OURS}.json", manifest)
+    for key in [key for key in objects if key.startswith(f"{HOME}log/")]:
+        rewrite(key, entry)

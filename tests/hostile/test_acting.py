@@ -19,6 +19,7 @@ _OF_OTHERS = (
     "private/",
     f"{ROOT}__magic_job-{THEIRS}/",
     f"{HOME}manifests/{BEFORE}",
+    f"{HOME}log/",
     f"{ROOT}dt=5/",
     KEPT,
 )
