@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.sweep.apply import sweep
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
 
 FILES = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=2/c": b"333"}
 OLD = {"dt=1/old": b"old 1", "dt=2/old": b"old 2"}
@@ -134,6 +134,24 @@ def test_manifests_of_a_copy_are_no_history_of_it() -> None:
     assert manifest_of(copy.store, there, None).job_id == THEIRS
     copy.store.delete(BUCKET, f"{COPY}_SUCCESS")
     assert manifest_of(copy.store, there, None).job_id == THEIRS
+    assert lake.job().manifest() is not None
+
+
+@pytest.mark.parametrize("mode", ["append", "replace", "fail"])
+def test_the_log_of_a_copy_goes_on(mode: str) -> None:
+    """Copied entries count as numbers: the copy's first commit follows them and conflicts with none."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    lake.set_up(THEIRS).abort()
+    copy = copied(lake)
+    job_id = an_id("first at the copy")
+    job = copy.sealed({"dt=3/new": b"new"}, job_id=job_id, conflict_mode=mode)
+    manifest = job.commit()
+    assert manifest.generation == 3
+    there = Destination.parse(copy.destination)
+    assert manifest_of(copy.store, there, None) == manifest
+    original = Destination.parse(lake.destination)
+    assert manifest_of(lake.store, original, None).job_id == OURS
     assert lake.job().manifest() is not None
 
 
