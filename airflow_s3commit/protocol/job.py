@@ -344,9 +344,11 @@ class Job:
             progress: Called after each completed upload.
 
         Raises:
-            DestinationChanged: The planned partitions changed; plan again. Nothing was changed.
-            DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
-            LockHeld: Another live job is committing. Nothing was changed.
+            DestinationChanged: The partitions of the named plan changed before the commit began: plan again.
+                Or other jobs kept adding files to them: the job is rolled back.
+            DestinationNotEmpty: Conflict mode ``fail``, and there is data; or another job committed first
+                while this one was publishing: then it is rolled back.
+            LockHeld: Another live job holds the lock that jobs with fixed names need. Nothing was changed.
             InvalidRecord: A record was changed after it was written; a commit that had begun is rolled back.
             JobFailed: An upload is gone; the commit is rolled back.
             NotReversible: The commit can neither finish nor be rolled back.

@@ -17,44 +17,39 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from airflow_s3commit._causes import add_failure, noting
+from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
     InvalidRecord,
     JobClosed,
     JobFailed,
     NotReversible,
-    Refused,
     S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit
 from airflow_s3commit.protocol.lifecycle.enter import enter_commit
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
-from airflow_s3commit.protocol.lifecycle.success import foreign_success, remove_success, write_success
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended, clean_staging
+from airflow_s3commit.protocol.lifecycle.success import remove_success, write_success
+from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
-from airflow_s3commit.protocol.metadata.lock import release_lock, take_lock
+from airflow_s3commit.protocol.metadata.lock import release_lock
 from airflow_s3commit.protocol.metadata.log import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.seals import (
-    load_seal,
     load_stage_seals,
     pendingset_key,
-    verify_pendingsets,
 )
 from airflow_s3commit.protocol.metadata.state import gone, move, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.limits import MAX_SHARDS
-from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
@@ -92,9 +87,12 @@ def commit_job(
         progress: Called after each completed upload.
 
     Raises:
-        DestinationChanged: The planned partitions changed; plan again. Nothing was changed.
-        DestinationNotEmpty: Conflict mode ``fail``, and there is data. Nothing was changed.
-        LockHeld: Another live job is committing. Nothing was changed.
+        DestinationChanged: The partitions of the plan that ``plan_etag`` names changed before the commit
+            began: plan again. Or other jobs kept adding files to them: the job has been rolled back.
+        DestinationNotEmpty: Conflict mode ``fail``, and there is data. If another job committed first, while
+            this one was publishing, this one has been rolled back; otherwise nothing was changed.
+        LockHeld: Another live job holds the lock that jobs with fixed names, or that delete before they
+            publish, need. Nothing was changed.
         InvalidRecord: A seal, plan or pendingset was changed after it was written; what was published has
             been rolled back.
         JobFailed: An upload is gone; what was published has been rolled back.
@@ -109,6 +107,7 @@ def commit_job(
     counted = CountingStore(context.store)
     run = CommitRun(
         replace(context, store=counted),
+        settle,
         seal_etag,
         plan_etag,
         progress,
@@ -139,7 +138,7 @@ def begin_shards(
     """
     if shards > MAX_SHARDS:
         raise ValueError(f"a commit is cut into at most {MAX_SHARDS} shards, not {shards}")
-    run = CommitRun(context, seal_etag, plan_etag, shards=max(shards, 1))
+    run = CommitRun(context, settle, seal_etag, plan_etag, shards=max(shards, 1))
     with naming(context, "begin"):
         return _drive(run, _begin_step)
 
@@ -155,7 +154,7 @@ def complete_shard(
         S3CommitError: As `commit_job`; a roll-back takes back the whole job.
 
     """
-    run = CommitRun(context, progress=progress)
+    run = CommitRun(context, settle, progress=progress)
     with naming(context, f"complete of shard {shard}"):
         _drive(run, lambda run, current: _shard_step(run, current, shard))
 
@@ -245,17 +244,17 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
         return _manifest_of_ended(run.context)
     match current.record.state:
         case "sealed":
-            _begin(run, current)
+            begin_commit(run, current)
         case "committing":
             entry = run.log.ending()
             if entry is None:
-                with rolling_back(run, current, settle) as (job, seal, plan):
+                with rolling_back(run, current) as (job, seal, plan):
                     _prepare(run, current.record, job, seal, plan)
                     complete_all(run, current.record, seal)
                     entry = enter_commit(run, current.record, job, seal, plan)
             if entry.kind == "abandon":
                 abort_job(run.context)
-                raise Verdict(_abandoned(run.context, entry))
+                raise Verdict(abandoned(run.context, entry))
             if move(run.context, current, "committed", generation=entry.number) is None:
                 raise Overtaken
             logger.info("%s: committed, generation %d", run.context.name, entry.number)
@@ -275,10 +274,10 @@ def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int
         return []
     match current.record.state:
         case "sealed":
-            _begin(run, current)
+            begin_commit(run, current)
         case "committing":
             if run.log.ending() is None:
-                with rolling_back(run, current, settle) as (job, seal, plan):
+                with rolling_back(run, current) as (job, seal, plan):
                     _prepare(run, current.record, job, seal, plan)
             return list(range(current.record.shards))
         case "committed":
@@ -297,89 +296,9 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
         raise _not_committing(run.context, current.record)
     if not 0 <= shard < current.record.shards:
         raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
-    with rolling_back(run, current, settle) as (_, seal, _plan):
+    with rolling_back(run, current) as (_, seal, _plan):
         complete_one_shard(run, current.record, seal, shard)
     return True
-
-
-def _begin(run: CommitRun, current: Stored[StateRecord]) -> None:
-    """Check everything, then move from ``sealed`` to ``committing``. No visible change.
-
-    Raises:
-        Overtaken: Another process moved the job.
-        Verdict: The destination or the plan does not allow the commit; the lock is released.
-        Refused: A sealed record was changed.
-
-    """
-    context = run.context
-    job = load_job(context)
-    seal = load_seal(context, run.seal_etag or current.record.seal_etag)
-    if seal.etag != current.record.seal_etag:
-        raise InvalidRecord(
-            f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
-        )
-    verify_pendingsets(context, load_stage_seals(context, seal.record))
-    plan = _existing_plan(run, current.record)
-    ending = run.log.ending()
-    if ending is not None and ending.kind == "abandon":
-        abort_job(context)
-        raise Verdict(_abandoned(context, ending))
-    if job.options.needs_lock:
-        run.lock = take_lock(context, settle)
-        fresh = read_state(context)
-        if fresh is None or fresh.etag != current.etag:
-            raise Overtaken
-    try:
-        if plan is None or plan.record.seal_etag != seal.etag:
-            plan = make_plan(context, job, seal, run.log)
-        else:
-            verify_plan(context, job, seal.record, plan.record)
-            check_unchanged(context, job, seal.record, plan.record)
-    except Refused as error:
-        # Another process of this job shares the lock and may have begun. A move to the same state fences it
-        # off; if the move fails, that process has begun, and this one saw the effects of its commit.
-        try:
-            if move(context, current, "sealed") is None:
-                raise Overtaken from error
-            release_lock(context)
-        except S3CommitError as second:
-            add_failure(error, second, "releasing the commit lock", "it may be held until its lease lapses")
-        raise Verdict(error) from error
-    begun = move(
-        context,
-        current,
-        "committing",
-        plan_etag=plan.etag,
-        plan_id=plan.record.plan_id,
-        begun=True,
-        shards=run.shards,
-        reversible=_is_reversible(job, plan.record),
-        saved_success=foreign_success(context),
-    )
-    if begun is None:
-        clean_if_ended(context)
-        raise Overtaken
-    logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
-
-
-def _existing_plan(run: CommitRun, state: StateRecord) -> Stored[PlanRecord] | None:
-    """Read the plan that the state names; a damaged one counts as absent, unless the caller pinned one."""
-    context = run.context
-    try:
-        plan = find_plan(context, state)
-        if run.plan_etag is not None and (plan is None or plan.etag != run.plan_etag.strip('"')):
-            raise InvalidRecord(f"{context.name} has another plan than the one handed over; plan again")
-    except InvalidRecord as error:
-        if run.plan_etag is not None:
-            raise
-        logger.warning("%s: planning again: %s", context.name, error)
-        return None
-    return plan
-
-
-def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
-    deletes_first = job.options.replace_order == "delete-then-publish" and plan.objects > 0
-    return not deletes_first and plan.overwritten == 0
 
 
 def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
@@ -458,12 +377,6 @@ def _manifest_of_ended(context: JobContext) -> ManifestRecord:
     if manifest is None:
         raise gone(context)
     return manifest
-
-
-def _abandoned(context: JobContext, entry: LogEntry) -> JobClosed:
-    reason = entry.aborted.reason if entry.aborted is not None else None
-    why = f" ({reason})" if reason else ""
-    return JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
 
 
 def _not_committing(context: JobContext, state: StateRecord) -> JobClosed:

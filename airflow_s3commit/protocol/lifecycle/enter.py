@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifes
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.lock import is_held_by_another, take_lock
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -45,11 +46,22 @@ _PLANS = 20
 
 
 def enter_commit(
-    run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord
+    run: CommitRun,
+    state: StateRecord,
+    job: JobRecord,
+    seal: SealRecord,
+    plan: PlanRecord,
 ) -> LogEntry:
     """Create the job's ``commit`` entry, and return the entry of the job: this one, or an earlier one.
 
     Before: every upload is completed. Repeatable by any process.
+
+    Args:
+        run: The commit.
+        state: The job's state.
+        job: Its record.
+        seal: Its seal.
+        plan: Its plan.
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and another job has committed to a partition.
@@ -83,7 +95,7 @@ def enter_commit(
             return entry
     raise DestinationChanged(
         f"{context.name}: other jobs have added files to its partitions {_PLANS} times in a row while it was"
-        " committing; commit it again when they are done"
+        " committing, so it is rolled back; write it again, as a new job, when they are done"
     )
 
 
@@ -139,15 +151,26 @@ def _has_conflict(run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRe
     return run.log.was_added_to(None if options.whole_destination else seal.partitions, plan.base)
 
 
-def _plan_again(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord) -> Stored[PlanRecord]:
+def _plan_again(
+    run: CommitRun,
+    state: StateRecord,
+    job: JobRecord,
+    seal: SealRecord,
+) -> Stored[PlanRecord]:
     context = run.context
     if job.options.conflict_mode == "fail":
         raise DestinationNotEmpty(
             f"{context.name}: conflict mode is fail, and another job has committed to its partitions since"
-            " this commit began; use replace or append, or another destination"
+            " this commit began, so it is rolled back; write it again with replace or append, or elsewhere"
         )
     logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
-    plan = make_plan(context, job, load_seal(context, state.seal_etag), run.log)
+    stored_seal = load_seal(context, state.seal_etag)
+    plan = make_plan(context, job, stored_seal, run.log)
+    if plan.record.unnamed and run.lock is None and is_held_by_another(context):
+        # They may be of a job with fixed names that is publishing.
+        run.lock = take_lock(context, run.settle)
+        run.log.read()
+        plan = make_plan(context, job, stored_seal, run.log)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan.record)
     return plan

@@ -38,7 +38,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.digest import DIGEST_BYTES, sha256, text_digest
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, StateRecord
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
 from airflow_s3commit.protocol.model.seal import SealRecord
 from airflow_s3commit.protocol.model.signing import sign
@@ -113,6 +113,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             objects=digest.objects,
             bytes=digest.bytes,
             overwritten=digest.overwritten,
+            unnamed=digest.unnamed,
             digest=digest.value,
         )
         if context.signer is not None:
@@ -234,6 +235,7 @@ class _Digest:
     objects: int = 0
     bytes: int = 0
     overwritten: int = 0
+    unnamed: int = 0
     _sum: int = 0
 
     def watch(self, planned: Iterable[PlannedObject]) -> Iterator[PlannedObject]:
@@ -241,6 +243,7 @@ class _Digest:
             self.objects += 1
             self.bytes += item.size
             self.overwritten += item.overwritten
+            self.unnamed += owner_of(item.key) is None
             text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
             self._sum += int.from_bytes(text_digest(text))
             yield item

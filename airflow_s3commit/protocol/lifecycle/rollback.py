@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_s3commit._causes import add_failure, noting
@@ -32,14 +32,13 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def rolling_back(
-    run: CommitRun, current: Stored[StateRecord], settle: Callable[[JobContext], None]
+    run: CommitRun, current: Stored[StateRecord]
 ) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
     """Hold the lock while the block publishes; roll the job back if publishing fails for good.
 
     Args:
         run: The commit.
         current: The state as it was read: ``committing``.
-        settle: Finishes, aborts or fences off the job of a lapsed lock.
 
     Raises:
         Overtaken: Another process moved the job.
@@ -52,7 +51,7 @@ def rolling_back(
     # nothing is rolled back because of it.
     job, plan = load_job(context), run.pinned_plan(current.record)
     if run.lock is None and job.options.needs_lock:
-        run.lock = take_lock(context, settle)
+        run.lock = take_lock(context, run.settle)
     try:
         seal = run.pinned_seal(current.record)
         files = seal.counts.files

@@ -46,6 +46,7 @@ class CommitRun:
 
     Attributes:
         context: The job.
+        settle: Finishes, aborts or fences off the job of a lapsed lock.
         seal_etag: Expected ETag of the seal, if the caller has one.
         plan_etag: Expected ETag of the plan, if the caller has one.
         progress: Called after each completed upload.
@@ -61,6 +62,7 @@ class CommitRun:
     """
 
     context: JobContext
+    settle: Callable[[JobContext], None]
     seal_etag: str | None = None
     plan_etag: str | None = None
     progress: Callable[[Progress], None] | None = None

@@ -1,4 +1,8 @@
-"""The commit lock of a destination: serialises jobs that must not publish at the same time.
+"""The commit lock of a destination, for jobs that destroy old data before their entry is in the log.
+
+Those are jobs with fixed file names, and jobs that delete before they publish: they must not publish at the
+same time. A job that replaces files with no job's id in their names waits for the lock if it is held: the
+files may be of a job that is publishing.
 
 The lock belongs to a job, not to a process: processes that commit the same job share it, because every step
 is repeatable and fenced by the job's state. It lapses when it is not renewed within its lease, by the store's
@@ -107,6 +111,16 @@ def take_lock(context: JobContext, settle: Callable[[JobContext], None]) -> Comm
             _wait(context, holder, began)
         if taken is not None:
             return CommitLock(context, taken)
+
+
+def is_held_by_another(context: JobContext) -> bool:
+    """Return whether another job of this destination holds the lock, lapsed or not."""
+    stored = _find(context)
+    return (
+        stored is not None
+        and stored.record.job_id != context.job_id
+        and stored.record.destination in (None, context.layout.destination.uri)
+    )
 
 
 def release_lock(context: JobContext) -> None:

@@ -13,6 +13,8 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     JobClosed,
+    LockHeld,
+    S3CommitError,
 )
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
@@ -259,3 +261,70 @@ def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.
     with pytest.raises(DestinationChanged, match="3 times in a row"):
         replace.commit()
     assert len(lake.data()) == 3
+
+
+@each("order", [("fixed", "unique"), ("unique", "fixed")])
+@each("mode", ["append", "replace"])
+def test_a_replace_waits_for_a_job_with_fixed_names_that_is_publishing(
+    order: tuple[str, str], mode: str
+) -> None:
+    """Files without a job's id may be of a job that is publishing: a replace takes them only by the log."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    fixed = lake.sealed({"dt=1/f": b"f"}, conflict_mode=mode, unique_filenames=False)
+    unique = lake.sealed({"dt=1/u": b"u"}, job_id=THEIRS)
+    refused: list[S3CommitError] = []
+
+    def interrupted(job_id: str) -> None:
+        try:
+            lake.job(job_id, lock_wait=0).commit()
+        except S3CommitError as error:
+            refused.append(error)
+
+    first, second = (fixed, THEIRS) if order[0] == "fixed" else (unique, OURS)
+    lake.store.before = once("put", ENTRY, interposed(lake, lambda: interrupted(second)))
+    first.commit()
+    assert all(isinstance(error, LockHeld) for error in refused)
+    for job_id in (OURS, THEIRS):
+        lake.job(job_id).commit()
+    data = {"dt=1/old": b"old"}
+    for job_id, _ in entries(lake):
+        if job_id == THEIRS or mode == "replace":
+            data = {}
+        data |= {named("dt=1/u", THEIRS): b"u"} if job_id == THEIRS else {"dt=1/f": b"f"}
+    assert lake.data() == data
+
+
+@each("step", ["commit", "recover"])
+def test_an_abandoned_job_is_undone_whatever_its_state_says(step: str) -> None:
+    """A state that was put back to an older one does not commit a job that the log says is abandoned."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"})
+    crash(lake, job.commit, "complete_upload", named("dt=1/a"), after=True)
+    key = lake.context().layout.state
+    state = lake.get(key)
+    crash(lake, lake.job().abort, "put", ENTRY, after=True)
+    lake.store.put(BUCKET, key, state)
+    if step == "commit":
+        with pytest.raises(JobClosed):
+            lake.job().commit()
+    else:
+        with pytest.raises(JobClosed):
+            lake.job().recover()
+    assert entries(lake) == [(OURS, "abandon")]
+    assert (lake.data(), lake.pending(), lake.staging()) == ({}, [], [])
+
+
+def test_a_marker_that_other_commits_followed_does_not_come_back() -> None:
+    """An abort puts another program's marker back only where no job has committed since."""
+    lake = Lake()
+    lake.store.put(BUCKET, SUCCESS, b'{"of":"another program"}')
+    last = "33333333-aaaa-4bbb-8ccc-000000000003"
+    first = lake.sealed({"dt=1/a": b"a"}, conflict_mode="append")
+    crash(lake, first.commit, "complete_upload", named("dt=1/a"))
+    lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS, conflict_mode="append").commit()
+    dead = lake.sealed({"dt=1/c": b"c"}, job_id=last, conflict_mode="append")
+    crash(lake, dead.commit, "complete_upload", named("dt=1/c", last))
+    assert SUCCESS not in lake.keys("")
+    lake.job().abort()
+    assert marker(lake) == (THEIRS, "1")
