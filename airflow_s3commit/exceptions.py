@@ -27,7 +27,7 @@
         ├── DestinationNotEmpty conflict mode ``fail`` met data
         ├── DestinationChanged  someone else changed what the plan was made for
         ├── DuplicateOutput     two writers of one key, or one task twice
-        ├── LockHeld            another live job is committing to this destination
+        ├── LockHeld            another job holds the lock that jobs with fixed names need
         ├── AuditFailed
         └── StoreUnsuitable     the store lacks something the protocol requires
 
@@ -194,11 +194,17 @@ class NotReversible(Refused):
 
 
 class DestinationNotEmpty(Refused):
-    """Conflict mode ``fail``: the destination, or a partition the job writes, already has data."""
+    """Conflict mode ``fail``: the destination, or a partition the job writes, already has data.
+
+    If another job committed first while this one was publishing, this one is rolled back.
+    """
 
 
 class DestinationChanged(Refused):
-    """The destination is no longer what the plan was made for. Plan again."""
+    """The destination is no longer what the plan was made for: plan again.
+
+    After a roll-back, because other jobs kept committing to the same partitions, write the job again.
+    """
 
 
 class DuplicateOutput(Refused):
@@ -206,7 +212,7 @@ class DuplicateOutput(Refused):
 
 
 class LockHeld(Refused):
-    """Another live job holds the commit lock of this destination."""
+    """Another live job with fixed file names, or that deletes first, is committing to this destination."""
 
 
 class AuditFailed(Refused):

@@ -80,8 +80,11 @@ def commit(
         with session.output.working("planning"):
             job.plan()
     _confirm_replacement(session)
+    current = job.state()
+    # A plan that somebody may have looked at is kept to, or refused.
+    plan_etag = current.plan_etag if current is not None and current.state == "sealed" else None
     with session.output.completing("completing uploads") as progress:
-        record = job.commit(progress=progress)
+        record = job.commit(plan_etag=plan_etag, progress=progress)
     return report_ending(session, record)
 
 

@@ -328,8 +328,7 @@ def sharded_commit(
 ) -> ShardedCommit:
     """Add ``begin >> shard tasks >> finish`` in place of one `S3CommitJobOperator`.
 
-    The shards run in parallel and share the job's lock on the destination. Each task may be retried, or
-    cleared, on its own.
+    The shards run in parallel. Each task may be retried, or cleared, on its own.
 
     :param job: The job reference. (templated)
     :param shards: Number of shards, from 1 to 1,024. (templated)

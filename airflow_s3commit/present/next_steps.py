@@ -50,7 +50,10 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     ((AlreadyCommitted,), (("show what the job committed", "manifest"),)),
     (
         (DestinationChanged,),
-        (("find out who changed the objects; to replace those that exist now", "commit", "--replan"),),
+        (
+            ("if the job is sealed, commit it with a new plan", "commit", "--replan"),
+            ("if it is aborted, write its data again as a new job", "show"),
+        ),
     ),
     (
         (DuplicateOutput,),

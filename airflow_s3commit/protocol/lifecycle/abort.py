@@ -64,9 +64,9 @@ _BATCH = 1_000
 def abort_job(context: JobContext, *, force: bool = False, reason: str | None = None) -> AbortReport:
     """Abort a job, and roll back what it has published.
 
-    Before: any state but committed. After: none of its output is visible or pending, and the destination is
-        as
-    it was before the commit, ``_SUCCESS`` included. Repeatable. Never touches uploads of other jobs.
+    Before: any state but committed. After: none of its output is visible or pending, its id is spent, and
+    ``_SUCCESS`` is that of the newest commit, or another program's as it was. Repeatable. Never touches
+    uploads of other jobs.
 
     Args:
         context: The job.
