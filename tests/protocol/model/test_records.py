@@ -252,7 +252,7 @@ UNLOGGED: dict[str, dict[str, Any]] = {
     "job-1-signed": {"log": 6},
     "state-1-placed": {},
     "state-1-committing-placed": {"plan_id": "p-1"},
-    "plan-1-signed": {"base": 6},
+    "plan-1-signed": {"base": 6, "unnamed": 1},
     "manifest-1-signed": {"generation": 7, "tasks": 2},
 }
 
