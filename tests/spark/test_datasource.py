@@ -157,6 +157,6 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
     ):
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)
-    with pytest.raises(Exception, match=r"'m' has the type interval year to month.*write_pending can write it"):
+    with pytest.raises(Exception, match=r"'m' has the type interval year to month.*write_pending can write"):
         write(frame.selectExpr("id", "make_ym_interval(1, 2) as m"), lake)
     assert lake.everything() == []

@@ -74,7 +74,7 @@ def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        ({"fs.s3a.encryption.algorithm": "SSE-C"}, "the session sets fs.s3a.encryption.algorithm=SSE-C, which"),
+        ({"fs.s3a.encryption.algorithm": "SSE-C"}, "session sets fs.s3a.encryption.algorithm=SSE-C, which"),
         ({"fs.s3a.encryption.algorithm": "CSE-KMS"}, "AES256, SSE-KMS, DSSE-KMS"),
         (
             {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.context": "a=b"},
