@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from report import as_markdown, machine, show, write_section
 
 from airflow_s3commit import Job, JobOptions, MemoryStore
-from airflow_s3commit.store.counting import counting
+from airflow_s3commit.store.counting import CountingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,13 +110,13 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     memory = MemoryStore(min_part_bytes=1)
     for number in range(shape.standing):
         memory.put("lake", f"t/dt=0/old-{number}", b"x")
-    store, counted = counting(memory)
+    store = CountingStore(memory)
     steps: dict[str, Counter[str]] = {}
     before: Counter[str] = Counter()
 
     def end(step: str) -> None:
         nonlocal before
-        now = Counter(counted.counters)
+        now = Counter(store.counters)
         steps[step] = now - before
         before = now
 

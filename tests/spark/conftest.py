@@ -88,6 +88,15 @@ class Lake:
         found = self.store.list_objects(self.destination.bucket, self.destination.prefix)
         return [info.key for info in found]
 
+    def kept(self, of: str) -> list[str]:
+        """Return the keys that outlive a job: its record ``aborted``, or its entry in the ``log``."""
+        return [key for key in self.everything() if f"/_s3commit/{of}/" in key]
+
+    def left(self) -> list[str]:
+        """Return all keys but those that outlive a job that is aborted."""
+        kept = {*self.kept("aborted"), *self.kept("log")}
+        return [key for key in self.everything() if key not in kept]
+
     def pending(self) -> list[str]:
         """Return the keys of pending uploads."""
         found = self.store.list_uploads(self.destination.bucket, self.destination.prefix)

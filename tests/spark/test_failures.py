@@ -50,8 +50,8 @@ def padded(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
 
 
 def leftovers(lake: Lake) -> list[str]:
-    """Return the table's pending uploads and all its keys, but for the record that a job was aborted."""
-    return lake.pending() + [key for key in lake.everything() if "/_s3commit/aborted/" not in key]
+    """Return the table's pending uploads and all its keys, but those that outlive an aborted job."""
+    return lake.pending() + lake.left()
 
 
 @by_committer

@@ -87,6 +87,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     if begun is None:
         clean_if_ended(context)
         raise Overtaken
+    run.moved = begun
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
 
 

@@ -206,12 +206,12 @@ _Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
 
 
 def _drive(run: CommitRun, step: _Step[T]) -> T:
-    """Take steps until one returns something, reading the job's state before each."""
+    """Take steps until one returns something; read the state before each, unless this process moved it."""
     context = run.context
     current: Stored[StateRecord] | None = None
     while True:
         try:
-            current = read_state(context)
+            current, run.moved = run.moved or read_state(context), None
         except S3CommitError as error:
             _add_what_is_visible(error, current)
             raise
@@ -255,7 +255,8 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
             if entry.kind == "abandon":
                 abort_job(run.context)
                 raise Verdict(abandoned(run.context, entry))
-            if move(run.context, current, "committed", generation=entry.number) is None:
+            run.moved = move(run.context, current, "committed", generation=entry.number)
+            if run.moved is None:
                 raise Overtaken
             logger.info("%s: committed, generation %d", run.context.name, entry.number)
         case "committed":
@@ -317,9 +318,9 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
         InvalidRecord: A record was changed after the commit, or the manifest removed.
 
     """
-    context = run.context
+    context, manifest = run.context, None
     try:
-        _account_for(run, current)
+        manifest = _account_for(run, current)
     except S3CommitError as error:
         # Clean-up removes the job's record first: if it is gone, another process has done all of this and is
         # removing what this one reads.
@@ -330,14 +331,14 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
             raise
         run.drop_lock()
     clean_staging(context)
-    manifest = find_manifest(context)
+    manifest = manifest or find_manifest(context)
     if manifest is None:
         where = join_uri(context.bucket, context.layout.manifest)
         raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
     return manifest
 
 
-def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
+def _account_for(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
     context, job = run.context, load_job(run.context)
     seal = run.pinned_seal(current.record)
     entry = run.log.ending()
@@ -356,7 +357,10 @@ def _account_for(run: CommitRun, current: Stored[StateRecord]) -> None:
     _discard_the_rest(context, seal)
     files = run.files or FileList.of_sealed(context, seal)
     write_success(context, entry.manifest, files.first_keys(MAX_FILENAMES))
-    release_lock(context)
+    is_locked = run.lock is not None or run.lock_in_doubt or (plan is not None and plan.unnamed > 0)
+    if job.options.needs_lock or run.keep_replaced or is_locked:
+        release_lock(context)
+    return entry.manifest
 
 
 def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:

@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.lock import CommitLock, release_lock
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import load_plan
+from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal
 from airflow_s3commit.protocol.metadata.state import pinned_etags
@@ -57,6 +58,7 @@ class CommitRun:
         keep_replaced: Skip the damaged plan, and delete nothing that the job replaces.
         files: The list of all files, if this process completed them all.
         log: The destination's log.
+        moved: The job's state after this process moved it, until the next step has taken it.
         requests: Returns this process's request counts by Hadoop's statistic names.
 
     """
@@ -73,10 +75,13 @@ class CommitRun:
     metrics: dict[str, int] = field(default_factory=dict)
     requests: Callable[[], dict[str, int]] = dict
     files: FileList | None = None
+    moved: Stored[StateRecord] | None = None
 
     def __post_init__(self) -> None:
         """Begin to read the log where the job's record says."""
         self.log = Log(self.context)
+        self._seals: dict[str, SealRecord] = {}
+        self._plans: dict[str, PlanRecord] = {}
 
     def keep_lease(self) -> None:
         """Renew the lock if due.
@@ -103,7 +108,12 @@ class CommitRun:
 
         """
         self._check_expected(self.seal_etag, state.seal_etag, "seal")
-        return load_seal(self.context, state.seal_etag).record
+        etag = state.seal_etag
+        if etag is None or etag not in self._seals:
+            seal = load_seal(self.context, etag)
+            self._seals[seal.etag] = seal.record
+            etag = seal.etag
+        return self._seals[etag]
 
     def pinned_plan(self, state: StateRecord) -> PlanRecord:
         """Read the plan that the state names.
@@ -132,7 +142,9 @@ class CommitRun:
 
     def _load_plan(self, plan_id: str | None, etag: str, state: StateRecord) -> PlanRecord:
         try:
-            return load_plan(self.context, plan_id, etag).record
+            if etag not in self._plans:
+                self._plans[etag] = load_plan(self.context, plan_id, etag).record
+            return self._plans[etag]
         except InvalidRecord as error:
             error.add_note(
                 f"{self.context.name} is {state.state}: finish it and leave the files that it replaces where"

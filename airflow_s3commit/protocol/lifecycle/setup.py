@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.log import find_head, read_entry, record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
@@ -69,16 +69,14 @@ def set_up_job(
             conditional = check_store(context, options)
             _refuse_object(context)
             _refuse_data(context, options)
-            log = Log(context)
-            log.read()
-            log.record_newest()
+            head = _head_of_log(context)
             record = JobRecord(
                 **context.layout.place,
                 options=options,
                 context=dict(job_context),
                 conditional_writes=conditional,
                 created=context.now_ms(),
-                log=log.position,
+                log=head,
                 nonce=context.new_id(),
             )
             stored = records.create(
@@ -107,6 +105,17 @@ def set_up_job(
                 return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
+
+
+def _head_of_log(context: JobContext) -> int:
+    """Return the number of the newest entry, after writing its manifest or record of abort."""
+    store, destination = context.store, context.layout.destination
+    head = find_head(store, destination)
+    if head:
+        entry = read_entry(store, destination, head)
+        if entry.destination == destination.uri:
+            record_ending(context, entry)
+    return head
 
 
 def _has_committed(context: JobContext) -> bool:

@@ -28,14 +28,14 @@ def find_job(context: JobContext) -> JobRecord | None:
 
 
 def load_job(context: JobContext) -> JobRecord:
-    """Read a job's record.
+    """Return a job's record: the context's own, which never changes, or as it is read.
 
     Raises:
         NoSuchJob: It does not exist.
         InvalidRecord: It is damaged, another job's or destination's, or was copied here.
 
     """
-    record = find_job(context)
+    record = context.record or find_job(context)
     if record is None:
         raise NoSuchJob(
             f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"

@@ -150,6 +150,6 @@ class _HeldStore(ForwardingStore):
         self._hold = hold
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
-        if verb == "put" and "/manifests/" in key:
+        if verb == "put" and "/manifests/" in key and key.endswith(".json"):
             self._hold()
         return super().forward(verb, bucket, key, make)
