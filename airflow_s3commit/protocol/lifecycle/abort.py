@@ -185,6 +185,8 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     _refuse_if_published(context)
     if not _is_abort_recorded(context):
         record_ending(context, abandon(context, reason, _facts_of(context)))
+    # A committer that slept while the job was aborted may have written it.
+    delete_record(context, context.bucket, context.layout.manifest_files)
     return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
 
 

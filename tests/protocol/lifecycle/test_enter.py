@@ -15,6 +15,7 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     JobClosed,
     LockHeld,
+    NoSuchJob,
     S3CommitError,
 )
 from tests.cases import each
@@ -328,3 +329,15 @@ def test_a_marker_that_other_commits_followed_does_not_come_back() -> None:
     assert SUCCESS not in lake.keys("")
     lake.job().abort()
     assert marker(lake) == (THEIRS, "1")
+
+
+@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
+def test_a_committer_that_slept_through_an_abort_leaves_nothing(moment: tuple[str, str]) -> None:
+    """What a committer does after its job was aborted and cleaned up is undone by itself."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"})
+    lake.store.before = once(*moment, interposed(lake, lake.job().abort))
+    with pytest.raises((JobClosed, NoSuchJob)):
+        job.commit()
+    assert entries(lake) == [(OURS, "abandon")]
+    assert (lake.left(), lake.pending()) == ([], [])
