@@ -119,12 +119,14 @@ def commit_at(store: MemoryStore, destination: str) -> dict[str, str]:
     return reference
 
 
-def commit_but_for_the_manifest(store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut a job's commit off when all its data is visible for good and its manifest is not written yet."""
+def commit_but_for_the_manifest(
+    store: MemoryStore, job: Job, monkeypatch: pytest.MonkeyPatch, *, cut_off_at: str = "manifests"
+) -> None:
+    """Cut a job's commit off, its data visible, before it writes its manifest or its entry in the ``log``."""
     put = store.put
 
     def cut_off(bucket: str, key: str, *arguments: Any, **options: Any) -> object:
-        if "/manifests/" in key and key.endswith(".json"):
+        if f"/{cut_off_at}/" in key and key.endswith(".json"):
             raise KeyboardInterrupt
         return put(bucket, key, *arguments, **options)
 

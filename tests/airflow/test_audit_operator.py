@@ -70,19 +70,21 @@ def test_drift_is_measured_against_the_latest_manifest(store, context) -> None:
     assert again["passed"]
 
 
-def test_a_commit_under_way_does_not_let_drift_pass(store, context, monkeypatch) -> None:
-    """While another commit has removed ``_SUCCESS``, drift is measured against the commit before it."""
+@pytest.mark.parametrize("entered", [False, True])
+def test_a_commit_under_way_does_not_let_drift_pass(store, context, monkeypatch, entered) -> None:
+    """While ``_SUCCESS`` is removed, drift is measured against the last commit in the log."""
     earlier = commit(store)
     other = set_up(store)
     write_stage(store, other, files={"dt=2013-01-03/part-00000.parquet": b"rows"})
     job = Job.at(store, JobReference.from_dict(other))
     job.seal()
-    commit_but_for_the_manifest(store, job, monkeypatch)
+    commit_but_for_the_manifest(store, job, monkeypatch, cut_off_at="manifests" if entered else "log")
     reference = set_up(store)
     files = {f"dt=2013-01-02/part-{number}.parquet": b"rows" for number in range(2)}
     write_stage(store, reference, files=files)
     report = gate(reference, rules={"max_drift": 0.5}, on_fail="warn").execute(context)
-    assert (report["passed"], report["compared_with"]) == (False, earlier["job_id"])
+    last = other if entered else earlier
+    assert (report["passed"], report["compared_with"]) == (False, last["job_id"])
 
 
 def test_a_classic_marker_is_no_commit_to_compare_with(store, context, written) -> None:
