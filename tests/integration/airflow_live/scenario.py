@@ -191,7 +191,7 @@ class Played:
     left: dict[str, Left]
 
 
-def play(stage: Stage, stories: Mapping[str, Story], *, at_once: int = 9) -> dict[str, str]:
+def play(stage: Stage, stories: Mapping[str, Story], *, at_once: int = 4) -> dict[str, str]:
     """Play stories until each is over; return what went wrong, by the story's name.
 
     Args:

@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.seaweedfs,
     pytest.mark.spark,
+    pytest.mark.all,
     pytest.mark.xdist_group("airflow-live"),
     pytest.mark.timeout(1800),  # the first test waits until every story has been played
     pytest.mark.skipif(
