@@ -31,9 +31,9 @@ from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.limits import PROSE
-from airflow_s3commit.protocol.model.log import LogEntry, PlanName
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -89,7 +89,9 @@ def enter_commit(
             context, job, seal, current, files_sha256=digest, metrics={**run.metrics, **run.requests()}
         )
         named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
-        entry = run.log.append(lambda number: _commit_entry(context, number, draft, named))  # noqa: B023
+        entry = run.log.append(
+            lambda number: _commit_entry(context, job.options, number, draft, named)  # noqa: B023
+        )
         if entry is not None:
             run.files = files
             return entry
@@ -176,7 +178,9 @@ def _plan_again(
     return plan
 
 
-def _commit_entry(context: JobContext, number: int, draft: ManifestRecord, plan: PlanName | None) -> LogEntry:
+def _commit_entry(
+    context: JobContext, options: JobOptions, number: int, draft: ManifestRecord, plan: PlanName | None
+) -> LogEntry:
     manifest = msgspec.structs.replace(draft, generation=number)
     if context.signer is not None:
         manifest = sign(manifest, context.signer)
@@ -187,10 +191,18 @@ def _commit_entry(context: JobContext, number: int, draft: ManifestRecord, plan:
             number=number,
             kind="commit",
             manifest=manifest,
+            removes=_removal(options),
             plan=plan,
             nonce=context.new_id(),
         ),
     )
+
+
+def _removal(options: JobOptions) -> Removal:
+    """Return what a commit removes. One that fails on data has found none: what was there is removed too."""
+    if options.conflict_mode == "append":
+        return "nothing"
+    return "everything" if options.whole_destination else "partitions"
 
 
 def _signed(context: JobContext, entry: LogEntry) -> LogEntry:

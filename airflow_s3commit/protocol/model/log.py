@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.model.limits import Generation, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 EntryKind: TypeAlias = Literal["commit", "abandon"]
+Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 
 
 class PlanName(Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         number: Number of the entry, from 1; the generation of a commit.
         kind: ``commit``: the job is committed. ``abandon``: it never will be.
         manifest: The manifest of a commit; its copy below ``manifests/`` is derived.
+        removes: What a commit removes from the table before it adds its files: ``nothing``, all files of the
+            ``partitions`` that its manifest names, or ``everything``.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
         nonce: Unique to each write.
@@ -49,6 +52,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     number: Generation
     kind: EntryKind
     manifest: ManifestRecord | None = None
+    removes: Removal = "nothing"
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None
     nonce: Text

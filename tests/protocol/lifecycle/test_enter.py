@@ -66,6 +66,25 @@ def test_a_commit_is_its_entry() -> None:
     assert marker(lake) == (THEIRS, "2")
 
 
+@each(
+    "options",
+    [
+        ("magic", "append", "nothing"),
+        ("directory", "append", "nothing"),
+        ("partitioned", "replace", "partitions"),
+        ("magic", "fail", "partitions"),
+        ("directory", "replace", "everything"),
+        ("directory", "fail", "everything"),
+    ],
+)
+def test_an_entry_says_what_its_commit_removes(options: tuple[str, str, str]) -> None:
+    """An append removes nothing; another commit what is in its scope, where one that may fail found nothing."""
+    committer, conflict_mode, removes = options
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"a"}, committer=committer, conflict_mode=conflict_mode).commit()
+    assert json.loads(lake.get(HOME + ENTRY))["removes"] == removes
+
+
 @each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
 def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> None:
     """A replace takes all files of an append that committed before it, and none of one that did not."""

@@ -290,6 +290,7 @@ RECORDS.update(
             number=7,
             kind="commit",
             manifest=COMMITTED,
+            removes="partitions",
             plan=PlanName(plan_id="p-1", etag=ETAG),
             nonce="n-9",
             signature=SHA256,
