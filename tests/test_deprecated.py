@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import sys
 import warnings
@@ -13,6 +14,7 @@ import pytest
 import tests.airflow.conftest  # noqa: F401 - gives Airflow a home before it is imported
 from airflow_s3commit import Job, TaskAttempt, _deprecated
 from airflow_s3commit._deprecated import MOVED, MovedModules, forwarding
+from airflow_s3commit.spark import S3CommitDataSource
 
 pytestmark = pytest.mark.airflow
 
@@ -101,3 +103,34 @@ def test_paths_in_airflows_database_are_found() -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             found = import_string(f"airflow_s3commit.triggers.success_manifest.{name}")
         assert found is getattr(importlib.import_module("airflow_s3commit.triggers"), name)
+
+
+def test_the_module_that_spark_looks_up_warns_everyone_else() -> None:
+    """A program that imports the data source from ``pyspark_s3commit`` gets the path to use instead."""
+    with pytest.warns(DeprecationWarning, match=r"use: from airflow_s3commit\.spark import") as caught:
+        exec("from pyspark_s3commit import DefaultSource as found", found := {})
+    assert found["found"] is S3CommitDataSource
+    assert caught[-1].filename == "<string>"
+    with pytest.raises(ImportError, match="Nothing"):
+        exec("from pyspark_s3commit import Nothing")
+
+
+def test_sparks_own_lookup_finds_the_data_source_and_does_not_warn() -> None:
+    """A session that has the package registers the data source by itself, without a warning."""
+    lookup = importlib.import_module("pyspark.sql.worker.lookup_data_sources")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lookup._main(io.BytesIO(), sources := io.BytesIO())
+    assert b"s3commit" in sources.getvalue()
+    assert b"S3CommitDataSource" in sources.getvalue()
+
+
+def test_a_data_source_that_cannot_be_imported_is_no_data_source(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a library is missing, Spark goes on without this data source, and the log has the reason."""
+    monkeypatch.setitem(sys.modules, "airflow_s3commit.spark.datasource", None)
+    lookup = importlib.import_module("pyspark.sql.worker.lookup_data_sources")
+    lookup._main(io.BytesIO(), sources := io.BytesIO())
+    assert b"s3commit" not in sources.getvalue()
+    assert "the data source s3commit is not available" in caplog.text
