@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
 )
 from airflow_s3commit.protocol.metadata.capabilities import check_bucket
+from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
@@ -77,6 +78,12 @@ class Sandbox:
         self._keys.add(key)
         return key
 
+    def upload_key(self, name: str) -> str:
+        """Return the key of an upload, and note it for `clear`. Call this before the upload is started."""
+        key = self.key(name)
+        self._uploads.add(key)
+        return key
+
     def put(self, name: str, body: bytes = BODY) -> str:
         """Write an object, over an existing one too, and return its ETag."""
         return self.store.put(self.bucket, self.key(name), body).etag
@@ -92,8 +99,7 @@ class Sandbox:
             headers: Further headers of its object, as for `ObjectStore.create_upload`.
 
         """
-        key = self.key(name)
-        self._uploads.add(key)
+        key = self.upload_key(name)
         return key, self.store.create_upload(
             self.bucket, key, metadata=metadata, content_type="application/octet-stream", headers=headers
         )
@@ -146,9 +152,6 @@ _SKEW_WARNING = 60.0
 
 #: Skew, in seconds, at which AWS refuses every signature.
 _SKEW_REFUSED = 900.0
-
-#: Seconds by which a listing may be wrong about the start of a new upload; a larger error makes it useless.
-_START_TOLERANCE = 60.0
 
 #: Fewest days after which a lifecycle rule may abort pending uploads without danger to jobs.
 _SAFE_DAYS = 2
@@ -344,15 +347,10 @@ def _list_uploads(sandbox: Sandbox) -> Finding:
 
 
 def _upload_ages(sandbox: Sandbox) -> Finding:
-    now = sandbox.store.put(sandbox.bucket, sandbox.key("now"), BODY).date
-    key, upload_id = sandbox.begin("aged", {})
-    starts = [
-        u.initiated for u in sandbox.store.list_uploads(sandbox.bucket, key) if u.upload_id == upload_id
-    ]
-    sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
-    if not starts:
+    error = upload_time_error(sandbox.store, sandbox.bucket, sandbox.upload_key("aged"))
+    if error is None:
         return Finding("ok", "not known, because the store does not list pending uploads")
-    if all(abs(initiated - now) <= _START_TOLERANCE for initiated in starts):
+    if error <= UPLOAD_TIME_SECONDS:
         return Finding("ok", "listings show when an upload began")
     return Finding(
         "warning",

@@ -36,6 +36,7 @@ from airflow_s3commit.protocol.hadoop.files import (
 )
 from airflow_s3commit.protocol.metadata.bulk import pending_parts
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.digest import upload_digest
@@ -51,9 +52,6 @@ from airflow_s3commit.store.execute import in_batches, outcomes
 Status: TypeAlias = Literal["successful", "unpublished", "half-published", "partial", "perhaps alive"]
 
 _BATCH = 1_000
-
-#: Stores report times in whole seconds.
-_STORE_CLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +443,7 @@ def _marker(
         success = decode(SuccessData, fetched.body, join_uri(destination.bucket, key))
     except InvalidRecord:
         return "another's", fetched.date
-    is_later = fetched.info.modified >= files.committed_at - _STORE_CLOCK_SECONDS
+    is_later = fetched.info.modified >= files.committed_at - STORE_CLOCK_SECONDS
     is_own = success.jobId == files.job_id and success.success and is_later
     return "own" if is_own else "another's", fetched.date
 

@@ -19,6 +19,7 @@ from collections.abc import Container, Iterator
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.hadoop_pendingset import decode_uploads, pending_bytes
@@ -32,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 #: Suffix of an intent, the record of an upload that is about to start; the digest of its key precedes it.
 INTENT_SUFFIX = ".intent"
-
-#: A store's times are whole seconds: an upload may be dated a second before its intent.
-_STORE_CLOCK_SECONDS = 1.0
 
 
 class Tracker:
@@ -152,7 +150,7 @@ def intended_uploads(context: JobContext, prefix: str | None = None) -> Iterator
             logger.warning("%s: %s is intended by another job too; left for a sweep", context.name, key)
             continue
         for upload in context.store.list_uploads(context.bucket, key):
-            if upload.key == key and upload.initiated >= intent.modified - _STORE_CLOCK_SECONDS:
+            if upload.key == key and upload.initiated >= intent.modified - STORE_CLOCK_SECONDS:
                 yield PendingId(context.bucket, key, upload.upload_id, "record")
 
 

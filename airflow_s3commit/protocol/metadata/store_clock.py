@@ -24,8 +24,11 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.limits import MIB
 from airflow_s3commit.store.base import ObjectStore
 
-#: A store's times are whole seconds, and come from several machines.
-_TOLERANCE_SECONDS = 60.0
+#: Times of one store differ by up to this many seconds: they are whole seconds, from several machines.
+STORE_CLOCK_SECONDS = 1.0
+
+#: Maximum error, in seconds, of the start time of an upload in a listing; beyond it the time is useless.
+UPLOAD_TIME_SECONDS = 60.0
 
 _SMALL = (".json", PENDING_SUFFIX, PENDINGSET_SUFFIX)
 
@@ -45,20 +48,30 @@ def read_time(store: ObjectStore, destination: Destination) -> float | None:
 
 def probe_time(store: ObjectStore, destination: Destination) -> float:
     """Return the store's time in seconds since the epoch, by writing and deleting a hidden probe object."""
-    bucket, key = destination.bucket, time_key(destination)
-    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
-        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
+    return _probe_time(store, destination.bucket, time_key(destination))
 
 
 def has_true_upload_times(store: ObjectStore, destination: Destination) -> bool:
-    """Return whether a listing of uploads has their true start times.
+    """Return whether a listing of uploads has their true start times, by a probe upload.
 
-    Some stores report one time for every upload, by which a new upload would look like an orphan. Starts,
-    lists and aborts a probe upload, and aborts probes that dead processes left. False if the probe is not
-    listed, or its time is not now.
+    Some stores report one time for every upload, by which a new upload would look like an orphan.
     """
-    bucket, key = destination.bucket, time_key(destination)
-    now = probe_time(store, destination)
+    error = upload_time_error(store, destination.bucket, time_key(destination))
+    return error is not None and error <= UPLOAD_TIME_SECONDS
+
+
+def upload_time_error(store: ObjectStore, bucket: str, key: str) -> float | None:
+    """Return by how many seconds a listing misstates the start of an upload; None if it lacks the upload.
+
+    Starts, lists and aborts a probe upload, and aborts probes that dead processes left at the key.
+
+    Args:
+        store: The store.
+        bucket: The probe's bucket.
+        key: A key that only probes use; the object there is overwritten and deleted.
+
+    """
+    now = _probe_time(store, bucket, key)
     upload_id = store.create_upload(bucket, key, metadata={}, content_type="application/octet-stream")
     with ending(
         lambda: store.abort_upload(bucket, key, upload_id),
@@ -67,10 +80,14 @@ def has_true_upload_times(store: ObjectStore, destination: Destination) -> bool:
     ):
         probes = [upload for upload in store.list_uploads(bucket, key) if upload.key == key]
     for probe in probes:
-        if probe.upload_id != upload_id and now - probe.initiated > _TOLERANCE_SECONDS:
+        if probe.upload_id != upload_id and now - probe.initiated > UPLOAD_TIME_SECONDS:
             store.abort_upload(bucket, key, probe.upload_id)
-    began = [probe.initiated for probe in probes if probe.upload_id == upload_id]
-    return bool(began) and all(abs(initiated - now) <= _TOLERANCE_SECONDS for initiated in began)
+    return max((abs(p.initiated - now) for p in probes if p.upload_id == upload_id), default=None)
+
+
+def _probe_time(store: ObjectStore, bucket: str, key: str) -> float:
+    with ending(lambda: store.delete(bucket, key), f"deleting {join_uri(bucket, key)}", "it may be left"):
+        return store.put(bucket, key, b"what time is it?", content_type="text/plain").date
 
 
 def _small_records(store: ObjectStore, destination: Destination) -> Iterator[tuple[str, str]]:

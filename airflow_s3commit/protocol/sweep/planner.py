@@ -42,7 +42,12 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.state import read_state
-from airflow_s3commit.protocol.metadata.store_clock import has_true_upload_times, probe_time, read_time
+from airflow_s3commit.protocol.metadata.store_clock import (
+    STORE_CLOCK_SECONDS,
+    has_true_upload_times,
+    probe_time,
+    read_time,
+)
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import LockRecord
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, lock_key, owner_of
@@ -58,10 +63,6 @@ from airflow_s3commit.protocol.sweep.plan import (
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 logger = logging.getLogger(__name__)
-
-
-#: Seconds by which a lease must be exceeded to have lapsed, since a store's times are whole seconds.
-_STORE_CLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
     if stored is None:
         return None
     holder, age = stored.record, stored.date - stored.modified
-    if age <= holder.lease + _STORE_CLOCK_SECONDS:
+    if age <= holder.lease + STORE_CLOCK_SECONDS:
         return None
     try:
         if read_state(JobContext(store, _holder(holder).layout(destination))) is not None:
