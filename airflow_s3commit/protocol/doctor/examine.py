@@ -6,9 +6,7 @@ The checks write small hidden objects and start uploads, and remove all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit._causes import described, whole_text
@@ -30,6 +28,7 @@ from airflow_s3commit.protocol.doctor.probes import (
     Verdict,
 )
 from airflow_s3commit.protocol.metadata.context import new_uuid
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
@@ -60,7 +59,7 @@ class Check(Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class Diagnosis(Plain, Struct, frozen=True, kw_only=True):
     """The results of all checks.
 
     Attributes:
@@ -69,6 +68,8 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         checks: The checks, in the order in which they ran.
 
     """
+
+    derived = ("healthy",)
 
     destination: str
     staging_root: str | None
@@ -82,11 +83,6 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     def count(self, verdict: Verdict) -> int:
         """Return the number of checks with a verdict."""
         return sum(check.verdict == verdict for check in self.checks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with `healthy`."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain | {"healthy": self.healthy}
 
 
 def examine(

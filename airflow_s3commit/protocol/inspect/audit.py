@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from airflow_s3commit.exceptions import AuditFailed, ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.manifests import latest_job, read_manifest
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.limits import Count
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
@@ -93,7 +94,7 @@ class AuditCheck(Struct, frozen=True, kw_only=True):
     found: str
 
 
-class AuditReport(Struct, frozen=True, kw_only=True):
+class AuditReport(Plain, Struct, frozen=True, kw_only=True):
     """The result of an audit.
 
     Attributes:
@@ -102,6 +103,8 @@ class AuditReport(Struct, frozen=True, kw_only=True):
         compared_with: Id of the job whose commit ``max_drift`` was measured against; None without one.
 
     """
+
+    derived = ("passed",)
 
     job_id: str
     checks: list[AuditCheck]
@@ -116,11 +119,6 @@ class AuditReport(Struct, frozen=True, kw_only=True):
     def failures(self) -> list[AuditCheck]:
         """The checks that failed."""
         return [check for check in self.checks if not check.passed]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, with ``passed``."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain | {"passed": self.passed}
 
     def require(self) -> None:
         """Raise an error unless every check passed.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import Refused
@@ -16,6 +14,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.seals import load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.state import gone
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import LockRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
@@ -44,7 +43,7 @@ class StageDetails(Struct, frozen=True, kw_only=True):
     output: Counts | None = None
 
 
-class JobDetails(Struct, frozen=True, kw_only=True):
+class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     """Details of one job.
 
     Attributes:
@@ -65,14 +64,6 @@ class JobDetails(Struct, frozen=True, kw_only=True):
     preview: CommitPreview | None = None
     lock: float | None = None
     problems: list[str] = []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the details as JSON values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain | {
-            "summary": self.summary.to_dict(),
-            "uploads": self.uploads.to_dict() if self.uploads is not None else None,
-        }
 
 
 def describe_job(

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
@@ -50,7 +49,7 @@ _ALIVE_SECONDS = 900.0
 _MAX_LISTED = 10_000
 
 
-class JobSummary(Struct, frozen=True, kw_only=True):
+class JobSummary(Plain, Struct, frozen=True, kw_only=True):
     """Summary of one job, from its records.
 
     Attributes:
@@ -89,13 +88,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     manifest: ManifestRecord | None = None
     problem: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON values, with the totals of the manifest."""
-        plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, manifest=None))
-        return {**plain, "manifest": self.manifest.to_dict() if self.manifest is not None else None}
 
-
-class UploadSummary(Plain, frozen=True, kw_only=True):
+class UploadSummary(Plain, Struct, frozen=True, kw_only=True):
     """One pending upload.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -18,7 +19,7 @@ from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, StateR
 from airflow_s3commit.protocol.model.seal import SealRecord
 
 
-class CommitPreview(Plain, frozen=True, kw_only=True):
+class CommitPreview(Plain, Struct, frozen=True, kw_only=True):
     """The effect of a commit on a destination.
 
     Attributes:

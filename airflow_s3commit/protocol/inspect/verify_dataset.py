@@ -7,15 +7,15 @@ not errors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import latest_job, manifest_files, manifest_of
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.layout import Layout, partition_of
@@ -53,7 +53,7 @@ class Changed(Struct, frozen=True, kw_only=True):
     etag: str
 
 
-class VerifyReport(Struct, kw_only=True):
+class VerifyReport(Plain, Struct, kw_only=True):
     """Differences between a manifest and the objects at its destination.
 
     Attributes:
@@ -75,6 +75,8 @@ class VerifyReport(Struct, kw_only=True):
             one. None if unknown, because ``_SUCCESS`` is missing, damaged, or of another committer.
 
     """
+
+    derived = ("complete", "exclusive", "superseded")
 
     job_id: str
     destination: str
@@ -104,12 +106,6 @@ class VerifyReport(Struct, kw_only=True):
     def superseded(self) -> bool:
         """Whether a later job has committed."""
         return self.latest_job is not None and self.latest_job != self.job_id
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, with ``complete``, ``exclusive`` and ``superseded``."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        verdicts = {"complete": self.complete, "exclusive": self.exclusive, "superseded": self.superseded}
-        return plain | verdicts
 
 
 class _Expected(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +14,7 @@ from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import State, StateRecord
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
@@ -43,7 +43,7 @@ class PendingFinding(Struct, frozen=True, kw_only=True):
     problem: str
 
 
-class PendingReport(Struct, kw_only=True):
+class PendingReport(Plain, Struct, kw_only=True):
     """Differences between a job's records and its uploads on the store.
 
     Attributes:
@@ -65,6 +65,8 @@ class PendingReport(Struct, kw_only=True):
 
     """
 
+    derived = ("sound",)
+
     job_id: str
     destination: str
     state: State
@@ -84,11 +86,6 @@ class PendingReport(Struct, kw_only=True):
     def sound(self) -> bool:
         """Whether the commit finds every upload and record that it needs."""
         return not (self.missing_count or self.mismatched_count or self.damaged)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, with ``sound``."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain | {"sound": self.sound}
 
 
 def verify_pending(context: JobContext, *, deep: bool = False) -> PendingReport:

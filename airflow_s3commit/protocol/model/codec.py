@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -120,12 +120,29 @@ def from_plain(kind: type[R], mapping: Mapping[str, Any], name: str) -> R:
     return record
 
 
-class Plain(Struct, frozen=True, kw_only=True):
-    """A struct of plain values, as XCom and Spark pass them."""
+class Plain:
+    """A struct that can be passed as JSON values, to XCom, Spark or a command's output.
+
+    Attributes:
+        derived: Names of the properties that `to_dict` adds to the fields.
+
+    """
+
+    __slots__ = ()
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    derived: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return msgspec.structs.asdict(self)
+        """Return the fields and the derived properties as JSON values."""
+        names = (*self.__struct_fields__, *self.derived)
+        return {name: _plain(getattr(self, name)) for name in names}
+
+
+def _plain(value: object) -> Any:
+    """Return a value as JSON values: by its own ``to_dict`` if it has one."""
+    to_dict = getattr(value, "to_dict", None)
+    return msgspec.to_builtins(value) if to_dict is None else to_dict()
 
 
 class Versioned(Struct, frozen=True, kw_only=True):

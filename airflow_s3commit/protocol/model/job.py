@@ -83,7 +83,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         return self.committer == "directory"
 
 
-class JobReference(Plain, frozen=True, kw_only=True):
+class JobReference(Plain, Struct, frozen=True, kw_only=True):
     """Id and URIs that open a job in another process. Holds no credentials."""
 
     job_id: Text
@@ -220,7 +220,7 @@ class AbortedRecord(JobOwned, frozen=True, kw_only=True):
     context: dict[Line, Prose] = field(default_factory=dict)
 
 
-class AbortReport(Plain, frozen=True, kw_only=True):
+class AbortReport(Plain, Struct, frozen=True, kw_only=True):
     """Result of an abort.
 
     Attributes:

@@ -67,7 +67,7 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
     signature: Text | None = None
 
 
-class PlanReference(Plain, frozen=True, kw_only=True):
+class PlanReference(Plain, Struct, frozen=True, kw_only=True):
     """Location, ETag and totals of a plan."""
 
     location: Text

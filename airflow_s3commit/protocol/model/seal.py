@@ -55,7 +55,7 @@ class Counts(Struct, frozen=True, kw_only=True):
         return total
 
 
-class CommittedTask(Plain, frozen=True, kw_only=True):
+class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     """Result of a task attempt's commit, to be passed to the sealing of its stage."""
 
     stage: Text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +41,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.state import first_state, move
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id, lock_key
 from airflow_s3commit.protocol.model.signing import Signer
@@ -89,7 +90,7 @@ class SweptJob(Struct, frozen=True, kw_only=True):
     objects: int = 0
 
 
-class SweepReport(Struct, frozen=True, kw_only=True):
+class SweepReport(Plain, Struct, frozen=True, kw_only=True):
     """Result of a sweep, or of a dry run.
 
     Attributes:
@@ -114,11 +115,6 @@ class SweepReport(Struct, frozen=True, kw_only=True):
     spent: int = 0
     skipped: list[LeftAlone] = []
     failures: list[LeftAlone] = []
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with the totals of the plan."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain | {"plan": self.plan.to_dict()}
 
 
 def sweep(

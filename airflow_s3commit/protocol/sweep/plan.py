@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import State
 
 #: Price of S3 Standard in us-east-1 for the first 50 TB, in US dollars per GB and month. Parts of pending
@@ -122,7 +122,7 @@ class LeftAlone(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class SweepPlan(Struct, frozen=True, kw_only=True):
+class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     """Everything that a sweep would remove.
 
     Attributes:
@@ -137,6 +137,8 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
         left: What it leaves, and why: among them the jobs that need a recovery.
 
     """
+
+    derived = ("pending", "bytes", "oldest")
 
     destination: str
     staging_root: str | None = None
@@ -171,11 +173,4 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with the totals."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        totals = {
-            "pending": self.pending,
-            "bytes": self.bytes,
-            "oldest": self.oldest,
-            "monthly_cost_usd": self.monthly_cost,
-        }
-        return plain | totals
+        return {**super().to_dict(), "monthly_cost_usd": self.monthly_cost}
