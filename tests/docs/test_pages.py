@@ -117,7 +117,7 @@ def _messages() -> str:
 
 def _quoted() -> list[str]:
     text = (DOCS / "how-to/troubleshoot.md").read_text()
-    ours = text.partition("## By message")[2].partition("## What others say")[0]
+    ours = text.partition("## By message")[2].partition("## Messages of other software")[0]
     return re.findall(r"^\| `([^`]+)` \|", ours, re.MULTILINE)
 
 
