@@ -104,7 +104,7 @@ DECODERS = {"protocol/model/codec.py"}
 
 @each("path", _modules())
 def test_records_are_read_with_a_limit(path: Path) -> None:
-    """Whoever reads an object says how long it may be, and whoever decodes one lets the codec do it."""
+    """Every read of an object has a limit, and every record is decoded by the codec."""
     where = str(path.relative_to(ROOT))
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call):

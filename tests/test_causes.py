@@ -1,4 +1,4 @@
-"""Of two errors the first is raised, and tells of the second."""
+"""Of two errors the first is raised, and its notes have the second."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_ages_have_two_units_at_most(seconds: float | None, words: str) -> None:
     ],
 )
 def test_sizes_are_binary(count: int | None, words: str) -> None:
-    """By 1,024, with the unit that says so."""
+    """Sizes are in powers of 1,024, with binary units."""
     assert size(count) == words
 
 

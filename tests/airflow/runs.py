@@ -143,7 +143,7 @@ def visible(store: MemoryStore) -> list[str]:
 
 
 def pending(store: MemoryStore) -> list[str]:
-    """Keys of uploads that nobody has completed or aborted."""
+    """Keys of uploads that are neither completed nor aborted."""
     return [upload.key for upload in store.list_uploads("lake", "")]
 
 

@@ -1,4 +1,4 @@
-"""What assets are told of a commit, and how a consumer's runs are found from its partitions."""
+"""The asset events of a commit, and the partition keys of its consumers' runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATH = "dt=2013-01-01/region=eu"
 
 
 def manifest(partitions: dict[str, int]) -> ManifestRecord:
-    """Return a manifest with so many files in each partition."""
+    """Return a manifest with a number of files in each partition."""
     counts = {name: Counts(files=files, bytes=10 * files, rows=files) for name, files in partitions.items()}
     return ManifestRecord(
         job_id="11111111-1111-4111-8111-111111111111",

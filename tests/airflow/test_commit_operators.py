@@ -49,7 +49,7 @@ def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
 
 
 def test_a_stage_without_output_is_refused_by_name(store, context) -> None:
-    """A skipped stage's missing XCom is an error that says so."""
+    """A skipped stage's missing XCom is an error with the reason."""
     with pytest.raises(AirflowFailException, match="None has no stage attempt"):
         resolve(set_up(store), [None]).execute(context)
 

@@ -42,7 +42,7 @@ def test_they_import(bag) -> None:
     ],
 )
 def test_the_day_of_a_run(bag, facts, day) -> None:
-    """A partitioned run refreshes its partition's day, any other run the day it is told."""
+    """A partitioned run refreshes its partition's day, any other run the day in its conf."""
     params = {"destination": "s3://lake/else/", "fail_after_uploads": False, **facts.pop("params")}
     context = new_context(params=params, **facts)
     task = bag.dags["nightly_flights_refresh"].get_task("refresh.spark_submit")

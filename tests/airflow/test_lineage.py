@@ -1,4 +1,4 @@
-"""What a commit tells OpenLineage, with the provider's own classes."""
+"""The OpenLineage events of a commit, with the provider's own classes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_manager_takes_the_operator_for_one_that_knows_its_lineage() -> None
 
 
 def test_what_was_replaced_is_an_overwrite(store: MemoryStore, context: dict[str, Any]) -> None:
-    """A commit that removed older files says so."""
+    """The event of a commit that removed older files has their number."""
     from airflow_s3commit import Job, JobOptions, JobReference  # noqa: PLC0415
     from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415
 
@@ -86,12 +86,12 @@ def test_a_commit_that_failed_has_no_lineage() -> None:
     ],
 )
 def test_datasets_are_named_as_openlineage_wants_it(uri: str, named: tuple[str, str]) -> None:
-    """``s3://bucket`` and the object's key, so that it is the same dataset for whoever reads it."""
+    """``s3://bucket`` and the object's key, so that all readers mean the same dataset."""
     assert dataset_name(Destination.parse(uri)) == named
 
 
 def test_the_provider_is_not_needed() -> None:
-    """Where it is not installed, operators and lineage import and nobody asks."""
+    """Without the provider, operators and lineage can be imported."""
     program = (
         "import sys\n"
         "sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage.extractors'] = None\n"

@@ -1,4 +1,4 @@
-"""What Airflow's metrics are told, by the tasks themselves, and that the documentation says the same."""
+"""The metrics that tasks send to Airflow, and that the documentation lists the same."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_try_that_fails_is_told_of(store: MemoryStore, context: dict[str, Any]
 
 
 def test_an_abort_is_told_of(store: MemoryStore, context: dict[str, Any], ledger: Ledger) -> None:
-    """With the uploads that it discarded; one that finds the job committed is none."""
+    """An abort counts with its uploads; one that finds the job committed does not count."""
     reference = _sealed(store)
     with pytest.raises(AirflowFailException):
         S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0).execute(context)
@@ -131,7 +131,7 @@ def test_a_sweep_is_told_of_unless_it_was_dry(
 
 
 def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> None:
-    """A lost answer is a retry; a request that was turned away is a throttle too."""
+    """A lost response is a retry; a request that was rejected temporarily is a throttle too."""
 
     class Clock:
         def time(self) -> float:
@@ -168,7 +168,7 @@ def test_everything_that_asks_a_store_counts_its_retries() -> None:
 
 
 def test_the_notifier_counts_its_retries(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook that a callback makes for itself tells of them too."""
+    """The hook that a callback creates for itself counts them too."""
     made, job = [], S3CommitHook.job
 
     def seen(hook: S3CommitHook, reference: Any) -> Any:
@@ -198,7 +198,7 @@ def test_the_documented_table_is_the_code() -> None:
 
 
 def test_every_metric_is_told_by_something() -> None:
-    """No name stands in the table alone."""
+    """Every name in the table is in the code."""
     source = Path(metrics.__file__).read_text()
     for name in METRICS:
         assert source.count(f'"{name}"') >= 2, name

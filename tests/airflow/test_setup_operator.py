@@ -205,7 +205,7 @@ def test_a_store_s_needs_may_be_templates(store, context) -> None:
 
 
 def test_staging_may_be_elsewhere(store, context) -> None:
-    """The records go below the staging prefix that was asked for."""
+    """The records go below the given staging prefix."""
     reference = operator(staging="s3://lake/private/").execute(context)
     assert reference["staging"].startswith("s3://lake/private/")
     assert state(store, reference) == "open"

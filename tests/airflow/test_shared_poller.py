@@ -22,7 +22,7 @@ WAITERS, PLACES = 1_000, 10
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -142,7 +142,7 @@ def test_a_manifest_is_read_once_for_all(counted, store) -> None:
 
 
 def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatch) -> None:
-    """An error is everybody's until the next look is due; then it is looked at again."""
+    """All waiters get an error until the next search is due; then the store is searched again."""
     commit(store)
     asked, clock = store.head, Clock()
 
@@ -166,7 +166,7 @@ def test_a_store_in_trouble_is_asked_once_an_interval(counted, store, monkeypatc
 
 
 def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted) -> None:
-    """Who is told to look again when the next look is due does not do so at once, and for ever."""
+    """A waiter that must search again when the next search is due does not loop."""
 
     def closed() -> Snapshot:
         raise Unavailable("no credentials yet")

@@ -60,7 +60,7 @@ def test_yarn_cluster_mode_works_by_default(store, cluster, monkeypatch) -> None
 
 
 def test_what_was_asked_for_is_not_changed(store, cluster, monkeypatch) -> None:
-    """Who asks for a durable stage there is told what it takes."""
+    """The error for a durable stage there says what it needs."""
     connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
     with pytest.raises(ValueError, match="yarn_track_via_rm_api"):
         stage_task(cluster, set_up(store), durable=True).execute(new_context())

@@ -74,7 +74,7 @@ def test_it_returns_what_the_trigger_found(context) -> None:
     ],
 )
 def test_each_outcome_is_an_error_of_its_own(context, status, outcome, error) -> None:
-    """What the trigger met is in the error, and only what a retry can mend leaves room for one."""
+    """The error has the trigger's outcome, and the task is retried only if a retry can help."""
     event = {"status": status, "outcome": outcome, "message": "as it is"}
     with pytest.raises(AirflowException, match=f"{outcome}: as it is") as raised:
         sensor().execute_complete(context, event)

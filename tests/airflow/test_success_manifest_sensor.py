@@ -12,13 +12,13 @@ from tests.airflow.runs import DAY, FLIGHTS, at, commit, set_up
 
 
 def sensor(**arguments: object) -> S3SuccessManifestSensor:
-    """Return a sensor; for the day's partition unless told otherwise."""
+    """Return a sensor; for the day's partition by default."""
     asked = arguments or {"partitions": [DAY]}
     return S3SuccessManifestSensor(**{"task_id": "wait", "destination": FLIGHTS, **asked})
 
 
 def job_found(waiting: S3SuccessManifestSensor, context: dict) -> str | None:
-    """Look once and return the job of the manifest that was found."""
+    """Search once and return the job of the manifest that was found."""
     answer = waiting.poke(context)
     return answer.xcom_value["job_id"] if isinstance(answer, PokeReturnValue) and answer.is_done else None
 
@@ -42,7 +42,7 @@ def test_it_waits_while_nothing_is_there(store, context) -> None:
     ids=["classic", "foreign", "half written", "Hadoop's"],
 )
 def test_what_is_no_manifest_is_named_and_not_taken(store, context, marker, said) -> None:
-    """Markers of others are told apart and waited through."""
+    """Markers of other programs are recognised, and the sensor keeps waiting."""
     store.put("lake", "flights/_SUCCESS", marker)
     waiting = sensor()
     assert waiting.poke(context) is False
@@ -122,7 +122,7 @@ def test_a_missing_bucket_fails_at_once(store, context) -> None:
 
 
 def test_a_throttled_look_is_only_a_look(store, context, monkeypatch) -> None:
-    """A store that turns the look away is looked at again later."""
+    """A search that the store rejects temporarily is repeated later."""
 
     def unavailable(*_: object, **__: object) -> object:
         raise Unavailable("503 Slow Down")

@@ -28,7 +28,7 @@ def trigger(**arguments: object) -> S3SuccessManifestTrigger:
 
 
 def events(waiting: BaseTrigger, number: int = 1) -> list[Any]:
-    """Run a trigger in a loop of its own until it has yielded so many events, or ended."""
+    """Run a trigger in a loop of its own until it has yielded a number of events, or ended."""
 
     async def gather() -> list[Any]:
         found = []
@@ -115,7 +115,7 @@ def test_when_time_is_up_it_says_what_is_there(store, marker, outcome) -> None:
 
 @pytest.mark.parametrize("with_success", [True, False])
 def test_yesterdays_manifest_is_stale(store, with_success) -> None:
-    """A manifest that is not the wanted one is told apart from none, with and without ``_SUCCESS``."""
+    """Another manifest than the wanted one differs from no manifest, with and without ``_SUCCESS``."""
     commit(store, partition="dt=2012-12-31")
     if not with_success:
         store.delete("lake", "flights/_SUCCESS")
@@ -145,7 +145,7 @@ def test_an_error_is_an_event_and_no_crash(store, monkeypatch, error, outcome) -
 
 
 def test_a_throttled_look_is_only_a_look(store, monkeypatch) -> None:
-    """A store that turns the look away is looked at again."""
+    """A search that the store rejects temporarily is repeated."""
     commit(store)
     asked, answers = store.head, [Unavailable("503"), Unavailable("503")]
 
@@ -199,7 +199,7 @@ def test_commits_that_are_not_asked_for_are_passed_over(store, monkeypatch) -> N
 
 
 def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
-    """With the asset's state store, commits made meanwhile are met, and remembered ones not again."""
+    """With the asset's state store, commits made meanwhile are found, and known ones are not repeated."""
     state = AssetState()
 
     def watching() -> S3SuccessManifestEventTrigger:

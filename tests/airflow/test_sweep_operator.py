@@ -43,7 +43,7 @@ def test_it_is_a_dry_run_by_default(store, context, dead) -> None:
 
 
 def test_it_removes_what_is_dead(store, context, dead) -> None:
-    """Told to, it ends dead jobs and their uploads; again, there is nothing left."""
+    """With ``apply`` it ends dead jobs and their uploads; a second sweep finds nothing."""
     report = sweeper(apply=True).execute(context)
     assert (report["swept"]["jobs"], report["swept"]["uploads"]) == (1, 1)
     assert pending(store) == []
@@ -125,7 +125,7 @@ def test_a_table_is_aligned_and_bounded() -> None:
 
 
 def test_a_lost_destination_is_refused(store, context) -> None:
-    """A destination that is none is not retried."""
+    """An invalid destination is not retried."""
     with pytest.raises(AirflowFailException, match="InvalidDestination"):
         sweeper(destination="/flights").execute(context)
 

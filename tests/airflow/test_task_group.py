@@ -85,7 +85,7 @@ def test_it_survives_serialization() -> None:
 
 
 def test_other_engines_are_stages_too() -> None:
-    """A task of another kind stands between setup and resolve, and every sealed stage is taken."""
+    """A task of another kind is between setup and resolve, and every sealed stage is taken."""
     with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
         commit.spark_submit(application="flights.py")
         commit.stage(EmptyOperator(task_id="emr"))

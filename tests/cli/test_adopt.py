@@ -85,7 +85,7 @@ def test_a_person_is_asked(dead: DeadJob, run: RunProgram) -> None:
 
 
 def test_damage_and_gaps_are_doubts(dead: DeadJob, run: RunProgram) -> None:
-    """A file that cannot be read, and a task that is missing, are said before anybody commits."""
+    """An unreadable file and a missing task are reported before a commit."""
     keys = [key for key in dead.keys("sales/__magic_job") if key.endswith(".pendingset")]
     dead.store.delete("lake", keys[1])
     dead.put(keys[0], b"{")

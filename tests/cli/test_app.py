@@ -70,7 +70,7 @@ def test_every_command_teaches_by_examples(run: RunProgram, command: str) -> Non
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_option_takes_a_credential(command: str) -> None:
-    """What stands on a command line is seen by everybody on the machine."""
+    """Every user of the machine can see a command line."""
     names = {name for param in program.commands[command].params for name in param.opts}
     assert not [
         name for name in names if any(word in name for word in ("secret", "access", "token", "password"))
@@ -210,7 +210,7 @@ def test_the_options_lead_to_the_store(lake: Any, run: RunProgram, tmp_path: Pat
 
 
 def test_advice_leads_to_the_same_store(lake: Lake, run: RunProgram) -> None:
-    """What is pasted reaches what was looked at."""
+    """A pasted command has the destination and options of the command before."""
     more = ("--profile", "ops team", "--path-style", "--no-verify-ssl")
     result = run("show", lake.destination, OURS, *more)
     assert "--profile 'ops team' --no-verify-ssl --path-style" in result.stderr

@@ -77,7 +77,7 @@ def test_the_lifecycle_rule_is_printed_with_a_warning(lake: Lake, run: RunProgra
 
 
 def test_both_documents_come_in_one_object_for_scripts(lake: Lake, run: RunProgram) -> None:
-    """Under their names, and without a word beside them."""
+    """The output has their names and nothing else."""
     result = run("doctor", DEST, "--policy", "--lifecycle", "--json")
     assert set(plain_json(result)) == {"policy", "lifecycle"}
     assert result.stderr == ""

@@ -1,4 +1,4 @@
-"""Commit, abort and recover end jobs; dry runs change nothing; nobody's data goes without being asked."""
+"""Commit, abort and recover end jobs; dry runs change nothing; replacing data needs a confirmation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _left_in_commit(lake: Lake, **options: Any) -> None:
 
 
 def test_commit_makes_everything_visible(lake: Lake, run: RunProgram) -> None:
-    """The files are there, what they replace is gone, and the totals are told."""
+    """The files are visible, the replaced ones are gone, and the totals are printed."""
     lake.put(OLD)
     lake.sealed(FILES)
     result = run("commit", lake.destination, OURS)
@@ -93,7 +93,7 @@ def test_a_dry_run_finds_that_mode_fail_would_refuse(lake: Lake, run: RunProgram
 
 
 def test_an_open_job_can_be_sealed_and_committed(lake: Lake, run: RunProgram) -> None:
-    """A job whose driver died after its stages sealed needs nobody else."""
+    """A job whose driver died after its stages were sealed can be sealed and committed."""
     lake.run_stage(lake.set_up(), FILES)
     refused = run("commit", lake.destination, OURS)
     assert refused.exit_code == 3

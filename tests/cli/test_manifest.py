@@ -41,7 +41,7 @@ def test_an_empty_commit_has_an_empty_list(lake: Lake, run: RunProgram) -> None:
 
 
 def test_an_earlier_job_has_its_own(lake: Lake, run: RunProgram) -> None:
-    """By its id, whatever came after."""
+    """The manifest of a job is found by its id, whatever was committed later."""
     lake.sealed(FILES).commit()
     lake.sealed(FILES, job_id=THEIRS).commit()
     assert plain_json(run("manifest", lake.destination, OURS, "--json"))["job_id"] == OURS

@@ -1,4 +1,4 @@
-"""Sweep says what it would remove, removes it when told to, and says what it could not."""
+"""``sweep`` lists what it would remove, removes it with ``--apply``, and reports failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_sweep_is_a_dry_run_unless_told_otherwise(littered: Lake, run: RunProg
 
 
 def test_applied_it_removes_what_it_named_and_no_more(littered: Lake, run: RunProgram) -> None:
-    """The dead job and the orphan are gone; the commit that was left in its middle stands."""
+    """The dead job and the orphan are gone; the unfinished commit is left."""
     result = run("sweep", littered.destination, "--older-than", "1d", "--apply")
     assert result.exit_code == 0
     assert "1 job ended (2 uploads, 0 objects taken back), 1 orphan discarded (5 B)" in result.stdout

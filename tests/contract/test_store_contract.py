@@ -98,7 +98,7 @@ class TestBuckets:
             subject.store.head(ABSENT_BUCKET, "k")
 
     def test_without_a_rule_no_upload_grows_stale(self, subject: Subject) -> None:
-        """A bucket without lifecycle rules keeps pending uploads for ever."""
+        """A bucket without lifecycle rules keeps pending uploads indefinitely."""
         assert subject.store.stale_upload_days(subject.bucket, subject.prefix) is None
 
 
@@ -279,7 +279,7 @@ class TestDeletes:
         assert subject.store.delete_many(subject.bucket, []) == []
 
     def test_bulk_delete_heeds_etags(self, subject: Subject) -> None:
-        """A bulk delete leaves, and reports, an object that is another than the one that was pinned."""
+        """A bulk delete leaves, and reports, an object whose ETag is not the given one."""
         kept, gone = subject.key("changed"), subject.key("same")
         subject.put("changed", b"new")
         objects = [
@@ -384,7 +384,7 @@ class TestUploads:
         assert subject.store.head(subject.bucket, subject.key("a")).size == 0
 
     def test_a_part_sent_again_counts_once(self, subject: Subject) -> None:
-        """Of a part that was sent twice the one named by ETag at completion is the one in the object."""
+        """If a part is sent twice, the object has the one whose ETag the completion names."""
         upload_id, _ = subject.upload("a", b"old")
         etag = subject.store.upload_part(subject.bucket, subject.key("a"), upload_id, 1, b"new")
         subject.store.complete_upload(subject.bucket, subject.key("a"), upload_id, [etag])
@@ -397,7 +397,7 @@ class TestUploads:
             subject.store.upload_part(subject.bucket, subject.key("a"), upload_id, 10_001, b"1")
 
     def test_a_wrong_part_is_rejected(self, subject: Subject) -> None:
-        """Completion with another ETag, or with a part that was not sent, fails and leaves the upload."""
+        """Completion with another ETag, or with a missing part, fails and leaves the upload."""
         upload_id, etags = subject.upload("a", b"1")
         with pytest.raises(StoreRejected) as caught:
             subject.store.complete_upload(subject.bucket, subject.key("a"), upload_id, [md5(b"2")])
@@ -439,7 +439,7 @@ class TestUploads:
         assert subject.names() == []
 
     def test_two_uploads_of_one_key(self, subject: Subject) -> None:
-        """Two uploads of one key are both listed and completed on their own; the last one stands."""
+        """Two uploads of one key are both listed and completed independently; the last one is the object."""
         first, first_etags = subject.upload("a", b"1")
         second, second_etags = subject.upload("a", b"2")
         pending = subject.store.list_uploads(subject.bucket, subject.prefix)
@@ -515,7 +515,7 @@ class TestRanges:
         assert pieces == [b"0123", b"4567", b"89"]
 
     def test_only_of_the_object_that_is_meant(self, subject: Subject) -> None:
-        """A range of an object that was written anew meanwhile, or is gone, is not read."""
+        """A range of an object that was overwritten meanwhile, or is gone, is not read."""
         etag = subject.put("a", b"0123456789")
         subject.put("a", b"9876543210")
         with pytest.raises(PreconditionFailed):

@@ -67,7 +67,7 @@ def test_services_are_read_with_their_variables_filled_in(tmp_path: Path) -> Non
 
 
 def test_a_missing_variable_is_named(tmp_path: Path) -> None:
-    """A secret that was not made stops everything, with what to do about it."""
+    """A missing secret stops everything, and the message says what to do."""
     with pytest.raises(ProgramFailed, match="TOKEN: make one"):
         read_compose(written(tmp_path), {})
 

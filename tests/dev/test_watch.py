@@ -36,7 +36,7 @@ def test_look_is_a_readers() -> None:
 
 
 def test_every_state_is_noted_once() -> None:
-    """Each change is told once and kept, and the state before readers saw a change can be had."""
+    """Each change is reported once and kept, and so is the state before it."""
     store = MemoryStore()
     changed = threading.Semaphore(0)
     told: list[Sight] = []
@@ -67,7 +67,7 @@ def test_last_look_is_taken_at_the_end() -> None:
 
 
 def test_missing_bucket_is_an_error() -> None:
-    """A watch that cannot look says so, rather than seeing nothing."""
+    """A watch that cannot list the store reports that, and not an empty listing."""
     with pytest.raises(NoSuchBucket), DatasetWatch(MemoryStore(), Destination.parse("s3://nowhere/x")):
         pass
 

@@ -176,7 +176,7 @@ def test_secrets_are_made_new_and_kept(tmp_path: Path) -> None:
 
 
 def test_every_variable_is_in_the_secrets_or_has_a_default(secrets: Path) -> None:
-    """Nothing is left for the user to find out: a variable is a secret that was made, or has a default."""
+    """Every variable is a generated secret or has a default."""
     made = set(re.findall(r"^(\w+)=", secrets.read_text(), re.MULTILINE))
     needed = {name for name, kind in re.findall(r"\$\{(\w+)(:-)?", TEXT) if not kind}
     assert needed == made
@@ -239,7 +239,7 @@ def test_each_image_is_built_once_and_runs_as_nobody_special() -> None:
 
 
 def test_the_pipeline_s_identity_is_narrow(tmp_path: Path) -> None:
-    """The server is told of one administrator, and of a pipeline that has no action without a prefix."""
+    """The server has one administrator, and a pipeline that has no action without a prefix."""
     stand_in = tmp_path / "weed"
     stand_in.write_text('#!/bin/sh\ncat "$STATE/identities.json"; printf "\\n%s" "$*"\n')
     stand_in.chmod(0o755)

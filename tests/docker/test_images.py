@@ -82,7 +82,7 @@ def versions(venv: Path) -> dict[str, str]:
 
 
 def check_versions(venv: Path) -> dict[str, str]:
-    """Check that everything installed is in the version that was tried, and nothing is that installs."""
+    """Check that all packages have the tested versions, and that no installer is left."""
     tried = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     found = versions(venv)
     assert not {"pip", "uv"} & set(found)

@@ -158,7 +158,7 @@ def test_the_pipeline_is_no_administrator(server: Server) -> None:
 
 
 def test_nobody_can_give_themselves_rights(server: Server) -> None:
-    """The server's port for administration, which asks for no key, talks to nobody without certificate."""
+    """The server's port for administration, which needs no key, requires a certificate."""
     answers = {}
     for name, port in (
         ("s3", server.administration),

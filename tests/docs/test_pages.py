@@ -38,7 +38,7 @@ def _nav(entries: list[object]) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    """Nobody has to guess an address, and no entry leads nowhere."""
+    """Every page is in the navigation, and every entry is a page."""
     listed = _nav(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     assert sorted(listed) == PAGES
 
@@ -95,7 +95,7 @@ def _errors() -> list[type[S3CommitError]]:
 
 
 def test_every_exception_says_what_to_do() -> None:
-    """Whoever meets an error finds its name among the headings of the troubleshooting page."""
+    """Every exception is a heading of the troubleshooting page."""
     text = (DOCS / "how-to/troubleshoot.md").read_text()
     headings = set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
     assert headings == {kind.__name__ for kind in _errors()}
@@ -161,7 +161,7 @@ PUBLIC = {
 
 @pytest.mark.parametrize("modules", PUBLIC)
 def test_every_public_name_has_its_reference(modules: str) -> None:
-    """What users import is in the reference: a new operator that nobody documents is noticed here."""
+    """Every public name of a face is in the reference."""
     named = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
     referred = {line.rpartition(".")[2] for line in named.splitlines() if line.startswith("::: ")}
     public = {

@@ -38,7 +38,7 @@ CONSOLE = all_blocks("bash", "console", "sh")
 
 
 def test_every_block_says_what_it_is() -> None:
-    """No block of any page is without a language, or in one that nobody checks."""
+    """Every block of every page has a language, and one that a test checks."""
     everything = [block for language in ("", *LANGUAGES) for block in all_blocks(language)]
     assert len(everything) > 60
     unnamed = [block for block in everything if block.language not in LANGUAGES]

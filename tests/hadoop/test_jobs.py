@@ -151,7 +151,7 @@ def test_a_job_that_keeps_its_directory_is_not_taken_back(world: World) -> None:
 
 
 def test_checksums_of_parts_survive_adoption(world: World) -> None:
-    """A job that was told to send checksums is finished by a completion that names them."""
+    """A job with checksums is finished by a completion that names them."""
     job_id = world.job(
         "before:CompleteMultipartUpload:.csv:1", tasks="0", fs_s3a_create_checksum_algorithm="CRC32C"
     )

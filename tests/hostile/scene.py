@@ -61,7 +61,7 @@ class TooMuch(BaseException):
 
 
 class GuardedStore(WatchedStore):
-    """A store that ends a command which asks too often, and holds nobody to a length it does not know."""
+    """A store that stops a command after too many calls, and takes any length of a hostile record."""
 
     def get(self, bucket: str, key: str, *, limit: int | None = None) -> Fetched:
         """Refuse to be read without a limit."""
@@ -378,7 +378,7 @@ def scene(name: str) -> Scene:
 
 
 def _pin(lake: GuardedLake) -> None:
-    """Have every record name the others as they are now: whoever may write one may write them all."""
+    """Update the references between records: a writer that can change one can change all."""
     objects = lake.store._buckets[BUCKET].objects
 
     def rewrite(key: str, change: Callable[[Any], None]) -> None:

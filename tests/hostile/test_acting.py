@@ -1,4 +1,4 @@
-"""Nobody can have a job destroy what is not its own by writing into its records."""
+"""A job never destroys what is not its own, whatever its records contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published holds what it should, and nothing of whoever built it."""
+"""The published files have the expected content, and nothing of the build machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else: it works, is light, and tells its types."""
+"""The wheel in an environment of its own: it works, is light, and has type information."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_an_aborted_job_is_shown_to_readers_of_its_dag(client: TestClient, scene
 def test_a_job_without_a_dag_takes_the_right_to_all_of_them(
     client: TestClient, store: MemoryStore, scene: Scene
 ) -> None:
-    """One that was set up outside Airflow, or whose abort names no DAG, is for those who read all."""
+    """A job from outside Airflow, or whose abort names no DAG, is only shown to readers of all DAGs."""
     nameless = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
     body = json.dumps({"version": 1, "job_id": nameless, "since": 0, "reason": None})
     store.put("lake", f"flights/_s3commit/aborted/{nameless}.json", body.encode())
@@ -378,7 +378,7 @@ def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
 
 
 def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
-    """A page waits so long and no longer, for all destinations together, and says so."""
+    """A page waits a limited time for all destinations together, and says so."""
     release = threading.Event()
 
     def open_store(_: str | None) -> MemoryStore:
@@ -394,7 +394,7 @@ def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
 
 
 def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
-    """No page shows more than so many, and each job is on one of them."""
+    """No page shows more than its limit of jobs, and each job is on one page."""
     ids = {begin(store, context=NIGHTLY, day=1, files=0).reference.job_id for _ in range(30)}
     signed_in(client, "root")
     pages = [client.get(f"/s3commit/destination?at={FLIGHTS}&page={page}").text for page in (1, 2)]

@@ -131,7 +131,7 @@ def test_nobody_sees_the_page_without_a_session(airflow: LiveAirflow) -> None:
 
 
 def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
-    """All destinations are shown, also while one of their stores answers nobody."""
+    """All destinations are shown, even while one of their stores does not respond."""
     page, complaints = opened(browser, airflow, "ann")
     page.goto(airflow.url)
     page.get_by_role("button", name="Browse").click()
@@ -146,7 +146,7 @@ def test_the_menu_leads_to_the_jobs(browser: Browser, airflow: LiveAirflow, scen
 
 
 def test_a_link_to_a_run_leads_airflow_there(browser: Browser, airflow: LiveAirflow, scene: Scene) -> None:
-    """The frame may not leave its place, so Airflow's own router is told."""
+    """The frame cannot navigate, so it asks Airflow's own router to."""
     page, _ = opened(browser, airflow, "ann")
     frame = go(page, airflow, job_path(scene.committed))
     frame.locator("a[data-airflow]").first.click()

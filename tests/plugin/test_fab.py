@@ -127,7 +127,7 @@ def test_a_right_to_one_dag_shows_that_dags_jobs(
 def test_a_record_that_names_a_run_gives_its_editor_no_right(
     airflow: LiveAirflow, jobs: Jobs, store: S3Store
 ) -> None:
-    """The run knows the job that its setup task made, and no other; the page says so."""
+    """The run has the job that its setup task created, and no other; the page says so."""
     status, page = asked(airflow, "one", "job", at=FLIGHTS, job_id=jobs.forged)
     assert status == 200
     assert "Abort the job" not in page
@@ -141,7 +141,7 @@ def test_a_record_that_names_a_run_gives_its_editor_no_right(
 def test_an_editor_of_the_dag_ends_the_job_of_its_run(
     airflow: LiveAirflow, jobs: Jobs, store: S3Store
 ) -> None:
-    """By what the run's own setup task told Airflow."""
+    """The job is known by the XCom of the run's own setup task."""
     at = {"at": FLIGHTS, "job_id": jobs.own, "step": "abort"}
     assert asked(airflow, "two", "end", **at)[0] == 404
     status, page = asked(airflow, "one", "end", **at)

@@ -1,4 +1,4 @@
-"""Readings for a page: bounded in time, shared, cancelled when nobody waits, and none in another's way."""
+"""Readings for a page: limited in time, shared, independent, and cancelled when no request waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = 20.0
 
 @dataclass
 class StillClock:
-    """A clock that stands until it is set."""
+    """A clock that stops until it is set."""
 
     now: float = 0.0
 
@@ -110,7 +110,7 @@ def test_who_asks_for_a_reading_that_is_under_way_waits_for_that_one() -> None:
 
 
 def test_a_reading_that_takes_too_long_is_given_up() -> None:
-    """Whoever waits is told so, and the reading ends at its next call of the store."""
+    """The waiting request gets the error, and the reading ends at its next call of the store."""
     reader, gate = Reader(seconds=0.05), Gate()
 
     async def scenario() -> None:
@@ -183,7 +183,7 @@ def test_what_is_not_to_be_forsaken_goes_on_when_nobody_waits() -> None:
 
 
 def test_what_a_reading_raises_reaches_all_who_wait() -> None:
-    """And the next one is not told of it."""
+    """The next reading does not get that error."""
     reader = Reader(seconds=LONG)
 
     def fails(_: Budget) -> None:

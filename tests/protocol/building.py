@@ -76,7 +76,7 @@ class WatchedStore(MemoryStore):
         self.rest()
 
     def rest(self) -> None:
-        """Tell nobody any more; whoever calls from now on is another process."""
+        """Remove the watchers; further calls are another process's."""
         self.dead = False
         self.before: Callable[[str, str], None] = lambda _verb, _key: None
         self.after: Callable[[str, str], None] = lambda _verb, _key: None
@@ -336,7 +336,7 @@ class Lake:
         return self.place_task(encode(msgspec.structs.replace(record, **changes)), len(keys), task, job_id)
 
     def place_task(self, body: bytes, files: int, task: str = "00000", job_id: str = OURS) -> CommittedTask:
-        """Put any bytes where a task's pendingset belongs, and say it committed so many one-byte files."""
+        """Put any bytes in place of a task's pendingset, and return a committed task of one-byte files."""
         key = self.pendingset_key(task, job_id=job_id)
         written = self.store.put(BUCKET, key, body)
         return CommittedTask(

@@ -79,7 +79,7 @@ def every_act(copy: Lake) -> Iterator[Callable[[], object]]:
 
 
 def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
-    """The lock that came along names a staging elsewhere; it is not followed, and both datasets end right."""
+    """A copied lock names the original's staging; it is not followed, and both datasets end up right."""
     lake = half_committed()
     before, uploads = snapshot(lake), pending(lake)
     copy = copied(lake)
@@ -93,7 +93,7 @@ def test_a_copied_dataset_s_commit_leaves_the_original_alone() -> None:
 @each("gone", [(), ("job.json",), ("job.json", "state.json"), ("sealed.json",)])
 @each("act", range(9))
 def test_nothing_that_is_done_at_a_copy_reaches_the_original(act: int, gone: tuple[str, ...]) -> None:
-    """Whichever of the dead job's records came along, no step at the copy touches the original."""
+    """Whichever of the dead job's records were copied, no step at the copy touches the original."""
     lake = half_committed()
     before, uploads = snapshot(lake), pending(lake)
     copy = copied(

@@ -1,4 +1,4 @@
-"""What holds for every destination, path and job id, not only for the ones somebody thought of."""
+"""Properties of every destination, path and job id, found with generated values."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def write(frame: DataFrame, lake: Lake, mode: str = "append", **options: str) ->
 
 
 def wait_until_idle(spark: SparkSession) -> None:
-    """Wait until Spark has killed the tasks of a job that failed: it does so after it says so."""
+    """Wait until Spark has killed the tasks of a failed job, which it does after it reports the failure."""
     deadline = time.monotonic() + 60
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     while any(info.numRunningTasks() for info in tracker.getExecutorInfos()):

@@ -61,7 +61,7 @@ def check(store: MemoryStore, batches: int = 1) -> None:
 
 
 def attempted(store: object, what: Callable[[ObjectStore], object]) -> None:
-    """Run something that may be stopped, or be told so."""
+    """Run something that may be stopped or refused."""
     with suppress(Crash, S3CommitError):
         what(store)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ def test_only_partitions_far_beyond_a_fair_share_are_spread() -> None:
 
 
 def test_an_arrangement_says_what_was_done() -> None:
-    """Its text tells of clustering, of the count, and of each partition that was spread."""
+    """Its text has the clustering, the count, and each partition that was spread."""
     assert str(Arrangement()) == "rows were not clustered"
     clustered = Arrangement(("dt", "r"), clustered=True)
     assert str(clustered) == "rows were clustered by dt, r; skew was not checked"

@@ -146,7 +146,7 @@ def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake,
 
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> None:
-    """A missing column, a type to be cast first and an unknown option are told from the driver."""
+    """A missing column, a type to be cast first and an unknown option are errors of the driver."""
     frame = spark.range(3).selectExpr("id", "array(id) as t")
     for options, says in (
         ({"partitionBy": "day"}, "not among id, t"),

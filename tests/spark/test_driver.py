@@ -97,7 +97,7 @@ def test_a_committed_job_is_left_alone(store: MemoryStore, job: Job) -> None:
 
 
 def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: Job) -> None:
-    """Uploads of a speculative attempt that Spark is still killing are aborted; the commit stands."""
+    """Uploads of a speculative attempt that Spark is still killing are aborted; the commit succeeds."""
     commit(job)
     start_upload(store, 0)
     clock = Later(lambda pauses: start_upload(store, pauses) if pauses == 2 else None)
@@ -110,6 +110,6 @@ def test_what_a_twin_uploads_after_the_commit_is_found(store: MemoryStore, job: 
 def test_a_commit_stands_though_its_twins_cannot_be_aborted(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a job cannot be looked at after its commit, that is logged with the next action."""
+    """If a job cannot be read after its commit, that is logged with the next action."""
     assert abort_twins(job, ManualClock()) == 0
     assert "s3commit sweep" in caplog.text

@@ -150,7 +150,7 @@ def test_int96_times_are_those_of_sparks_own_files(spark: SparkSession, lake: La
 def test_skewed_partitions_are_spread_and_said_so(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition with most of the rows has a file of several tasks, the others one; the answer tells."""
+    """A partition with most of the rows has files of several tasks, the others one; the result says so."""
     monkeypatch.setattr("airflow_s3commit.spark.clustering._LEAST_ROWS", 1_000)
     monkeypatch.setattr("airflow_s3commit.spark.clustering._parallelism", lambda _: 4)
     frame = spark.range(20_000, numPartitions=2).selectExpr("id", "if(id < 19000, 'big', 'd' || id % 3) as p")

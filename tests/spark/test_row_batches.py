@@ -39,7 +39,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def batches_of(session: SparkSession, rows: int, **more: str) -> DataFrame:
-    """Return a row for each batch that so many rows come in, with its rows, and further columns in SQL."""
+    """Return a row for each batch of a number of rows, with its row count; further columns are SQL."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""What a session tells S3A of how objects are kept is taken over, or refused, and never ignored."""
+"""A session's S3A settings for stored objects are used or refused, and never ignored."""
 
 from __future__ import annotations
 

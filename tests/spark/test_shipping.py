@@ -27,7 +27,7 @@ def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
 
 
 def test_the_zip_is_written_once_and_again_when_damaged(tmp_path: Path) -> None:
-    """A zip that is there is left as it is; one that was cut short is written anew."""
+    """An existing zip is left as it is; a truncated one is written again."""
     path = Path(py_files(tmp_path))
     whole, written = path.read_bytes(), path.stat().st_mtime_ns
     assert Path(py_files(tmp_path)) == path
@@ -62,7 +62,7 @@ def test_a_driver_that_runs_from_a_zip_makes_the_same_zip(tmp_path: Path) -> Non
 
 
 def test_the_usual_place_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default the zip lies in the user's cache, where nobody else may put another one."""
+    """By default the zip is in the user's cache, where no other user can replace it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = Path(py_files())
     assert path.parent == tmp_path / "airflow-s3commit"

@@ -32,7 +32,7 @@ IDS = TaskIds("spark", "0", 3, "17")
 
 
 def plan(*partition_by: str, **options: int) -> TablePlan:
-    """Return what a task is told."""
+    """Return the options of a task."""
     return TablePlan(SCHEMA, partition_by, FORM, TableOptions(partition_by=partition_by, **options))
 
 

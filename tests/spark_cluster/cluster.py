@@ -171,7 +171,7 @@ class DriverProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be told something."""
+        """Whether it takes commands."""
         return self._process.poll() is None
 
     def answer(self) -> Any:

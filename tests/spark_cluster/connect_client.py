@@ -22,7 +22,7 @@ _IMPATIENT = "Python worker failed to connect back"
 
 
 def main() -> None:
-    """Try each door, and say what came of it."""
+    """Try each way to write or read, and print its result."""
     told = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

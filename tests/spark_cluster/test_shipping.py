@@ -1,4 +1,4 @@
-"""Executors that do not have the package installed, and what they may never be told."""
+"""Executors without the package installed, and secrets that must never reach them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_spark_submit_sends_the_package(driver: Driver, table: Table, tmp_path: 
 
 
 def test_no_secret_leaves_its_process(driver: Driver, table: Table) -> None:
-    """Neither the conf, nor the event log, nor any command line holds a secret key of anybody's."""
+    """Neither the conf, nor the event log, nor any command line contains a secret key."""
     driver.call("write", door="format", destination=table.uri, rows=ROWS, tasks=2, conf={})
     said = driver.call("whole_conf")
     assert any("spark.s3commit.endpoint.url" in line for line in said)

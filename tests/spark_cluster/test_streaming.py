@@ -151,7 +151,7 @@ def committed_rows(table: Table, batch: Batch) -> int:
 
 @dataclass
 class Sleeps:
-    """Holds the first request of a kind until it is woken: whoever sent it sleeps meanwhile."""
+    """Holds the first request of a kind until it is released; its sender waits meanwhile."""
 
     when: Callable[[Request], bool]
     asleep: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""What applications on the cluster are told to do; plain arguments in, plain results out."""
+"""Functions that applications on the cluster run, with plain arguments and results."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SlowStore(MemoryStore):
-    """A store whose HEAD waits until as many are under way as it is told to expect."""
+    """A store whose HEAD waits until the expected number of calls is in flight."""
 
     def __init__(self, together: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BrokenStore(MemoryStore):
 
 
 def heads(count: int, key: str = "k") -> list[tuple[int, Call]]:
-    """Return so many calls, tagged by number."""
+    """Return a number of calls, tagged by number."""
     return [(number, Head("lake", key)) for number in range(count)]
 
 

@@ -85,5 +85,5 @@ def test_a_body_is_copied() -> None:
 
 
 def test_a_lifecycle_rule_can_be_claimed() -> None:
-    """It says of stale uploads what it was told to say."""
+    """It returns the configured age of stale uploads."""
     assert MemoryStore(stale_upload_days=7).stale_upload_days("lake", "p/") == 7

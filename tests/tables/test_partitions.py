@@ -128,7 +128,7 @@ rows = st.lists(
 def test_splitting_keeps_every_row_in_its_order(
     values: list[tuple[str | None, int | None]], arrange: bool
 ) -> None:
-    """Whatever the order of rows, each is in the directory of its values, in the order it came."""
+    """In any order of rows, each row is in the directory of its values, and the order within it is kept."""
     if arrange:
         values = sorted(values, key=repr)
     batch = pa.record_batch(
@@ -175,7 +175,7 @@ def test_a_small_piece_does_not_keep_its_batch_in_memory() -> None:
 
 
 def test_zeros_of_both_signs_and_nans_have_directories_of_their_own() -> None:
-    """Numbers that compare equal, and one that does not even equal itself, are told apart by their text."""
+    """Numbers that compare equal, and NaN, are distinguished by their text."""
     batch = pa.record_batch({"p": [0.0, -0.0, float("nan"), 0.0, float("nan")], "x": pa.array(range(5))})
     found = {name: [row["x"] for row in rows] for name, rows in split(batch, "p").items()}
     assert found == {"p=0.0": [0, 3], "p=-0.0": [1], "p=NaN": [2, 4]}

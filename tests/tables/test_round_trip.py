@@ -69,7 +69,7 @@ def tables(draw: st.DrawFn, *, partitions: int) -> pa.Table:
 
 
 def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
-    """Count rows by what tells their values apart, NaN and both zeros among them."""
+    """Count rows by their values, with NaN and both zeros as values of their own."""
     return Counter(repr(sorted((name, in_utc(value)) for name, value in row.items())) for row in rows)
 
 

@@ -32,7 +32,7 @@ def statistics(table: pa.Table, group: int = 2) -> dict[str, ColumnStatistics]:
 
 
 def of(values: list[Any], kind: pa.DataType) -> ColumnStatistics:
-    """Return what the writer says of one column, which stands behind two of several leaves each."""
+    """Return the writer's statistics of one column, after two columns with several leaves each."""
     count = len(values)
     before = {"s.x": pa.array([{"x": 1, "y": [2]}] * count), "m": pa.array([[("k", 7)]] * count,
               pa.map_(pa.string(), pa.int64()))}  # fmt: skip

@@ -53,7 +53,7 @@ def test_csv_is_quoted_and_trimmed_as_spark_does() -> None:
     ],
 )  # fmt: skip
 def test_csv_options_do_what_they_do_in_spark(options: dict[str, str], expected: str) -> None:
-    """Header, separators, quotes, and what stands for null and nothing."""
+    """Header, separators, quotes, and the texts of null and of an empty string."""
     assert lines(pa.table({"t": ["a", ""], "u": ["#b", None]}), format="csv", **options) == expected
 
 
@@ -71,7 +71,7 @@ def test_json_escapes_what_spark_escapes() -> None:
 
 
 def test_json_nests() -> None:
-    """Arrays keep nulls, objects lose them unless asked, maps keep them; slices are looked at in place."""
+    """Arrays and maps keep nulls, objects drop them by default; slices are read in place."""
     struct = pa.struct([("x", pa.int32()), ("z.z", pa.list_(pa.struct([("q", pa.int32())])))])
     table = pa.table(
         {

@@ -1,4 +1,4 @@
-"""A `FaultyStore` fails at the calls it is told to, in the way it is told to, and at no other."""
+"""A `FaultyStore` fails at the chosen calls, in the chosen way, and at no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(store: FaultyStore, key: str) -> BaseException | None:
 def test_an_effect_is_what_its_error_says(
     effect: Effect, raised: type[BaseException], *, written: bool
 ) -> None:
-    """The error of each effect tells whether the call was made, and only a crash ends the calls after it."""
+    """The error of each effect shows whether the call was made, and only a crash ends later calls."""
     inner = MemoryStore()
     store = FaultyStore(inner, Fault(effect, "put", name="the outage"))
     error = put(store, "a")

@@ -57,7 +57,7 @@ def test_wrong_keys_are_refused(server: S3Server, wrong: dict[str, str]) -> None
 
 
 def test_unknown_bucket_is_not_made(server: S3Server) -> None:
-    """An upload to a bucket that nobody asked for fails, as it would on S3."""
+    """An upload to a bucket that does not exist fails, as on S3."""
     store = S3Store.connect(server.config, retry=ONCE)
     with pytest.raises(NoSuchBucket):
         store.create_upload("nowhere", "c", metadata={}, content_type="text/plain")

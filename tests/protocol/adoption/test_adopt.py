@@ -87,7 +87,7 @@ def test_a_dead_job_is_finished(layout: str, repeat_complete: str, checksums: bo
 
 @LAYOUTS
 def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -> None:
-    """A store that was told checksums when an upload began insists on them when it is completed."""
+    """An upload that was started with checksums can only be completed with them."""
     dead = dead_job(layout, checksums=True)
     complete, named = dead.store.complete_upload, {}
 
@@ -106,7 +106,7 @@ def test_the_checksums_of_parts_are_named_when_they_are_completed(layout: str) -
 
 @LAYOUTS
 def test_the_manifest_of_an_adopted_job_names_its_files_and_source(layout: str) -> None:
-    """``_SUCCESS`` leads to a manifest with every file and its ETag, and says where the job came from."""
+    """``_SUCCESS`` leads to a manifest with every file and its ETag, and names the origin of the job."""
     dead = dead_job(layout)
     finish(dead, layout)
     manifest = latest_manifest(dead.store, Destination.parse(dead.destination))
@@ -192,7 +192,7 @@ def test_a_staging_directory_is_left_to_its_owner() -> None:
 
 
 def test_jobs_are_found_with_what_they_would_publish() -> None:
-    """A listing tells tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
+    """A listing has the tasks, uploads and bytes that count, and uploads that do not; it changes nothing."""
     dead = DeadJob.magic()
     Job.setup(dead.store, dead.destination, job_id=an_id("ours"))
     before = dead.everything()
@@ -276,7 +276,7 @@ def test_an_unreadable_leftover_stops_a_commit_unless_it_is_passed_over() -> Non
 
 @LAYOUTS
 def test_a_forced_abort_passes_over_what_cannot_be_read(layout: str) -> None:
-    """Everything that can be read is aborted; only the upload that nobody names any more is left."""
+    """Everything in readable records is aborted; only an upload that no record names is left."""
     dead = dead_job(layout)
     lost = dead.commit_magic_task(9, {"x": (b"x",)}) if layout == "magic" else None
     lost = lost or dead.commit_staging_task(9, {"x": (b"x",)})
@@ -417,7 +417,7 @@ def test_a_job_commit_that_hadoop_had_begun_is_finished(
 
 @LAYOUTS
 def test_a_job_commit_that_hadoop_had_begun_is_taken_back(layout: str) -> None:
-    """An abort removes what the dead driver had published, and nothing of anybody else."""
+    """An abort removes what the dead driver published, and nothing else."""
     dead = dead_job(layout)
     dead.put(f"{ROOT}day=17/part-9.parquet", b"another's")
     for key in list(dead.contents)[:2]:
@@ -507,7 +507,7 @@ def test_a_job_without_output_is_finished() -> None:
 
 
 def test_an_ordinary_abort_does_not_forget_what_hadoop_left() -> None:
-    """The magic directory is the job's staging: whoever cleans it up aborts what its files name first."""
+    """The magic directory is the job's staging: its clean-up first aborts the uploads that its files name."""
     dead = DeadJob.magic()
     staging = f"s3://{BUCKET}/{MAGIC}"
     reference = JobReference(job_id=UUID, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)

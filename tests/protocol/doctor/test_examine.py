@@ -216,7 +216,7 @@ def test_clocks_that_differ_are_told_of(apart: float, verdict: str) -> None:
 
 @pytest.mark.parametrize(("days", "verdict"), [(None, "warning"), (1, "warning"), (7, "ok")])
 def test_a_lifecycle_rule_should_be_there_and_not_too_short(days: int | None, verdict: str) -> None:
-    """Without one orphans are billed for ever; one of a day removes what jobs still need."""
+    """Without a rule orphans are billed for ever; a rule of one day aborts uploads that jobs need."""
     store = MemoryStore(stale_upload_days=days)
     assert _check(examine(store, FLIGHTS), "lifecycle rule").verdict == verdict
 

@@ -21,7 +21,7 @@ def _details(lake: Lake, job_id: str = OURS) -> JobDetails:
 
 
 def test_an_open_job_shows_its_stages_and_uploads() -> None:
-    """A stage that has not sealed is counted by its pendingsets; nobody knows yet whether it counts."""
+    """An unsealed stage is counted by its pendingsets, and whether it counts is unknown."""
     lake = Lake()
     job = lake.set_up()
     lake.run_task(job, FILES)
@@ -41,7 +41,7 @@ def test_an_open_job_shows_its_stages_and_uploads() -> None:
 
 
 def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
-    """Of two attempts of a stage the one in the seal counts, and the other's uploads are told apart."""
+    """Of two attempts of a stage the sealed one counts, and the other's uploads are listed separately."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old"})
     job = lake.set_up()
@@ -110,7 +110,7 @@ def test_a_damaged_pendingset_is_found() -> None:
 
 
 def test_a_job_that_is_not_there_is_refused() -> None:
-    """Not known, and nothing of it left: the error says so."""
+    """For an unknown job without leftovers the error says so."""
     lake = Lake()
     lake.set_up(THEIRS)
     with pytest.raises(NoSuchJob, match=OURS):

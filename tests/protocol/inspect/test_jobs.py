@@ -144,7 +144,7 @@ def test_staging_without_records_is_listed() -> None:
 
 
 def test_uploads_are_listed_with_their_size_age_and_job() -> None:
-    """Every pending upload tells its parts and bytes if asked, how old it is, and whose it is."""
+    """Every pending upload has its age and job and, if requested, its parts and bytes."""
     lake = Lake()
     lake.run_task(lake.set_up(), FILES)
     stray = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/stray", metadata={}, content_type="x")
@@ -162,7 +162,7 @@ def test_uploads_are_listed_with_their_size_age_and_job() -> None:
 
 
 def test_uploads_under_fixed_names_belong_to_whoever_intends_or_records_them() -> None:
-    """Without an id in the key an upload's job is told by its intent, or by a .pending file of Hadoop's."""
+    """Without an id in the key an upload's job is found by its intent, or by Hadoop's .pending file."""
     lake = Lake()
     job = lake.set_up(unique_filenames=False)
     with job.task_attempt("spark", "1", "0", "1", threads=0) as attempt:
@@ -208,7 +208,7 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_without_any_record_an_upload_has_no_age() -> None:
-    """Where nothing tells the store's time, the age is not made up from this machine's clock."""
+    """If the store's time is unknown, the age is not computed from this machine's clock."""
     lake = Lake()
     lake.store.create_upload(BUCKET, f"{ROOT}stray", metadata={}, content_type="x")
     assert [upload.age for upload in _uploads(lake).values()] == [None]

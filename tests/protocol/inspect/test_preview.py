@@ -53,7 +53,7 @@ def test_a_preview_says_what_the_plan_will(committer: str, mode: str, unique: bo
 
 
 def test_a_commit_that_has_begun_keeps_to_its_plan() -> None:
-    """What came later is not in the preview: the commit does not replace it."""
+    """Later objects are not in the preview, because the commit does not replace them."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old"})
     lake.sealed(FILES)
@@ -67,7 +67,7 @@ def test_a_commit_that_has_begun_keeps_to_its_plan() -> None:
 
 
 def test_only_a_sealed_job_has_a_preview() -> None:
-    """Before the seal nobody knows what counts, and after the commit there is nothing ahead."""
+    """There is no preview before the seal or after the commit."""
     lake = Lake()
     with pytest.raises(NoSuchJob):
         preview_commit(lake.context())

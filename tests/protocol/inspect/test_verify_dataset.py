@@ -68,7 +68,7 @@ def test_missing_changed_and_unlisted_objects_are_named() -> None:
 
 
 def test_what_an_append_found_is_not_foreign() -> None:
-    """Data that stood in a partition before an append is counted, and held against nobody."""
+    """Data that was in a partition before an append is counted, and is no problem."""
     lake = Lake()
     lake.put({"dt=1/old.parquet": b"old"})
     report = _report(lake, _committed(lake, conflict_mode="append"))
@@ -100,7 +100,7 @@ class _Encrypting(MemoryStore):
 
 
 def test_an_opaque_etag_is_settled_by_the_uploads_id() -> None:
-    """Where ETags are no MD5 sums, the id that the object carries tells committed from foreign ones."""
+    """If ETags are not MD5 sums, the upload id in the metadata separates committed from foreign objects."""
     lake = Lake()
     store = _Encrypting((BUCKET,), min_part_bytes=1)
     lake.store = store  # type: ignore[assignment]
@@ -198,7 +198,7 @@ def test_parts_that_differ_are_found_when_looked_for() -> None:
 
 
 def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
-    """A pendingset that was changed after it was sealed is told of, and the rest is compared all the same."""
+    """A pendingset that was changed after its seal is reported, and the rest is compared all the same."""
     lake = Lake()
     lake.sealed({"dt=1/a.parquet": b"a"}, {"dt=1/b.parquet": b"b"}, {"dt=1/c.parquet": b"c"})
     lake.tamper(lake.pendingset_key("00001"), old=b'"length":1', new=b'"length":2')
@@ -210,7 +210,7 @@ def test_a_damaged_pendingset_does_not_hide_the_others() -> None:
 
 
 def test_a_damaged_seal_is_told_of() -> None:
-    """Where the seal itself was changed nothing can be compared, and the report says so."""
+    """If the seal itself was changed nothing can be compared, and the report says so."""
     lake = Lake()
     lake.sealed(FILES)
     lake.tamper(f"{ROOT}__magic_job-{OURS}/sealed.json", cut=1)
@@ -218,7 +218,7 @@ def test_a_damaged_seal_is_told_of() -> None:
 
 
 def test_uploads_of_attempts_that_do_not_count_are_counted_apart() -> None:
-    """A twin's uploads and those of a task at work are unrecorded; another job's are nobody's business."""
+    """Uploads of a twin and of a running task count as unrecorded; another job's do not count."""
     lake = Lake()
     job = lake.set_up()
     counted = lake.run_task(job, FILES)

@@ -1,4 +1,4 @@
-"""An aborted job's output never appears, nothing of it stays pending, and nobody else's is touched."""
+"""An aborted job's output never appears, nothing of it stays pending, and other jobs are not touched."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_whose_job_it_was_is_known_without_a_state() -> None:
 
 @pytest.mark.parametrize("body", [None, b"{"], ids=["gone", "damaged"])
 def test_whose_job_it_was_may_be_unknown(body: bytes | None) -> None:
-    """A job whose record cannot be read is aborted all the same; what is left of it names nobody."""
+    """A job whose record is unreadable is aborted all the same; its abort record has no context."""
     lake = lake_at("open", said=SAID)
     key = f"{ROOT}__magic_job-{OURS}/job.json"
     lake.store.delete(BUCKET, key) if body is None else lake.store.put(BUCKET, key, body)
@@ -172,7 +172,7 @@ def test_a_committed_job_is_not_aborted(cleaned: bool) -> None:
 
 
 def test_what_cannot_be_put_back_needs_force() -> None:
-    """A job that overwrote old data is only aborted by force, which loses that data and says so first."""
+    """A job that overwrote old data is only aborted with force; the refusal says that data is lost."""
     lake = Lake()
     lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b"2"}, unique_filenames=False)
@@ -275,7 +275,7 @@ def test_an_abort_that_cannot_abort_all_uploads_is_not_over() -> None:
 
 
 def test_the_reason_is_kept_while_it_lasts() -> None:
-    """Why a job is aborted stands in its state."""
+    """The reason of an abort is in the job's state."""
     lake = lake_at("open")
     lake.store.die("abort_upload")
     with pytest.raises(Crash):

@@ -109,7 +109,7 @@ def test_a_later_job_is_not_disturbed_by_an_earlier_one() -> None:
 
 
 def test_progress_is_told() -> None:
-    """Whoever watches is told of every completed file, up to all of them."""
+    """The progress callback gets every completed file, up to all of them."""
     told: list[Progress] = []
     sealed_lake().job().commit(progress=told.append)
     assert [(step.files_done, step.files_total) for step in told] == [(1, 3), (2, 3), (3, 3)]
@@ -130,7 +130,7 @@ def test_only_a_sealed_job_is_committed(setup: str) -> None:
 
 
 def test_seal_and_plan_that_were_handed_over_are_required() -> None:
-    """The ETags that the caller was told, quoted or not, must be those of what stands."""
+    """The ETags that the caller expects, quoted or not, must be those of the stored records."""
     lake = sealed_lake()
     plan = lake.job().plan()
     seal_etag = lake.store.head(BUCKET, lake.context().layout.seal).etag
@@ -141,7 +141,7 @@ def test_seal_and_plan_that_were_handed_over_are_required() -> None:
 
 
 def test_a_commit_that_has_begun_keeps_its_plan() -> None:
-    """A second process that was told another plan than the one being committed is refused."""
+    """A second process that expects another plan than the one being committed is refused."""
     lake = stopped(sealed_lake(), "complete_upload", named("b"))
     before = lake.visible()
     with pytest.raises(JobClosed, match="another plan"):
@@ -155,7 +155,7 @@ def test_a_commit_that_has_begun_keeps_its_plan() -> None:
 
 
 def test_a_stale_marker_is_gone_while_the_commit_runs() -> None:
-    """Nobody sees the old marker while new files appear."""
+    """The old marker is gone while new files appear."""
     lake = sealed_lake()
     seen: list[bool] = []
     lake.store.after = lambda verb, _: (
@@ -195,7 +195,7 @@ def test_a_marker_that_another_job_wrote_is_left() -> None:
 
 
 def test_without_a_marker_none_is_restored() -> None:
-    """If there was no marker before, there is none after a rollback."""
+    """Without a marker before the commit, there is no marker after a rollback."""
     lake = stopped(sealed_lake(marker=None), "complete_upload", named("b"))
     lake.job().abort()
     assert SUCCESS not in lake.keys("")
@@ -265,7 +265,7 @@ def test_a_record_that_changes_during_the_commit_rolls_everything_back(what: str
 @pytest.mark.parametrize("order", ["publish-then-delete", "delete-then-publish"])
 @pytest.mark.parametrize("unique", [True, False])
 def test_what_cannot_be_put_back_is_not_rolled_back(order: str, unique: bool) -> None:
-    """Where old data was deleted or overwritten, a failed job says so and takes nothing back."""
+    """If old data was deleted or overwritten, a failed job says so and is not rolled back."""
     reversible = unique and order == "publish-then-delete"
     lake = Lake()
     lake.put({"dt=1/a": b"old", "dt=2/old": b"old 2"})
@@ -507,7 +507,7 @@ def test_best_effort_rolls_back_too() -> None:
 
 
 def test_best_effort_still_notices_another_job() -> None:
-    """Even without conditions a job sees the lock of one that came before, and refuses data in mode fail."""
+    """Even without conditions a job sees the lock of an earlier one, and refuses data in mode fail."""
     lake = Lake(conditions=False)
     lake.sealed({"a": b"1"}, fencing="best-effort", conflict_mode="fail")
     lake.put({"b": b"2"})

@@ -78,7 +78,7 @@ def test_a_commit_is_its_entry() -> None:
     ],
 )
 def test_an_entry_says_what_its_commit_removes(options: tuple[str, str, str]) -> None:
-    """An append removes nothing; another commit what is in its scope, where one that may fail found nothing."""
+    """An append removes nothing; any other commit what is in its scope, which is empty for ``fail``."""
     committer, conflict_mode, removes = options
     lake = Lake()
     lake.sealed({"dt=1/a": b"a"}, committer=committer, conflict_mode=conflict_mode).commit()

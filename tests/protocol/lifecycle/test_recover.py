@@ -126,7 +126,7 @@ def test_a_job_whose_commit_was_not_begun_needs_no_recovery(lake: Lake, *, rollb
 
 
 def test_a_setup_that_stopped_is_to_be_set_up_again(lake: Lake) -> None:
-    """A job with a record and no state is told from an unknown one."""
+    """A job with a record and no state is distinguished from an unknown one."""
     _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("a-second-job")))
     with pytest.raises(JobClosed, match="Set it up again"):
         lake.job(an_id("a-second-job")).recover()
@@ -162,7 +162,7 @@ def test_old_data_that_is_gone_cannot_be_rolled_back_without_force() -> None:
 
 
 def test_an_upload_that_is_gone_rolls_the_job_back(lake: Lake) -> None:
-    """A recovery that finds an upload removed by somebody rolls back and says so."""
+    """A recovery that finds an upload missing rolls back and says so."""
     job = _half_committed(lake)
     (left,) = lake.store.list_uploads(BUCKET, "")
     lake.store.abort_upload(BUCKET, left.key, left.upload_id)

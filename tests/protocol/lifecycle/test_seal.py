@@ -351,7 +351,7 @@ def test_a_seal_that_stopped_halfway_is_taken_up(verb: str) -> None:
 
 @pytest.mark.parametrize("ending", ["stages/spark-1/sealed.json", f"{OURS}/sealed.json", "state.json"])
 def test_lost_answers_while_sealing_are_settled(ending: str) -> None:
-    """A lost answer to any write of a seal is found out, and the seal stands."""
+    """After a lost response to any write of a seal, the seal is found and kept."""
     lake = Lake()
     job = lake.set_up()
     tasks = committed(lake, A)

@@ -32,7 +32,7 @@ def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> N
 
 
 def test_a_job_is_written_down() -> None:
-    """What a job is, and that it is open, stands on the store; nothing else does."""
+    """The store has the job's record and its state ``open``, and nothing else."""
     lake = Lake()
     job = lake.set_up(said={"dag_id": "nightly"}, committer="directory", conflict_mode="append")
     record = job.record()
@@ -76,7 +76,7 @@ def test_a_committed_job_set_up_again_is_still_committed() -> None:
     ],
 )  # fmt: skip
 def test_the_same_id_with_other_options_is_refused(options: dict[str, Any]) -> None:
-    """A job id stands for one job with one set of options."""
+    """A job id belongs to one job with one set of options."""
     lake = Lake()
     lake.set_up()
     refused(lake, JobMismatch, "choose another job id", **options)
@@ -246,7 +246,7 @@ def test_two_setups_at_once_with_other_options_are_two_minds() -> None:
 
 
 def test_a_job_is_found_by_its_record() -> None:
-    """A job that is not there is None to one who looks and an error to one who needs it."""
+    """A missing job is None to `find_job` and an error to `load_job`."""
     lake = Lake()
     assert find_job(lake.context()) is None
     with pytest.raises(NoSuchJob, match="Set up"):

@@ -110,7 +110,7 @@ def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
 
 
 def test_a_look_that_fails_decides_nothing() -> None:
-    """If the object cannot be looked at, the job has not failed."""
+    """If the HEAD of the object fails, the job does not."""
     lake, uploads = pending_lake("gone")
     complete(lake, uploads)
     lake.store.before = once("head", named("c"), Unavailable("slow"))
@@ -119,7 +119,7 @@ def test_a_look_that_fails_decides_nothing() -> None:
 
 
 def test_doubtful_uploads_are_not_collected_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads that are in doubt are looked at in batches."""
+    """Uploads whose completion is unknown are checked in batches."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.bulk._BATCH", 2)
     lake, uploads = pending_lake("gone")
     complete(lake, uploads)
@@ -188,7 +188,7 @@ def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
 
 
 def test_an_object_changed_between_look_and_delete_stays() -> None:
-    """A delete is made only for the object that was looked at."""
+    """Only the object that was checked is deleted."""
     lake, uploads = pending_lake(unique_filenames=False)
     complete(lake, uploads)
     lake.store.before = once("delete", "dt=1/a", lambda: lake.put({"dt=1/b": b"changed"}))
@@ -197,7 +197,7 @@ def test_an_object_changed_between_look_and_delete_stays() -> None:
 
 
 def test_a_look_that_fails_takes_nothing_back() -> None:
-    """If an object cannot be looked at, nothing of its batch is deleted."""
+    """If the HEAD of an object fails, nothing of its batch is deleted."""
     lake, uploads = pending_lake()
     complete(lake, uploads)
     lake.store.before = once("head", named("d"), Unavailable("slow"))
@@ -232,7 +232,7 @@ def test_objects_that_changed_are_left_and_counted() -> None:
 
 
 def test_a_delete_that_the_store_refuses_is_an_error() -> None:
-    """An object that the store keeps for another reason is told, with its key and the store's words."""
+    """An object that the store does not delete for another reason is reported with its key and the reason."""
 
     class Stubborn(Lake):
         def __init__(self) -> None:
@@ -263,7 +263,7 @@ class Busy(MemoryStore):
 
 
 def busy_lake(times: int, objects: int, code: str = "SlowDown") -> tuple[Lake, Busy, list[ObjectToDelete]]:
-    """Return a lake on a busy store with so many objects to delete."""
+    """Return a lake on a busy store with a number of objects to delete."""
     lake, store = Lake(), Busy(times, code)
     doomed = [
         ObjectToDelete(f"{ROOT}k{n:05d}", store.put(BUCKET, f"{ROOT}k{n:05d}", b"x").etag)
@@ -293,7 +293,7 @@ def test_a_store_that_stays_busy_is_an_error(code: str, kind: type[Exception]) -
 
 
 def test_the_last_pause_is_followed_by_a_last_try() -> None:
-    """However busy the store is, nobody waits for nothing: between two tries is a pause, and behind none."""
+    """However busy the store is, there is one pause between two tries, and none after the last."""
     lake, store, doomed = busy_lake(100, 1_000)
     with pytest.raises(Unavailable):
         delete_objects(replace(lake.context(), store=store), doomed, "plan")

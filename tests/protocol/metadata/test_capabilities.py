@@ -1,4 +1,4 @@
-"""A store is asked, before a job starts, whether it does what the protocol stands on."""
+"""Before a job starts, the store is checked for everything that the protocol needs."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_both_buckets_are_probed() -> None:
 
 @pytest.mark.parametrize("verb", ["create_upload", "list_uploads", "abort_upload", "put", "delete"])
 def test_a_right_that_is_missing_shows_at_once(verb: str) -> None:
-    """A role that may not start, list or abort uploads, write or delete, is told before any work is done."""
+    """A role that may not start, list or abort uploads, write or delete is refused before any work."""
     lake = Lake()
     lake.store.before = once(verb, "", AccessDenied("no"))
     with pytest.raises(AccessDenied):

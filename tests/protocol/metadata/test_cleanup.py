@@ -15,7 +15,7 @@ NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("track", ["task", "s3"])
 def test_nothing_is_left_of_the_staging(end: str, track: str) -> None:
-    """When a job has ended its staging is gone, whatever was in it, and nobody else's is."""
+    """After a job has ended, all of its staging is gone, and no other job's is."""
     lake = Lake()
     lake.run_task(lake.set_up(THEIRS), NEW)
     theirs = lake.staging(THEIRS)

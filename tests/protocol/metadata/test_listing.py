@@ -1,4 +1,4 @@
-"""Data is listed with few requests, and the files of unfinished jobs are told from the dataset's."""
+"""Data is listed with few requests, and files of unfinished jobs are not part of the dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, nam
 
 
 def days(count: int, below: str = "") -> list[str]:
-    """Return the directories of so many days."""
+    """Return the directories of a number of days."""
     return [f"{below}dt={number:05d}" for number in range(count)]
 
 
@@ -79,7 +79,7 @@ class Watched(MemoryStore):
 
 
 def lake(partitions: int, files: int, beside: int = 0) -> Watched:
-    """Return a store with so many partitions of so many files, and so many objects beside them."""
+    """Return a store with a number of partitions, files in each, and other objects beside them."""
     store = Watched()
     for day in days(partitions):
         for number in range(files):
@@ -206,7 +206,7 @@ class TestSettled:
 
     @pytest.mark.parametrize("metadata", [True, False])
     def test_a_copy_s_files_are_settled(self, metadata: bool) -> None:
-        """A copy has no unfinished jobs, though the original's records and objects came along with it."""
+        """A copy has no unfinished jobs, although the original's records and objects were copied too."""
         copy = copied(half_published(), metadata=metadata)
         assert settled(copy) == sorted([OLD, THEIR_FILE])
 
@@ -240,6 +240,6 @@ class TestSettled:
         assert len(lake.store.calls) == 1 + 4
 
     def test_the_job_that_holds_its_files_back_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Who wonders why files stay is told which job they are of, and how to look at it."""
+        """The warning about files that stay names their job, and the command that shows it."""
         assert settled(half_published()) == [OLD]
         assert f"s3commit show s3://lake/flights/ {THEIRS}" in caplog.text

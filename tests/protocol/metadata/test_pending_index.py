@@ -132,7 +132,7 @@ def test_another_job_s_pendingset_is_no_reason_to_touch_its_uploads(state: str) 
 
 
 def test_an_intent_leads_to_its_own_key_only() -> None:
-    """An upload whose id was never noted is found on the very key that was intended."""
+    """An upload whose id was never recorded is found by the key of its intent."""
     lake = Lake()
     job = lake.set_up(unique_filenames=False)
     earlier = upload(lake, f"{ROOT}a")

@@ -38,7 +38,7 @@ def put(store: WatchedStore, nonce: str) -> str:
 
 
 def standing(store: WatchedStore) -> str:
-    """Return whose record stands."""
+    """Return the nonce of the stored record."""
     return records.load(store, BUCKET, KEY, LockRecord).record.nonce
 
 
@@ -48,7 +48,7 @@ def lost() -> OutcomeUnknown:
 
 
 def test_a_record_is_found_or_not(store: WatchedStore) -> None:
-    """What is not there is None to one who looks and an error to one who needs it."""
+    """A missing record is None to `find` and an error to `load`."""
     assert records.find(store, BUCKET, KEY, LockRecord) is None
     with pytest.raises(NoSuchKey):
         records.load(store, BUCKET, KEY, LockRecord)
@@ -61,7 +61,7 @@ def test_a_record_is_found_or_not(store: WatchedStore) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b"null"])
 def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: bytes) -> None:
-    """Where something unreadable stands, nothing is written over it: not by looking, creating or swapping."""
+    """An unreadable record is never overwritten: not by a read, a create or a swap."""
     etag = store.put(BUCKET, KEY, body).etag
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
         records.find(store, BUCKET, KEY, LockRecord)
@@ -79,14 +79,14 @@ def test_of_two_creators_the_first_stands(store: WatchedStore, conditional: bool
 
 
 def test_a_lost_answer_to_a_create_is_settled_by_looking(store: WatchedStore, conditional: bool) -> None:
-    """Whether it was written or not is found out: the writer's own record stands, or the error does."""
+    """After a lost response a read decides: the writer's own record is returned, or the error is raised."""
     store.after = once("put", KEY, lost())
     created = records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
     assert created.record.nonce == standing(store) == "1"
 
 
 def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore, conditional: bool) -> None:
-    """An answer lost before the write leaves nothing, and the caller is told that it is unknown."""
+    """If the request is lost before the write, nothing is written and the outcome is unknown."""
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
         records.create(store, BUCKET, KEY, record("1"), conditional=conditional)
@@ -94,7 +94,7 @@ def test_a_create_that_did_not_happen_is_still_unknown(store: WatchedStore, cond
 
 
 def test_a_lost_answer_may_hide_another_writer() -> None:
-    """If another writer's record stands after a lost answer, that one is returned."""
+    """If another writer's record is stored after a lost response, that one is returned."""
     store = WatchedStore((BUCKET,))
 
     def overtake() -> None:
@@ -113,7 +113,7 @@ def test_a_repeated_create_meets_its_own_record(store: WatchedStore, conditional
 
 
 def test_a_swap_follows_the_record_it_read(store: WatchedStore, conditional: bool) -> None:
-    """Of two that read the same record, the first one swaps and the second one is told None."""
+    """Of two that read the same record, the first one swaps and the second one gets None."""
     etag = put(store, "0")
     first = records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional)
     assert first is not None
@@ -123,7 +123,7 @@ def test_a_swap_follows_the_record_it_read(store: WatchedStore, conditional: boo
 
 
 def test_a_swap_of_a_record_that_is_gone_fails(store: WatchedStore, conditional: bool) -> None:
-    """Where no record stands any more, nothing is written."""
+    """If the record is gone, nothing is written."""
     etag = put(store, "0")
     store.delete(BUCKET, KEY)
     assert records.swap(store, BUCKET, KEY, record("1"), etag, conditional=conditional) is None
@@ -141,7 +141,7 @@ def test_a_lost_answer_to_a_swap_is_settled_by_looking(store: WatchedStore, cond
 
 
 def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore, conditional: bool) -> None:
-    """If the old record still stands, the request may be under way: nobody is told that it failed."""
+    """If the old record is still stored, the request may be in flight: the outcome is unknown."""
     etag = put(store, "0")
     store.before = once("put", KEY, lost())
     with pytest.raises(OutcomeUnknown):
@@ -150,7 +150,7 @@ def test_a_swap_that_may_still_happen_is_unknown(store: WatchedStore, conditiona
 
 
 def test_a_swap_overtaken_while_its_answer_was_lost_failed() -> None:
-    """If another writer's record stands, the swap cannot happen any more."""
+    """If another writer's record is stored, the swap can no longer happen."""
     store = WatchedStore((BUCKET,))
     etag = put(store, "0")
 

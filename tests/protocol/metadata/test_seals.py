@@ -55,7 +55,7 @@ def test_what_was_sealed_is_read() -> None:
 
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_a_seal_is_known_by_its_etag(quote: str) -> None:
-    """The seal with the ETag that was handed over is read, quoted or not; another is refused."""
+    """The seal with the expected ETag is read, quoted or not; any other seal is refused."""
     lake, _ = sealed_lake()
     etag = load_seal(lake.context(), None).etag
     assert load_seal(lake.context(), f"{quote}{etag}{quote}").etag == etag
@@ -134,7 +134,7 @@ def test_swapped_pendingsets_are_refused() -> None:
 
 
 def test_a_second_pendingset_of_a_task_does_not_count() -> None:
-    """A pendingset that was not sealed is never read for publishing, and what it names is discarded."""
+    """A pendingset that is not sealed is never read for publishing, and its uploads are aborted."""
     lake, _ = sealed_lake()
     body = lake.get(lake.pendingset_key()).replace(b'"attempt":"1"', b'"attempt":"2"')
     lake.store.put(BUCKET, lake.pendingset_key(attempt="2"), body.replace(b"dt=1/a", b"dt=7/a"))
@@ -143,7 +143,7 @@ def test_a_second_pendingset_of_a_task_does_not_count() -> None:
 
 
 def test_a_seal_that_was_handed_over_is_the_only_one() -> None:
-    """A caller that was told another seal than the one that stands is refused."""
+    """A caller that expects another seal than the stored one is refused."""
     lake, _ = sealed_lake()
     refused(
         lake, InvalidRecord, lambda: lake.job().commit(seal_etag="0" * 32), "changed after it was written"

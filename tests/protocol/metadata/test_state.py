@@ -1,4 +1,4 @@
-"""A job moves by compare-and-swap, and tells everybody where it is."""
+"""A job changes its state by compare-and-swap, and every process sees the state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_job_begins_open() -> None:
 
 
 def test_of_two_that_read_the_same_state_one_moves_it() -> None:
-    """The loser is told so and changes nothing."""
+    """The loser gets an error and changes nothing."""
     lake = Lake()
     lake.set_up()
     one, two = lake.context(owner="one"), lake.context(owner="two")
@@ -62,7 +62,7 @@ def test_moving_to_the_same_state_fences_off_who_read_the_old_record() -> None:
 
 
 def test_a_lost_answer_to_a_move_is_settled_by_looking() -> None:
-    """The mover recognises its own record; and if the old one still stands it does not know."""
+    """The mover recognises its own record; if the old one is still stored, the outcome is unknown."""
     lake = Lake()
     lake.set_up()
     lake.store.after = once("put", "state.json", OutcomeUnknown("lost"))
@@ -136,7 +136,7 @@ def test_a_damaged_state_stops_every_step(cut: int) -> None:
 
 
 def test_without_conditions_a_move_looks_first() -> None:
-    """Best effort still notices another writer that came before."""
+    """With best effort an earlier writer is still noticed."""
     lake = Lake(conditions=False)
     lake.set_up(fencing="best-effort")
     context = lake.context(conditional=False)

@@ -75,7 +75,7 @@ def test_a_destination_is_a_directory(uri: str, bucket: str, prefix: str) -> Non
     ],
 )  # fmt: skip
 def test_what_is_no_directory_on_s3_is_refused(uri: str) -> None:
-    """A URI that is none, or whose path could be read as another, is an invalid destination."""
+    """An invalid URI, or one whose path is ambiguous, is an invalid destination."""
     with pytest.raises(InvalidDestination):
         Destination.parse(uri)
 
@@ -177,7 +177,7 @@ def test_a_uri_for_hadoop_is_encoded() -> None:
 @each("scheme", ["s3", "s3a", "s3n", "http"])
 @each("userinfo", [f"KEY:{MARK}", f"KEY:{MARK}/x+", f"KEY%3A{MARK}", MARK])
 def test_keys_in_a_uri_are_not_repeated(scheme: str, userinfo: str) -> None:
-    """A URI with keys before its bucket, as older Hadoops took them, is refused without a word of them."""
+    """A URI with keys before its bucket, as older Hadoops took it, is refused, and no error shows them."""
     with pytest.raises(InvalidDestination, match="flights") as caught:
         Destination.parse(f"{scheme}://{userinfo}@lake/flights/")
     assert leaks(shown(caught.value)) == []

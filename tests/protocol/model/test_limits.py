@@ -150,7 +150,7 @@ class TestTooLarge:
         assert [upload is None for upload in uploads] == [False, True]
 
     def test_the_time_is_read_from_small_records(self, lake: Lake) -> None:
-        """The store's time is told by a record that is small, past a ``_SUCCESS`` that is not."""
+        """The store's time is read with a small record, not with a ``_SUCCESS`` that is too large."""
         lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
         lake.store.calls.clear()
         assert read_time(lake.store, lake.context().layout.destination) is not None
@@ -198,7 +198,7 @@ class TestLines:
             list(manifest_files(lake.store, forged))
 
     def test_a_plan_whose_part_is_none(self) -> None:
-        """A planned object that is none, in a part that has the planned digests, is an invalid record."""
+        """An invalid planned object, in a part with the planned digests, is an invalid record."""
         lake = Lake()
         lake.put({"dt=1/old.csv": b"old"})
         lake.sealed({"dt=1/a.csv": b"1"}).plan()

@@ -168,7 +168,7 @@ def test_a_job_set_up_again_must_come_with_the_same() -> None:
 
 @pytest.mark.parametrize("committer", ["magic", "partitioned"])
 def test_data_gets_all_of_them_and_records_encryption_alone(committer: str) -> None:
-    """Data has class, tags and headers; records have the encryption, and nobody else may read them."""
+    """Data has class, tags and headers; records have the encryption and no ACL for others."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b""}, committer=committer, object_options=FULL)
     job.plan()
@@ -206,7 +206,7 @@ def test_a_bucket_that_demands_encryption_takes_every_write_of_a_job(committer: 
 
 
 def test_a_bucket_that_demands_encryption_takes_every_write_of_an_abort() -> None:
-    """A half-published job is rolled back, and looked at again by others after its records are gone."""
+    """A half-published job is rolled back, and other commands agree after its records are gone."""
     lake, store = demanding()
     store_success = with_headers(store, ENCRYPTED.of_records)
     store_success.put(BUCKET, f"{ROOT}_SUCCESS", b"{}")

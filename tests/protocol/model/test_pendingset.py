@@ -194,7 +194,7 @@ def test_a_pending_file_needs_its_fields(field: str) -> None:
 
 
 def test_a_pendingset_needs_its_uploads() -> None:
-    """A pendingset without a list of uploads is none; one with an empty list is a task without output."""
+    """A pendingset without a list of uploads is invalid; one with an empty list is a task without output."""
     with pytest.raises(InvalidRecord):
         decode(PendingSet, without("pendingset-3", "commits"), "x")
     assert decode(PendingSet, changed("pendingset-3", commits=[]), "x").commits == []

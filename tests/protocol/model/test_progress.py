@@ -1,4 +1,4 @@
-"""Progress is told in figures, now and then, and remembered in the manifest."""
+"""Progress is logged at intervals, and its last figures are in the manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.protocol.building import Lake
 
 
 def test_a_line_every_few_seconds() -> None:
-    """However often it is told, the log gets a line every five seconds, and one at the end."""
+    """However often it changes, the log gets a line every five seconds, and one at the end."""
     clock, lines = ManualClock(), []
     log = logging.Logger("progress")
     log.addFilter(lambda record: lines.append(record.getMessage()) or False)
@@ -34,7 +34,7 @@ def test_the_words() -> None:
     [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (1 << 40, "1.0 TiB"), (1 << 52, "4,096.0 TiB")],
 )
 def test_sizes(count: int, words: str) -> None:
-    """Bytes are told in the unit that fits them."""
+    """Bytes have the unit that fits them."""
     assert str(Progress(1, 1, count, 1.0)).split(", ")[1] == words
 
 
@@ -44,7 +44,7 @@ def test_before_any_time_has_passed() -> None:
 
 
 def test_the_manifest_remembers() -> None:
-    """What progress told last stands in the manifest's metrics."""
+    """The last figures of the progress are in the manifest's metrics."""
     told: list[Progress] = []
     manifest = Lake().sealed({"a": b"1", "b": b"22", "c": b"333"}).commit(progress=told.append)
     assert [progress.files_done for progress in told] == [1, 2, 3]

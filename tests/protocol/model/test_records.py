@@ -361,7 +361,7 @@ def test_a_record_is_written_byte_for_byte(name: str) -> None:
 
 @each("name", RECORDS)
 def test_fields_of_a_later_version_are_ignored(name: str) -> None:
-    """Fields that nobody knows, in the record or in a part of it, change nothing."""
+    """Unknown fields, in the record or in a part of it, are ignored."""
 
     def more(value: Any) -> Any:
         if isinstance(value, list):
@@ -415,7 +415,7 @@ def test_what_is_no_record_at_all_is_refused(name: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", UNDER_CONDITIONS)
 def test_records_under_conditions_have_a_nonce(kind: type[msgspec.Struct]) -> None:
-    """Whoever finds a record where it wanted to write can tell whether it is its own."""
+    """A writer that finds a record in its place recognises whether it is its own."""
     name = next(name for name, record in RECORDS.items() if type(record) is kind)
     for body in (without(name, "nonce"), changed(name, nonce="")):
         with pytest.raises(InvalidRecord):

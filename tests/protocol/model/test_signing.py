@@ -116,7 +116,7 @@ def changes(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["job", "seal", "plan"])
 def test_no_field_can_be_changed(name: str) -> None:
-    """Whatever is changed in a signed record, nobody acts on it, and nothing is changed on the store."""
+    """After any change to a signed record no step acts on it, and nothing on the store changes."""
     lake = Lake()
     planned(lake)
     plan = lake.context().layout.plan(json.loads(lake.get(f"{STAGING}state.json"))["plan_id"])

@@ -77,7 +77,7 @@ def test_a_clean_destination_has_nothing_to_sweep() -> None:
 
 
 def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
-    """Without being told otherwise a sweep only reports: uploads, bytes, ages and what they cost."""
+    """By default a sweep only reports uploads, bytes, ages and their cost."""
     lake = Lake()
     lake.run_task(lake.set_up(), FILES)
     _stray(lake, body=b"x" * 1000)
@@ -213,7 +213,7 @@ def test_remains_of_a_late_task_do_not_unmake_a_commit() -> None:
 
 
 def test_uploads_that_nobody_claims_are_aborted_when_old() -> None:
-    """Old strays go, the upload of a marker that was being put back among them; young ones stay."""
+    """Old strays are removed, the upload of a restored marker among them; young ones stay."""
     lake = Lake()
     for path in ("dt=1/stray.parquet", "_SUCCESS", named("dt=1/late.parquet", THEIRS)):
         _stray(lake, path)
@@ -333,7 +333,7 @@ def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
 
 
 def test_a_job_that_came_alive_after_the_plan_is_skipped() -> None:
-    """Between plan and deed a task committed, or the state moved: the job is left, and the report says so."""
+    """If a task commits or the state changes after the plan, the job is left, and the report says so."""
     for wake, why in (
         (lambda lake: lake.run_task(lake.job(), {"dt=5/a.parquet": b"5"}, task="00005"), "sign of life"),
         (lambda lake: lake.job().seal(), "its state has changed"),
@@ -392,7 +392,7 @@ class _Undated(MemoryStore):
 
 
 def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
-    """Where the age of uploads is a constant, nobody's uploads are left; dead jobs are swept all the same."""
+    """If every upload has the same age, orphans stay; dead jobs are swept all the same."""
     lake = Lake()
     lake.store = _Undated((BUCKET,), now=lake.store_clock.time, min_part_bytes=1)  # type: ignore[assignment]
     lake.run_task(lake.set_up(), FILES)
@@ -627,7 +627,7 @@ def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
 
 
 def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
-    """Between plan and sweep the job was aborted once more: that record stands for its own thirty days."""
+    """If the job is aborted again after the plan, the new record stays for thirty days."""
     lake = Lake()
     job = lake.set_up()
     job.abort()

@@ -189,7 +189,7 @@ def test_a_file_at_the_limit_is_whole() -> None:
 
 
 def test_parts_above_the_limit_are_refused_while_writing() -> None:
-    """A writer that goes on beyond the last part is told at once, not at the end."""
+    """A writer that continues beyond the last part gets the error at once, not at the end."""
     lake = Lake()
     file = opened(lake)
     file.write(b"x" * 62_000)
@@ -286,7 +286,7 @@ def test_abort_is_repeatable() -> None:
 
 
 def test_an_upload_that_cannot_be_noted_is_not_left_behind() -> None:
-    """If whoever is told of the upload's id fails to note it, the upload is discarded at once."""
+    """If the callback for the upload's id fails, the upload is aborted at once."""
     lake = Lake()
 
     def refuse(_: PendingUpload) -> None:
@@ -298,7 +298,7 @@ def test_an_upload_that_cannot_be_noted_is_not_left_behind() -> None:
 
 
 def test_changes_are_told() -> None:
-    """Whoever keeps track is told the upload's id when it began, and everything when it is whole."""
+    """The tracker gets the upload's id at its start, and the whole record at its end."""
     told: list[PendingUpload] = []
     lake = Lake()
     file = opened(lake, on_change=told.append)

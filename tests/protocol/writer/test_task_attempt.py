@@ -403,7 +403,7 @@ def test_of_many_attempts_of_a_task_one_counts() -> None:
 
 
 def test_a_dead_attempt_stays_dead() -> None:
-    """Uploads of an attempt that died without a word are discarded with its job, whichever way that ends."""
+    """Uploads of an attempt that died silently are aborted with its job, whichever way that ends."""
     for end in ("commit", "abort"):
         lake = Lake()
         job = lake.set_up()

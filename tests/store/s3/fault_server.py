@@ -1,4 +1,4 @@
-"""A server on this machine that answers as it is told, or not at all: faults as they are on the wire."""
+"""A server on this machine that responds as the test scripts it, or not at all: faults on the wire."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """No answer: the connection is reset, and the server is gone for so many seconds."""
+    """No response: the connection is reset, and the server is down for a number of seconds."""
 
     down: float = 0.0
 
@@ -148,7 +148,7 @@ class FaultServer:
 
     @property
     def is_down(self) -> bool:
-        """Whether it answers nobody at present."""
+        """Whether it does not respond at present."""
         return time.monotonic() < self._down_until
 
     @property

@@ -176,7 +176,7 @@ def test_a_refusal_says_what_to_check(code: str, status: int, hint: str) -> None
 
 
 def test_rejections_carry_the_stores_code() -> None:
-    """A rejection keeps the store's own code, or the HTTP status where there is none."""
+    """A rejection keeps the store's own code, or the HTTP status without one."""
     errors = [answer(400, "InvalidPart", COMPLETE), answer(405, "", PUT)]
     assert [error.code for error in errors if isinstance(error, StoreRejected)] == ["InvalidPart", "405"]
 

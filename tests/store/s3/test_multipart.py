@@ -60,7 +60,7 @@ def test_blocks_are_views() -> None:
 
 
 def test_it_can_be_sent_again() -> None:
-    """A body that was rewound is read from its beginning, or from where it was put."""
+    """A body that was rewound is read from its beginning or its new position."""
     body = BufferBody(b"abcde")
     body.read()
     assert (body.seek(0), bytes(body.read(None))) == (0, b"abcde")
@@ -227,7 +227,7 @@ def test_uploads_of_one_store_keep_what_each_was_begun_with() -> None:
 
 @pytest.mark.parametrize("transport", ["boto3", "curl"])
 def test_a_completion_says_the_checksums_of_its_parts(transport: str) -> None:
-    """A part's checksum stands beside its ETag; a part without one has its ETag alone."""
+    """A part with a checksum has it beside its ETag; a part without one has only its ETag."""
     pytest.importorskip("pycurl")
     etags = ["a-1", CheckedEtag('"b"', "CRC32C", "yZRlqg=="), CheckedEtag("c", "SHA256", "x+/=")]
     with FaultServer(COMPLETED) as server:

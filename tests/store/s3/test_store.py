@@ -1,4 +1,4 @@
-"""The store behind boto3 sends what it should as often as it should, and believes no answer that is none."""
+"""The store on boto3 sends each request as often as it should, and rejects invalid responses."""
 
 from __future__ import annotations
 
@@ -323,12 +323,12 @@ class TestRequests:
         assert store_on(Wire(Answer(200, headers=ETAG))).put("lake", "k", b"").date == DATE
 
     def test_an_answer_without_a_date_was_made_when_it_came(self) -> None:
-        """Where an answer has no date the time of its arrival stands in."""
+        """A response without a date has the time of its arrival."""
         wire = Wire(Answer(200, headers={**ETAG, "date": ""}))
         assert store_on(wire, ManualClock(5.0)).put("lake", "k", b"").date == 5.0
 
     def test_conditions_are_quoted(self) -> None:
-        """An ETag in a condition has its quotes, whether it came with them or not."""
+        """An ETag in a condition has its quotes, whether it was given with them or not."""
         for etag in ("abc", '"abc"'):
             wire = Wire(Answer(200, headers=ETAG))
             store_on(wire).put("lake", "k", b"", if_match=etag)

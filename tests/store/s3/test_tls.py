@@ -1,4 +1,4 @@
-"""Over TLS libcurl trusts whom botocore would trust, and nobody else."""
+"""Over TLS libcurl trusts the same authorities as botocore, and no others."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TestTrust:
     def test_public_authorities_are_found(
         self, transport: TransportName, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Without a word about authorities those that botocore brings are used, wherever libcurl looks."""
+        """By default the authorities of botocore are used, wherever libcurl looks."""
         for name in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
             monkeypatch.delenv(name, raising=False)
         store = S3Store.connect(S3Config("https://127.0.0.1:1", "us-east-1", "a", "s"), transport=transport)
@@ -127,7 +127,7 @@ class TestTrust:
 
 
 def test_a_folder_of_authorities(authority: Authority, server: FaultServer, tmp_path: Path) -> None:
-    """Where ``verify`` is a folder, libcurl looks there, and trusts nobody whom it does not find."""
+    """If ``verify`` is a folder, libcurl trusts the authorities there, and no others."""
     folder = tmp_path / "authorities"
     folder.mkdir()
     with door_to(server, authority.certificate()) as door:

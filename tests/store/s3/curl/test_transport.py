@@ -1,4 +1,4 @@
-"""The fast path believes no answer that is none, sends again what may be, and ends every call once."""
+"""The fast path rejects invalid responses, retries what it may, and ends every call once."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class TestRetries:
         [SLOW_DOWN, Say(500), Say(), Cut(), Say(200, error_body("InternalError")), Say(429)],
     )
     def test_what_may_pass_is_tried_again(self, fault: Say | Cut) -> None:
-        """A call whose first attempt met a passing fault ends in its result."""
+        """A call whose first attempt has a temporary fault ends in its result."""
         outcome, seen = outcome_of(COMPLETE, fault, COMPLETED, deadline=60.0)
         assert outcome == "e-1"
         assert len(seen) == 2
@@ -307,7 +307,7 @@ class TestCredentials:
         return S3Store(client, retry=RetryPolicy(deadline=0.0), transport="curl")
 
     def test_expired_credentials_are_renewed(self) -> None:
-        """A call that was refused is made once more when the client has other credentials by then."""
+        """A refused call is repeated once if the client has new credentials."""
 
         def decide(seen: Seen) -> Say:
             is_new = "Credential=new/" in seen.headers["authorization"]
@@ -471,7 +471,7 @@ class TestReference:
 
 
 def test_libcurl_is_the_default() -> None:
-    """A store sends with libcurl over plain HTTP and over TLS, unless it is told not to."""
+    """A store sends with libcurl over plain HTTP and over TLS by default."""
     for scheme in ("http", "https"):
         config = S3Config(f"{scheme}://127.0.0.1:1", "us-east-1", "key", "secret")
         assert S3Store.connect(config).transport == "curl"
