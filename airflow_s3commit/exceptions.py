@@ -1,35 +1,36 @@
-"""Every error this package raises, in one tree whose first level is the outcome.
+"""All errors of this package, in one tree whose first level is the outcome.
 
 ::
 
     S3CommitError
-    ├── DidNotHappen            nothing was changed by the call: safe to clean up, often safe to retry
+    ├── DidNotHappen            the call changed nothing: safe to clean up, often safe to retry
     │   ├── NoSuchKey
     │   ├── NoSuchBucket
-    │   ├── NoSuchUpload        decides nothing by itself: the upload was completed, aborted, or never was
-    │   ├── Unavailable         throttled or refused before it began; the same call may go through later
+    │   ├── NoSuchUpload        the upload was completed, aborted, or never existed: check its object
+    │   ├── Unavailable         throttled or refused before it began; the same call may succeed later
     │   ├── AccessDenied
-    │   ├── StoreRejected       the store read the request and said no
+    │   ├── StoreRejected       the store rejected the request as invalid
     │   └── JobFailed           the commit could not be finished and was rolled back
-    ├── OutcomeUnknown          it may have happened: look first, delete and abort nothing
-    └── Refused                 a rule said no: the same call will be refused again
-        ├── PreconditionFailed  a conditional write met another writer
+    ├── OutcomeUnknown          it may have happened: do not delete or abort anything
+    └── Refused                 a rule forbids it: the same call will be refused again
+        ├── PreconditionFailed  another writer changed the object first
         ├── InvalidDestination
+        ├── InvalidOption       an option is unknown or malformed, or contradicts another
         ├── InvalidRecord       a record is damaged, or was changed after it was written
-        │   ├── ForeignRecord   it is another job's, or was copied here from another place
-        │   ├── SignatureRefused  it has no valid signature, or this process holds no key
-        │   └── TooLarge        it is longer than any record of its kind, and was not read
+        │   ├── ForeignRecord   it belongs to another job, or was copied here
+        │   ├── SignatureRefused  it has no valid signature, or this process has no key
+        │   └── TooLarge        it is larger than any record of its kind
         ├── NoSuchJob
-        ├── JobMismatch         the job id is taken by a job with other parameters
-        ├── JobClosed           the job no longer takes what was offered
+        ├── JobMismatch         a job with this id has other options
+        ├── JobClosed           the job's state does not allow this step
         ├── AlreadyCommitted
-        ├── NotReversible       the job has passed what a rollback could restore
-        ├── DestinationNotEmpty conflict mode ``fail`` met data
-        ├── DestinationChanged  someone else changed what the plan was made for
-        ├── DuplicateOutput     two writers of one key, or one task twice
+        ├── NotReversible       the commit has overwritten or deleted old data
+        ├── DestinationNotEmpty conflict mode ``fail``, and there is data
+        ├── DestinationChanged  the partitions changed after they were planned
+        ├── DuplicateOutput     two files have one key, or a task occurs twice
         ├── LockHeld            another job holds the lock that jobs with fixed names need
         ├── AuditFailed
-        └── StoreUnsuitable     the store lacks something the protocol requires
+        └── StoreUnsuitable     the store lacks something that the protocol needs
 
 Callers that clean up may do so on `DidNotHappen` and `Refused`, never on `OutcomeUnknown`.
 """
@@ -85,31 +86,31 @@ class OutcomeUnknown(S3CommitError):
 
 
 class Refused(S3CommitError):
-    """A rule of the protocol, or a condition of the request, said no."""
+    """A rule of the protocol, or a condition of the request, forbids the call."""
 
 
 class NoSuchKey(DidNotHappen):
-    """The object is not there."""
+    """The object does not exist."""
 
 
 class NoSuchBucket(DidNotHappen):
-    """The bucket is not there."""
+    """The bucket does not exist."""
 
 
 class NoSuchUpload(DidNotHappen):
-    """The store does not know this multipart upload (any more).
+    """The multipart upload does not exist, or no longer.
 
-    It may have been completed, aborted, expired by a lifecycle rule, or never created. Only a look at the
-    object it was for can tell.
+    It was completed, aborted or removed by a lifecycle rule, or never created. Only a HEAD of its object
+    shows which.
     """
 
 
 class Unavailable(DidNotHappen):
-    """The store turned the request away before doing anything (throttling, connection refused).
+    """The store rejected the request before it did anything: throttling, or a refused connection.
 
     Args:
-        message: What was turned away.
-        retry_after: Seconds the store asked to wait, if it did.
+        message: The request and the reason.
+        retry_after: Seconds to wait before a retry, if the store names them.
 
     """
 
@@ -119,14 +120,14 @@ class Unavailable(DidNotHappen):
 
 
 class AccessDenied(DidNotHappen):
-    """The credentials are missing, expired, wrong, or not allowed to do this."""
+    """The credentials are missing, expired or wrong, or lack a permission."""
 
 
 class StoreRejected(DidNotHappen):
-    """The store understood the request and rejected it (``code`` says why, in the store's words).
+    """The store understood the request and rejected it; ``code`` is the reason.
 
     Args:
-        message: What was rejected.
+        message: The request and the store's message.
         code: The store's error code, such as ``InvalidPart``.
 
     """
@@ -137,11 +138,11 @@ class StoreRejected(DidNotHappen):
 
 
 class JobFailed(DidNotHappen):
-    """The job could not be committed and its destination was left, or put back, as it was."""
+    """The job could not be committed; its destination is as it was before."""
 
 
 class PreconditionFailed(Refused):
-    """A conditional write or delete found the object other than it was asked to be."""
+    """The condition of a write or delete does not hold: another process changed the object."""
 
 
 class InvalidOption(Refused, ValueError):
@@ -149,15 +150,15 @@ class InvalidOption(Refused, ValueError):
 
 
 class InvalidDestination(Refused):
-    """The destination is not one that data can be committed to."""
+    """The URI cannot be a destination: it is no directory on S3, or not that of the job."""
 
 
 class InvalidRecord(Refused):
-    """A record on the store is damaged, is not ours, or is not what was written."""
+    """A record is damaged, of another job, changed after it was written, or has values beyond a limit."""
 
 
 class TooLarge(InvalidRecord):
-    """An object is longer than the caller reads: it was not read."""
+    """An object is larger than any record of its kind, and was not read."""
 
     @classmethod
     def of(cls, uri: str, size: int, limit: int) -> TooLarge:
@@ -166,23 +167,23 @@ class TooLarge(InvalidRecord):
 
 
 class ForeignRecord(InvalidRecord):
-    """A record is of another job, or was written for another place and copied here: nobody acts on it."""
+    """A record is of another job, or was written for another place and copied here. No step acts on it."""
 
 
 class SignatureRefused(InvalidRecord):
-    """A record has no signature by this process's key; or it has one, and this process holds no key."""
+    """A record has no valid signature by this process's keys; or it is signed, and there is no key."""
 
 
 class NoSuchJob(Refused):
-    """No job of this id is known at this destination."""
+    """The destination has no job with this id."""
 
 
 class JobMismatch(Refused):
-    """A job of this id exists with other parameters."""
+    """A job with this id exists with other options."""
 
 
 class JobClosed(Refused):
-    """The job, stage or task attempt is in a state that does not take this step."""
+    """The state of the job, stage or task attempt does not allow this step."""
 
 
 class AlreadyCommitted(Refused):
@@ -190,34 +191,34 @@ class AlreadyCommitted(Refused):
 
 
 class NotReversible(Refused):
-    """Old data has been overwritten or deleted by this commit: it can only go forward."""
+    """The commit has overwritten or deleted old data: it can be finished, but not rolled back."""
 
 
 class DestinationNotEmpty(Refused):
-    """Conflict mode ``fail``: the destination, or a partition the job writes, already has data.
+    """Conflict mode ``fail``: the destination, or a partition the job writes, has data.
 
     If another job committed first while this one was publishing, this one is rolled back.
     """
 
 
 class DestinationChanged(Refused):
-    """The destination is no longer what the plan was made for: plan again.
+    """The partitions changed after the commit was planned: plan again.
 
-    After a roll-back, because other jobs kept committing to the same partitions, write the job again.
+    If the job was rolled back, because other jobs kept committing to its partitions, write the data again.
     """
 
 
 class DuplicateOutput(Refused):
-    """One task is claimed by two attempts, or one key is written by two files."""
+    """Two attempts of one task or stage are sealed, or two files have one key."""
 
 
 class LockHeld(Refused):
-    """Another live job with fixed file names, or that deletes first, is committing to this destination."""
+    """Another active job holds the commit lock of the destination; try again later."""
 
 
 class AuditFailed(Refused):
-    """The pending output did not pass its checks."""
+    """The pending output failed a check of the audit. None of it is visible."""
 
 
 class StoreUnsuitable(Refused):
-    """The store lacks something the protocol requires, or cannot be reached with these settings."""
+    """The store lacks something that the protocol needs, or its endpoint is invalid."""

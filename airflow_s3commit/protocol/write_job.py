@@ -106,7 +106,7 @@ def write_job(
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
 ) -> Iterator[JobWriter]:
-    """Set a job up, take its output in a ``with`` block, and commit it when the block ends.
+    """Set up a job, take its output in a ``with`` block, and commit it when the block ends.
 
     Nothing is visible before the end of the block. An exception in the block, or before the commit has begun,
     aborts the job: nothing becomes visible and nothing stays pending. Once the commit has begun the job is
@@ -120,20 +120,20 @@ def write_job(
         conflict_mode: What happens where there is data already: ``fail``, ``append`` or ``replace`` (the
             partitions that the job writes); by default that of ``job_options``.
         job_options: Further options of the job.
-        name: A name for people, shown wherever the job is.
+        name: A display name for the job.
         context: Facts to keep with the job.
         signer: Signs the records of the job.
         progress: Called after each completed upload.
-        clock: Where time comes from.
+        clock: Source of time.
 
     Yields:
-        The writer; its ``manifest`` is there after the block.
+        The writer; it has the ``manifest`` after the block.
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
         DidNotHappen: The store refused a step. Nothing of the job is visible.
-        OutcomeUnknown: An answer was lost during the commit: run ``s3commit recover`` for the job.
-        Refused: A rule of the protocol said no. Nothing of the job is visible.
+        OutcomeUnknown: A response was lost during the commit: run ``s3commit recover`` for the job.
+        Refused: A rule of the protocol forbids the job. Nothing of it is visible.
 
     """
     options = job_options or JobOptions()
@@ -188,7 +188,7 @@ def write_table(
         format: ``parquet`` (the default), ``orc``, ``csv`` or ``json``.
         options: Options of the files, by Spark's names.
         job_options: Further options of the job.
-        name: A name for people, shown wherever the job is.
+        name: A display name for the job.
         context: Facts to keep with the job.
         signer: Signs the records of the job.
         progress: Called after each completed upload.
@@ -241,7 +241,7 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRe
 
 
 def _of_abort(job: Job) -> tuple[str, str]:
-    """What is said of an abort that fails after another error."""
+    """Return the note for an abort that fails after another error."""
     return f"aborting {_named(job)}", "uploads of it may stay pending; run: s3commit abort"
 
 

@@ -29,7 +29,7 @@ class RetryPolicy:
         deadline: Seconds after the first attempt's start after which no further attempt begins.
         first_pause: Upper bound of the first pause, in seconds; later bounds double.
         longest_pause: Upper bound of any pause, in seconds.
-        clock: Where time comes from.
+        clock: Source of time.
         draw: Returns a number from its first argument to its second.
         on_retry: Called before each retry with the error of the attempt that failed; from any thread.
 

@@ -33,7 +33,7 @@ class Throttle:
     """The rate that a store bears, shared by all runs on it; safe to use from several threads.
 
     Args:
-        clock: Where time comes from.
+        clock: Source of time.
         most: Requests in flight at most.
         per_second: Requests per second at most; None for no bound.
 
