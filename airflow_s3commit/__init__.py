@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
+    from airflow_s3commit.protocol.inspect.history import history
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify, verify_manifest
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
@@ -133,6 +134,7 @@ __all__ = [
     "__version__",
     "audit",
     "dataset",
+    "history",
     "latest_manifest",
     "manifest_files",
     "read_manifest",
@@ -157,6 +159,7 @@ if not TYPE_CHECKING:
                 "SignatureRefused", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
+            "airflow_s3commit.protocol.inspect.history": ("history",),
             "airflow_s3commit.protocol.inspect.verify_dataset": (
                 "VerifyReport", "verify", "verify_manifest",
             ),

@@ -15,6 +15,7 @@ from airflow_s3commit.cli.doctor import doctor
 from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
 from airflow_s3commit.cli.jobs import jobs, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
+from airflow_s3commit.cli.log import log
 from airflow_s3commit.cli.manifest import manifest
 from airflow_s3commit.cli.output import Output
 from airflow_s3commit.cli.pending import pending
@@ -118,5 +119,5 @@ def main() -> NoReturn:
     raise AssertionError("the program exits by itself")
 
 
-for _command in (jobs, show, pending, commit, abort, recover, sweep, verify, adopt, manifest, doctor):
+for _command in (jobs, show, pending, commit, abort, recover, sweep, verify, adopt, log, manifest, doctor):
     program.add_command(_command)

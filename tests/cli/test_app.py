@@ -42,6 +42,7 @@ def test_all_commands_are_there(run: RunProgram) -> None:
                 "sweep",
                 "verify",
                 "adopt",
+                "log",
                 "manifest",
                 "doctor",
             ]
