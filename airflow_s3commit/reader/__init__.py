@@ -1,8 +1,8 @@
-"""Reads of a job's committed files by its manifest: one consistent generation, even during a later commit.
+"""Reads of a table by its log: one consistent generation, even during a later commit.
 
-`dataset` returns a ``pyarrow.dataset.Dataset`` of exactly the files that one job's manifest lists. A reader
-that lists the destination may see half a commit. This one sees the last committed job until the next job
-has committed. Importing this package does not import pyarrow; its names do.
+`dataset` returns a ``pyarrow.dataset.Dataset`` of exactly the files that commits have left in the table. A
+reader that lists the destination may see half a commit. This one sees the last commit until the next job has
+committed. Importing this package does not import pyarrow; its names do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""File systems: one that opens only a manifest's unchanged files, and pyarrow's S3 from an `S3Config`."""
+"""File systems: one that opens only a table's unchanged files, and pyarrow's S3 from an `S3Config`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_s3commit.reader.listing import TableFile
     from airflow_s3commit.store.s3.config import S3Config
 
 
@@ -26,9 +27,8 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
 
     Args:
         inner: The file system with the files, by paths ``bucket/key``.
-        sizes: Committed sizes in bytes, by path.
-        job_id: The job that committed the files.
-        destination: URI of the job's destination.
+        files: What was committed, by path.
+        destination: URI of the table.
         stays: Why a dataset of these files cannot be pickled; None if it can.
 
     """
@@ -36,15 +36,13 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
     def __init__(
         self,
         inner: fs.FileSystem,
-        sizes: Mapping[str, int],
-        job_id: str,
+        files: Mapping[str, TableFile],
         destination: str,
         *,
         stays: str | None = None,
     ) -> None:
         self._inner = inner
-        self._sizes = sizes
-        self._job_id = job_id
+        self._files = files
         self._destination = destination
         self._stays = stays
 
@@ -61,45 +59,45 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CommittedFiles) and (
-            (self._job_id, self._destination) == (other._job_id, other._destination)
+            (self._destination, self._files) == (other._destination, other._files)
             and self._inner.equals(other._inner)
         )
 
     def __hash__(self) -> int:
-        return hash((self._job_id, self._destination))
+        return hash((self._destination, len(self._files)))
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        """Open a file of the manifest.
+        """Open a file of the table.
 
         Raises:
             NoSuchKey: The file is gone.
             DestinationChanged: The file's size differs from the committed one.
 
         """
+        committed = self._files[path]
         try:
             file = self._inner.open_input_file(path)
             size = file.size()
         except FileNotFoundError as error:
             raise NoSuchKey(
-                f"s3://{path}, committed by job {self._job_id}, is gone; {self._advice}"
+                f"s3://{path}, committed by job {committed.job_id}, is gone; {self._advice(committed)}"
             ) from error
-        expected = self._sizes.get(path, size)
-        if size != expected:
+        if size != committed.size:
             file.close()
             raise DestinationChanged(
-                f"s3://{path} has {size} bytes; job {self._job_id} committed {expected}; {self._advice}"
+                f"s3://{path} has {size} bytes; job {committed.job_id} committed {committed.size};"
+                f" {self._advice(committed)}"
             )
         return file
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file of the manifest, exactly as `open_input_file` does."""
+        """Open a file of the table, exactly as `open_input_file` does."""
         return self.open_input_file(path)
 
-    @property
-    def _advice(self) -> str:
+    def _advice(self, committed: TableFile) -> str:
         return (
-            "if a later job has replaced it, open the dataset again; otherwise check the job's files with:"
-            f" s3commit verify {self._destination} {self._job_id}"
+            "if a later commit has replaced it, open the dataset again, at the newest generation; otherwise"
+            f" check the job's files with: s3commit verify {self._destination} {committed.job_id}"
         )
 
     def get_type_name(self) -> str:
@@ -115,11 +113,11 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         return list(self._inner.get_file_info(paths))
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        """Refuse to list: the manifest is the listing."""
+        """Refuse to list: the log is the listing."""
         self._refuse(selector)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("a dataset read by its manifest cannot be listed or changed")
+        raise NotImplementedError("a dataset read by the log cannot be listed or changed")
 
     create_dir = _refuse
     delete_dir = _refuse

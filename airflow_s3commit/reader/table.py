@@ -1,38 +1,42 @@
-"""Opens a manifest's files as a ``pyarrow.dataset.Dataset``."""
+"""Opens the files of a table, or of one job, as a ``pyarrow.dataset.Dataset``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import PyFileSystem
 
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifest_of
+from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
 from airflow_s3commit.reader.formats import FileReading, parse_file_options, reading_of
+from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.statistics import bounds_expression
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.protocol.model.manifest import ManifestRecord
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.reader.listing import TableFile
     from airflow_s3commit.store.base import ObjectStore
+
+#: Entry of a schema's metadata with the generation that was read.
+GENERATION = b"s3commit.generation"
 
 
 def dataset(
     store: ObjectStore | S3Config,
     destination: str | Destination,
     *,
+    generation: int | None = None,
+    since: int | None = None,
     job_id: str | None = None,
     schema: pa.Schema | None = None,
     partition_schema: pa.Schema | None = None,
@@ -41,16 +45,23 @@ def dataset(
     format: str | None = None,  # noqa: A002 - as pyarrow and Spark call it
     options: Mapping[str, str] | None = None,
 ) -> ds.Dataset:
-    """Return the files that one job committed, and no others, as a dataset.
+    """Return the whole table at one generation as a dataset.
 
-    The call fixes the list of files: later commits do not change the dataset. A scan does not open files
-    whose partition its filter excludes, and reads only the columns that it selects. The call changes
-    nothing in the store and may be repeated.
+    Each commit to the destination makes a generation of the table: what the commit replaces goes, its files
+    come. The call fixes the generation, the newest by default: later commits do not change the dataset. Its
+    schema's metadata names the generation, as ``s3commit.generation``. A scan does not open files whose
+    partition its filter excludes, and reads only the columns that it selects. The call changes nothing in
+    the store and may be repeated.
 
     Args:
         store: The store with the manifest, or an `S3Config` to connect with.
         destination: URI of the dataset's directory, or a `Destination`.
-        job_id: The job; by default the last one that committed.
+        generation: Read the table as it was after this commit. Its files can be read until a later commit
+            replaces them.
+        since: Read only files that commits after this generation added, and that are still in the table; 0
+            reads all. Whoever reads since the generation of the previous read gets each file once.
+        job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
+            together with ``generation`` or ``since``.
         schema: The columns, without partition columns, if the files' columns differ. By default those of the
             first file; for text their types are inferred from its first rows. A column that a file lacks is
             null. For CSV without a header the schema names all columns, in order.
@@ -63,18 +74,19 @@ def dataset(
             `airflow_s3commit.reader.formats.FILE_OPTIONS`.
 
     Raises:
-        NoSuchKey: No job, or not this one, has committed to the destination; or its list of files is gone.
-            A scan raises it if a committed file is gone.
+        NoSuchKey: No job, or not this one, has committed to the destination; it has no such generation; or a
+            list of files is gone. A scan raises it if a file is gone: a later commit has replaced it.
         DestinationChanged: Raised by a scan: a file's size differs from the committed one.
-        InvalidRecord: A manifest is damaged or lists a key outside the destination, or another committer
-            wrote ``_SUCCESS``.
+        InvalidRecord: The log, a manifest or a list of files is damaged or names a key outside the
+            destination; or the destination has no log, and another committer wrote ``_SUCCESS``.
         UnreadablePartitions: The directories have different partition columns, or a value is not of its
             column's type.
         UnreadableFiles: The files have several formats, an unknown one, or one that pyarrow cannot read
             with these options.
         InvalidOption: An option is unknown, malformed, or does not apply to the format.
-        ValueError: ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support
-            the config; or a name in ``prune_by`` is not a column.
+        ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
+            range; ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support the
+            config; or a name in ``prune_by`` is not a column.
 
     """
     if filesystem is None:
@@ -84,81 +96,13 @@ def dataset(
     file_options = parse_file_options({**(options or {}), **({} if format is None else {"format": format})})
     source = S3Store.connect(store) if isinstance(store, S3Config) else store
     place = Destination.of(destination)
-    table = list_table(source, manifest_of(source, place, job_id))
-    columns = PartitionColumns((file.directory for file in table.files), partition_schema)
-    reading = reading_of((file.path for file in table.files), file_options)
+    choice = Choice(generation, since, job_id)
+    table = find_table(source, place, choice, FileEntry if prune_by else FileSummary)
+    columns = PartitionColumns(table.directories, partition_schema)
+    reading = reading_of((file.path for file in table.examples), file_options)
     if schema is None:
         schema = first_schema(table, filesystem, reading)
     return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a manifest.
-
-    Attributes:
-        path: ``bucket/key``.
-        size: Committed size in bytes.
-        directory: Directory below the destination.
-        rows: Number of rows; None if the writer did not count them.
-        statistics: Column statistics, by column; None if the writer has none.
-
-    """
-
-    path: str
-    size: int
-    directory: str
-    rows: int | None = None
-    statistics: Mapping[str, ColumnStatistics] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Committed files of one job, all or some of them.
-
-    Attributes:
-        job_id: The job.
-        destination: URI of the job's destination.
-        files: The files, in the manifest's order.
-
-    """
-
-    job_id: str
-    destination: str
-    files: Sequence[TableFile]
-
-    def guarded(self, filesystem: FileSystem, *, stays: str | None = None) -> PyFileSystem:
-        """Return a file system that opens these files if their sizes are the committed ones.
-
-        Args:
-            filesystem: The file system with the files.
-            stays: Why a dataset of the files cannot be pickled; None if it can.
-
-        """
-        sizes = {file.path: file.size for file in self.files}
-        return PyFileSystem(CommittedFiles(filesystem, sizes, self.job_id, self.destination, stays=stays))
-
-
-def list_table(store: ObjectStore, manifest: ManifestRecord) -> Table:
-    """Return the files of a manifest.
-
-    Raises:
-        NoSuchKey: The manifest's list of files is gone.
-        InvalidRecord: The list was changed, or has a key outside the destination.
-
-    """
-    place = Destination.parse(manifest.destination)
-    files = [
-        TableFile(
-            f"{place.bucket}/{entry.key}",
-            entry.size,
-            partition_of(place.check_data_key(place.bucket, entry.key)),
-            entry.rows,
-            entry.statistics,
-        )
-        for entry in manifest_files(store, manifest)
-    ]
-    return Table(manifest.job_id, place.uri, files)
 
 
 def first_schema(
@@ -180,13 +124,13 @@ def first_schema(
         DestinationChanged: The file's size differs from the committed one.
 
     """
-    files = list(table.files)
+    files = table.examples
     if reading.is_text:
         # A text file without rows has nothing to parse but a header.
         files = [file for file in files if file.rows != 0] or (files if reading.options.header else [])
     if not files:
         return pa.schema([])
-    return reading.inspect(files[0].path, table.guarded(filesystem), infer=infer)
+    return reading.inspect(files[0].path, _guarded(table, filesystem, files[:1]), infer=infer)
 
 
 def dataset_of(
@@ -214,11 +158,12 @@ def dataset_of(
 
     """
     kept = pa.schema([field for field in schema if field.name not in columns.schema.names])
-    whole = pa.schema([*kept, *columns.schema], metadata=schema.metadata)
+    generation = {GENERATION: str(table.generation)} if table.generation is not None else {}
+    whole = pa.schema([*kept, *columns.schema], metadata={**(schema.metadata or {}), **generation} or None)
     if missing := set(prune_by) - set(whole.names):
         raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
     reading.check(kept)
-    arrow, guarded = reading.arrow(kept.names), table.guarded(filesystem, stays=reading.stays)
+    arrow, guarded = reading.arrow(kept.names), _guarded(table, filesystem, table.files, stays=reading.stays)
     fragments = []
     for file in table.files:
         if reading.is_text and file.rows == 0:
@@ -229,3 +174,11 @@ def dataset_of(
             guarantee = bounds if guarantee is None else guarantee & bounds
         fragments.append(arrow.make_fragment(file.path, guarded, guarantee))
     return ds.FileSystemDataset(fragments, whole, arrow, guarded)
+
+
+def _guarded(
+    table: Table, filesystem: FileSystem, files: Iterable[TableFile], *, stays: str | None = None
+) -> PyFileSystem:
+    """Return a file system that opens files of the table if their sizes are the committed ones."""
+    known = {file.path: file for file in files}
+    return PyFileSystem(CommittedFiles(filesystem, known, table.destination, stays=stays))

@@ -49,8 +49,8 @@ class S3CommitDataSource(DataSource):
     because Spark does not pass ``.partitionBy()`` to a Python data source. The save modes are ``append`` and
     ``overwrite``; Spark passes no others.
 
-    Options of a read: ``path`` (or ``.load(path)``), ``job`` (the last that committed by default),
-    ``endpointUrl``, ``region``, ``pathStyle``.
+    Options of a read: ``path`` (or ``.load(path)``), ``generation`` (the newest by default), ``since``,
+    ``job``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
     """
 
     #: The store settings of the session's conf, read at registration.
@@ -65,19 +65,20 @@ class S3CommitDataSource(DataSource):
         return "s3commit"
 
     def schema(self) -> StructType:
-        """Return the columns to read, and fix the job that this data source reads.
+        """Return the columns to read, and fix the generation that this data source reads.
 
         Raises:
             InvalidOption: An option is unknown or malformed, or there is no path.
-            S3CommitError: A manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
+            S3CommitError: The log, a manifest or a file cannot be read, as in
+                `airflow_s3commit.reader.dataset`.
 
         """
         # Writing tasks import this module too, and do not need the reader's imports.
         from airflow_s3commit.spark.reading import parse_read_options, read_schema  # noqa: PLC0415
 
-        job_id, schema = read_schema(parse_read_options(self.options, self.store_defaults))
-        # Spark plans each action from this object; all of them must read the job that the schema is from.
-        self.options["job"] = job_id
+        fixed, schema = read_schema(parse_read_options(self.options, self.store_defaults))
+        # Spark plans each action from this object; all of them must read what the schema is from.
+        self.options.update(fixed)
         return schema
 
     def reader(self, schema: StructType) -> S3CommitReader:

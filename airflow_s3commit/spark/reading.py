@@ -1,13 +1,13 @@
-"""``spark.read.format("s3commit")``: reads the files of one job's manifest, in groups, as Arrow batches.
+"""``spark.read.format("s3commit")``: reads a table at one generation, in groups of files, as Arrow batches.
 
-The DataFrame fixes the job when it is made; later commits do not change its rows.
+The DataFrame fixes the generation when it is made; later commits do not change its rows.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
-from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.reader.files import s3_filesystem
@@ -28,20 +27,21 @@ from airflow_s3commit.reader.formats import (
     parse_file_options,
     reading_of,
 )
+from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
-from airflow_s3commit.reader.table import Table, dataset_of, first_schema, list_table
+from airflow_s3commit.reader.table import dataset_of, first_schema
 from airflow_s3commit.spark.options import STORE_OPTIONS
 from airflow_s3commit.spark.session import store_of_process
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.option_values import Option, options_of, read_fields, set_by
+from airflow_s3commit.tables.option_values import Option, at_least, options_of, read_fields, set_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.reader.table import TableFile
+    from airflow_s3commit.reader.listing import TableFile
 
 #: The footer entry with Spark's schema of a file; our writer sets it too.
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -75,12 +75,27 @@ class ReadOptions:
         Option("path", _destination, "URI of the destination; `.load(path)` sets it.", default="required"),
         default="",
     )
+    generation: int | None = set_by(
+        Option(
+            "generation", at_least(1), "Read the table as it was after this commit.", default="the newest"
+        ),
+        default=None,
+    )
+    since: int | None = set_by(
+        Option("since", at_least(0), "Read only files that were added after this generation.", default="all"),
+        default=None,
+    )
     job_id: str | None = set_by(
-        Option("job", _job, "Id of the job to read.", default="the last that committed"),
+        Option("job", _job, "Read only the files that the job with this id committed.", default="all"),
         default=None,
     )
     store: StoreAddress = field(default_factory=StoreAddress)
     files: FileOptions = field(default_factory=FileOptions)
+
+    @property
+    def choice(self) -> Choice:
+        """Which files to read."""
+        return Choice(self.generation, self.since, self.job_id)
 
 
 #: Every option of a read.
@@ -106,23 +121,28 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
     if "destination" not in found:
         raise InvalidOption("nothing to read: pass the destination to .load()")
     try:
-        store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
+        store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
-    return ReadOptions(found["destination"], found.get("job_id"), store.or_else(store_defaults), files)
+    parsed = ReadOptions(**{**found, "store": store.or_else(store_defaults), "files": files})
+    try:
+        _ = parsed.choice
+    except ValueError as error:
+        raise InvalidOption(str(error)) from error
+    return parsed
 
 
-def read_schema(options: ReadOptions) -> tuple[str, StructType]:
-    """Return the id of the job to read, and the columns of its first file and its directories.
+def read_schema(options: ReadOptions) -> tuple[dict[str, str], StructType]:
+    """Return the options that fix what is read, and the columns of the first file and of the directories.
 
     As in Spark, all columns of CSV files are text unless ``inferSchema`` is true.
 
     Raises:
-        S3CommitError: A manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
+        S3CommitError: The log, a manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
 
     """
     table = _find_table(options)
-    partitions = PartitionColumns(file.directory for file in table.files).schema
+    partitions = PartitionColumns(table.directories).schema
     columns = first_schema(table, _filesystem(options.store), _reading(table, options), infer=False)
     written = (columns.metadata or {}).get(_ROW_METADATA)
     if written is not None:
@@ -135,7 +155,8 @@ def read_schema(options: ReadOptions) -> tuple[str, StructType]:
         if column.name not in partitions.names
     ]
     fields += [StructField(column.name, from_arrow_type(column.type)) for column in partitions]
-    return table.job_id, StructType(fields).toNullable()
+    fixed = {"job": table.job_id} if table.job_id is not None else {"generation": str(table.generation)}
+    return fixed, StructType(fields).toNullable()
 
 
 @dataclass
@@ -168,23 +189,22 @@ class S3CommitReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return the manifest's files in groups of at most 128 MiB; a larger file is a group of its own.
+        """Return the files in groups of at most 128 MiB; a larger file is a group of its own.
 
         Raises:
-            S3CommitError: A manifest cannot be read, as in `airflow_s3commit.reader.dataset`.
+            S3CommitError: The log or a manifest cannot be read, as in `airflow_s3commit.reader.dataset`.
             UnreadablePartitions: A partition value does not fit its column's type.
 
         """
         table = _find_table(self._options)
         reading = _reading(table, self._options)
         wanted = _arrow(self._schema)
-        directories = {file.directory for file in table.files}
+        directories = table.directories
         names = PartitionColumns(directories).schema.names
         given = pa.schema([column for column in wanted if column.name in names])
         # Types are inferred here from all files: a task's own files could give another type.
         schema = PartitionColumns(directories, given).schema
-        groups = (Table(table.job_id, table.destination, files) for files in _groups(table.files))
-        return [FileGroup(group, reading, schema) for group in groups]
+        return [FileGroup(_part(table, files), reading, schema) for files in _groups(table.files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of files.
@@ -198,7 +218,7 @@ class S3CommitReader(DataSourceReader):
         if not isinstance(partition, FileGroup):
             return
         wanted, table, reading = _arrow(self._schema), partition.table, partition.reading
-        columns = PartitionColumns((file.directory for file in table.files), partition.partition_schema)
+        columns = PartitionColumns(table.directories, partition.partition_schema)
         scanned = wanted if reading.format != "json" else pa.schema(map(_in_json, wanted))
         found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
         for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
@@ -225,11 +245,15 @@ def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _find_table(options: ReadOptions) -> Table:
     store = store_of_process(options.store)
-    return list_table(store, manifest_of(store, Destination.parse(options.destination), options.job_id))
+    return find_table(store, Destination.parse(options.destination), options.choice)
+
+
+def _part(table: Table, files: list[TableFile]) -> Table:
+    return replace(table, files=files, directories={file.directory for file in files}, sample=())
 
 
 def _reading(table: Table, options: ReadOptions) -> FileReading:
-    return reading_of((file.path for file in table.files), options.files)
+    return reading_of((file.path for file in table.examples), options.files)
 
 
 def _filesystem(settings: StoreAddress) -> FileSystem:

@@ -18,6 +18,7 @@ from airflow_s3commit.protocol.model import (
     pendingset,
     plan,
     seal,
+    snapshot,
     success,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
@@ -60,7 +61,8 @@ EVERYWHERE = {
 OURS = (
     "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
-    "ShardRecord", "LogEntry", "PlanName", "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
+    "ShardRecord", "LogEntry", "PlanName", "CheckpointHead", "LiveCommit",
+    "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 
@@ -69,7 +71,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, log, manifest)
+    modules = (job, object_options, plan, seal, log, snapshot, manifest)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]

@@ -9,7 +9,14 @@ from typing import Any
 import pyarrow as pa
 from click.testing import CliRunner
 
-from airflow_s3commit import Destination, latest_manifest, manifest_files, read_manifest, verify_manifest
+from airflow_s3commit import (
+    Destination,
+    FileEntry,
+    latest_manifest,
+    manifest_files,
+    read_manifest,
+    verify_manifest,
+)
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
@@ -18,7 +25,6 @@ from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pe
 from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.inspect.timeline import timeline
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
-from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.protocol.watch.criteria import Criteria
@@ -26,9 +32,9 @@ from airflow_s3commit.protocol.watch.feed import ManifestFeed
 from airflow_s3commit.protocol.watch.search import ManifestSearch
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
 from airflow_s3commit.reader import UnreadablePartitions
+from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.statistics import bounds_expression
-from airflow_s3commit.reader.table import list_table
 from tests.hostile.scene import DEAD, GuardedLake
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]
@@ -92,9 +98,9 @@ def _manifests(lake: GuardedLake) -> None:
 
 
 def _dataset(lake: GuardedLake) -> None:
-    table = list_table(lake.store, manifest_of(lake.store, _place(lake), None))
+    table = find_table(lake.store, _place(lake), Choice(), FileEntry)
     try:
-        PartitionColumns((file.directory for file in table.files), None)
+        PartitionColumns(table.directories, None)
     except UnreadablePartitions:
         return
     schema = pa.schema({"delay": pa.int64(), "price": pa.decimal128(9, 2), "day": pa.date32()})

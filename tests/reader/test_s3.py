@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.fs import FileType
 
+from airflow_s3commit import history
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -18,6 +19,8 @@ from tests.protocol.building import an_id
 from tests.reader.conftest import write_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_s3commit.protocol.model.progress import Progress
     from airflow_s3commit.store.s3.store import S3Store
     from airflow_s3commit.testing.s3_server import S3Server
@@ -54,9 +57,41 @@ def test_one_generation_is_seen_while_another_is_committed(
     assert after.schema == pa.schema([("generation", pa.int32()), ("hour", pa.int32())])
     assert after.to_table(filter=pc.field("hour") == 2).to_pylist() == [{"generation": 2, "hour": 2}] * 3
     with pytest.raises(
-        NoSuchKey, match=f"committed by job {an_id('run-1')}, is gone; if a later job has replaced it"
+        NoSuchKey, match=f"committed by job {an_id('run-1')}, is gone; if a later commit has replaced it"
     ):
         opened_before.to_table()
+
+
+def test_a_table_refreshed_a_partition_a_night_is_read_at_each_generation(
+    seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str
+) -> None:
+    """While a night's commit runs the table is that of the night before, and whole; then it is the next."""
+    destination = f"s3://{bucket}/{prefix}"
+
+    def rows(**choice: int) -> dict[int, int]:
+        found = dataset(seaweed.config, destination, **choice).to_table().to_pylist()
+        return {row["hour"]: row["generation"] for row in found}
+
+    def refresh(number: int, hours: range, progress: Callable[[Progress], None] | None = None) -> None:
+        options = JobOptions(committer="magic", conflict_mode="replace")
+        job = Job.setup(seaweed_store, destination, options=options, job_id=an_id(f"night-{number}"))
+        night = pa.table({"generation": pa.array([number], pa.int32())})
+        write_tables(job, {f"hour={hour}/a.parquet": night for hour in hours}, part_bytes=5 << 20)
+        job.commit(progress=progress)
+
+    refresh(1, range(4))
+    expected = dict.fromkeys(range(4), 1)
+    for night in range(2, 5):
+        seen: list[dict[int, int]] = []
+        refresh(night, range(night - 2, night), lambda _, seen=seen: seen.append(rows()))  # type: ignore[misc]
+        assert seen == [expected] * 2
+        expected = expected | dict.fromkeys(range(night - 2, night), night)
+        assert rows() == rows(generation=night) == expected
+        assert rows(since=night - 1) == dict.fromkeys(range(night - 2, night), night)
+    assert [record.generation for record in history(seaweed_store, destination)] == [4, 3, 2, 1]
+    assert rows(since=2) == {1: 3, 2: 4, 3: 4}
+    with pytest.raises(NoSuchKey, match="at the newest generation"):
+        rows(generation=1)
 
 
 def test_the_filesystem_goes_where_the_clients_do(

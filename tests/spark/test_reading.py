@@ -27,7 +27,7 @@ def read(spark: SparkSession, lake: Lake, **options: str) -> DataFrame:
 @pytest.mark.seaweedfs
 @pytest.mark.xdist_group("spark")
 def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake) -> None:
-    """Rows and types come back, partition columns typed; the DataFrame stays with the job it was made for."""
+    """Rows and types come back, partition columns typed; the DataFrame stays with the generation it is of."""
     frame = spark.range(20, numPartitions=2).selectExpr(
         "id", "cast(id as decimal(12, 2)) as cost", "timestamp_millis(id * 86400000) as at",
         "cast(timestamp_millis(id) as timestamp_ntz) as local", "cast(cast(id as string) as binary) as raw",
@@ -42,14 +42,17 @@ def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake
     assert sorted(found.collect(), key=lambda row: row["id"]) == wanted
     assert found.where("dt = date'2013-01-02' and kind is null").count() == 4
 
-    write(spark.range(100, 105).selectExpr("id", "date'2020-01-01' as dt"), lake, partitionBy="dt")
+    days = "date'2020-01-01' as dt", "'new' as kind"
+    write(spark.range(100, 105).selectExpr("id", *days), lake, partitionBy="dt,kind")
     assert found.count() == 20
     second = lake.manifest().job_id
-    assert read(spark, lake).selectExpr("sum(id)").collect() == [(510,)]
-    assert read(spark, lake, job=first).count() == 20
-    write(spark.sql("select 1 as id, '007' as zip"), lake, partitionBy="zip")
-    zipped = spark.read.format("s3commit").schema("id int, zip string").options(**lake.options)
-    assert zipped.load(lake.uri).collect() == [(1, "007")]
+    assert read(spark, lake).count() == 25
+    for options in ({"job": second}, {"since": "1"}, {"since": "1", "generation": "2"}):
+        assert read(spark, lake, **options).selectExpr("sum(id)").collect() == [(510,)]
+    for options in ({"job": first}, {"generation": "1"}):
+        assert read(spark, lake, **options).count() == 20
+    assert read(spark, lake, since="2").columns == found.columns
+    assert read(spark, lake, since="2").count() == 0
     few = (
         spark.read.format("s3commit")
         .schema("dt string, id int")
@@ -58,6 +61,18 @@ def test_what_was_written_is_read_back_as_it_was(spark: SparkSession, lake: Lake
         .load(lake.uri)
     )
     assert sorted(few.collect()) == [("2020-01-01", id_) for id_ in range(100, 105)]
+    with pytest.raises(Exception, match="has no generation 7: the newest is 2"):
+        read(spark, lake, generation="7")
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_a_partition_column_has_the_type_that_is_given(spark: SparkSession, lake: Lake) -> None:
+    """A text of digits stays a text where the schema says so."""
+    write(spark.sql("select 1 as id, '007' as zip"), lake, partitionBy="zip")
+    zipped = spark.read.format("s3commit").schema("id int, zip string").options(**lake.options)
+    assert zipped.load(lake.uri).collect() == [(1, "007")]
 
 
 @pytest.mark.spark
@@ -109,12 +124,18 @@ def test_options_of_a_read_are_checked() -> None:
     given = {"PATH": "s3a://lake/flights", "Job": "j1", "pathStyle": "true", "Header": "true"}
     store = StoreAddress(region="eu-central-1", path_style=True)
     files = FileOptions(header=True, given=("header",))
-    assert parse_read_options(given, defaults) == ReadOptions("s3://lake/flights/", "j1", store, files)
+    assert parse_read_options(given, defaults) == ReadOptions(
+        "s3://lake/flights/", job_id="j1", store=store, files=files
+    )
     for options, complaint in (
         ({"path": "s3://lake/x", "partitionBy": "dt"}, "no option partitionBy for reading"),
         ({"job": "j1"}, "nothing to read"),
         ({"path": "file:///x"}, "not an S3 URI"),
         ({"path": "s3://lake/x", "job": "../x"}, "job id"),
+        ({"path": "s3://lake/x", "generation": "0"}, "option generation='0' of s3commit: less than 1"),
+        ({"path": "s3://lake/x", "since": "new"}, "option since='new' of s3commit"),
+        ({"path": "s3://lake/x", "since": "3", "job": "j1"}, "without generation and since"),
+        ({"path": "s3://lake/x", "since": "3", "generation": "2"}, "since=3 is no generation before"),
         ({"path": "s3://lake/x", "sep": "ab"}, "option sep='ab' of s3commit: not one ASCII character"),
     ):
         with pytest.raises(InvalidOption, match=complaint):

@@ -46,6 +46,7 @@ from airflow_s3commit.protocol.metadata.seals import (
     load_stage_seals,
     pendingset_key,
 )
+from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
 from airflow_s3commit.protocol.metadata.state import gone, move, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
@@ -360,6 +361,7 @@ def _account_for(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord
     is_locked = run.lock is not None or run.lock_in_doubt or (plan is not None and plan.unnamed > 0)
     if job.options.needs_lock or run.keep_replaced or is_locked:
         release_lock(context)
+    write_checkpoint(context.store, context.layout.destination, entry.number)
     return entry.manifest
 
 

@@ -30,8 +30,8 @@ from airflow_s3commit.protocol.model.layout import (
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.signing import check_signature
 from airflow_s3commit.protocol.model.success import SuccessData
-from airflow_s3commit.store.base import ObjectStore
-from airflow_s3commit.store.execute import in_batches
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -86,27 +86,8 @@ class Log:
         context, destination = self._context, self._context.layout.destination
         if not self._begun:
             self.position, self._begun = max(find_head(context.store, destination) - 1, 0), True
-        start = entry_key(destination, self.position) if self.position else None
-        listed = [
-            info
-            for info in context.store.list_objects(
-                destination.bucket, log_prefix(destination), recursive=False, start_after=start
-            )
-            if entry_number(destination, info.key) is not None
-        ]
-        limit = largest(LogEntry)
-        for batch in in_batches(sorted(listed, key=lambda info: info.key), _AT_ONCE):
-            fetched = {
-                info.key: outcome
-                for info, outcome in records.fetch_listed(
-                    context.store, destination.bucket, batch, lambda _: limit
-                )
-            }
-            for key in sorted(fetched):
-                outcome = fetched[key]
-                if isinstance(outcome, InvalidRecord):
-                    raise outcome
-                self._take(key, outcome.body)
+        for entry, body in read_entries(context.store, destination, self.position):
+            self._take(entry, body)
         self._is_read = True
         return self.position
 
@@ -143,8 +124,8 @@ class Log:
             else:
                 # Not by a listing, which may lag.
                 key = entry_key(destination, entry.number)
-                fetched = context.store.get(destination.bucket, key, limit=largest(LogEntry))
-                self._take(key, fetched.body)
+                body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
+                self._take(_decode_entry(destination, key, body, self.position + 1), body)
         return self._ending
 
     def record_newest(self) -> None:
@@ -165,14 +146,8 @@ class Log:
             for number, added in self._commits.items()
         )
 
-    def _take(self, key: str, body: bytes) -> None:
+    def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
-        where = join_uri(destination.bucket, key)
-        entry = decode(LogEntry, body, where)
-        _check_entry(entry, entry_number(destination, key), where)
-        if entry.number != self.position + 1:
-            missing = join_uri(destination.bucket, entry_key(destination, self.position + 1))
-            raise InvalidRecord(f"{missing} is missing, and {where} is there: entries are never deleted")
         self.position = entry.number
         if entry.destination != destination.uri:
             # Copied here with the dataset: another place's history.
@@ -181,10 +156,42 @@ class Log:
         self._newest = entry
         if entry.job_id == context.job_id:
             if context.signer is not None:
+                where = join_uri(destination.bucket, entry_key(destination, entry.number))
                 check_signature(context.signer, entry, body, where)
             self._ending = entry
         elif entry.manifest is not None:
             self._commits[entry.number] = frozenset(entry.manifest.partitions)
+
+
+def read_entries(
+    store: ObjectStore, destination: Destination, after: int
+) -> Iterator[tuple[LogEntry, bytes]]:
+    """Yield the entries after a number in their order, each with its JSON. Reads several at once.
+
+    Raises:
+        InvalidRecord: An entry is damaged or missing.
+
+    """
+    start = entry_key(destination, after) if after else None
+    listed = [
+        info
+        for info in store.list_objects(
+            destination.bucket, log_prefix(destination), recursive=False, start_after=start
+        )
+        if entry_number(destination, info.key) is not None
+    ]
+    limit = largest(LogEntry)
+    for batch in in_batches(sorted(listed, key=lambda info: info.key), _AT_ONCE):
+        fetched = {
+            info.key: outcome
+            for info, outcome in records.fetch_listed(store, destination.bucket, batch, lambda _: limit)
+        }
+        for key in sorted(fetched):
+            outcome = fetched[key]
+            if isinstance(outcome, InvalidRecord):
+                raise outcome
+            after += 1
+            yield _decode_entry(destination, key, outcome.body, after), outcome.body
 
 
 def find_head(store: ObjectStore, destination: Destination) -> int:
@@ -220,7 +227,7 @@ def read_entry(store: ObjectStore, destination: Destination, number: int) -> Log
     where = join_uri(destination.bucket, key)
     stored = records.find(store, destination.bucket, key, LogEntry)
     if stored is None:
-        raise InvalidRecord(f"{where} is missing, and there are later ones: entries are never deleted")
+        raise _missing(destination, number)
     _check_entry(stored.record, number, where)
     return stored.record
 
@@ -239,6 +246,50 @@ def newest_commit(store: ObjectStore, destination: Destination) -> LogEntry | No
         if entry.kind == "commit":
             return entry
     return None
+
+
+def newest_entries(
+    store: ObjectStore, destination: Destination, at_once: int = _AT_ONCE
+) -> Iterator[LogEntry]:
+    """Yield the entries of a log, newest first, up to the first that was copied from another place.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        at_once: How many to read at once, at most 64.
+
+    Raises:
+        InvalidRecord: An entry is damaged or missing.
+
+    """
+    bucket, limit = destination.bucket, largest(LogEntry)
+    for numbers in in_batches(range(find_head(store, destination), 0, -1), min(at_once, _AT_ONCE)):
+        calls = ((number, Get(bucket, entry_key(destination, number), limit)) for number in numbers)
+        fetched = dict(outcomes(store, calls, NoSuchKey))
+        for number in numbers:
+            outcome = fetched[number]
+            if not isinstance(outcome, Fetched):
+                raise _missing(destination, number)
+            entry = _decode_entry(destination, outcome.info.key, outcome.body, number)
+            if entry.destination != destination.uri:
+                return
+            yield entry
+
+
+def _missing(destination: Destination, number: int) -> InvalidRecord:
+    where = join_uri(destination.bucket, entry_key(destination, number))
+    return InvalidRecord(f"{where} is missing, and there are later ones: entries are never deleted")
+
+
+def _decode_entry(destination: Destination, key: str, body: bytes, number: int) -> LogEntry:
+    """Decode the entry that is expected to have a number."""
+    where = join_uri(destination.bucket, key)
+    entry = decode(LogEntry, body, where)
+    _check_entry(entry, entry_number(destination, key), where)
+    if entry.number != number:
+        missing = join_uri(destination.bucket, entry_key(destination, number))
+        raise InvalidRecord(f"{missing} is missing, and {where} is there: entries are never deleted")
+    return entry
 
 
 def _check_entry(entry: LogEntry, number: int | None, where: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from tempfile import SpooledTemporaryFile
-from typing import IO
+from typing import IO, TypeVar
+
+from msgspec import Struct
 
 from airflow_s3commit.exceptions import (
     ForeignRecord,
@@ -20,9 +22,9 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit
 from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, manifests_prefix
-from airflow_s3commit.protocol.model.limits import LINE_BYTES, LIST_BYTES
+from airflow_s3commit.protocol.model.limits import LINE_BYTES, LIST_BYTES, Count, Text
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending
 from airflow_s3commit.protocol.model.signing import Signer, check_signature
@@ -33,6 +35,8 @@ from airflow_s3commit.store.base import ObjectStore
 _READ_BYTES = 16 * 1024 * 1024
 
 _SUMMARY = ".json"
+
+F = TypeVar("F", bound="FileEntry | FileSummary")
 
 
 def read_success(store: ObjectStore, destination: Destination) -> SuccessData:
@@ -179,23 +183,74 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
 
     """
     home = Destination.parse(manifest.destination)
-    if manifest.files != join_uri(home.bucket, Layout.of(home, manifest.job_id).manifest_files):
+    if manifest.files != _list_uri(home, manifest.job_id):
         raise InvalidRecord(
             f"the manifest of job {manifest.job_id} on {home.uri} names its list at {manifest.files},"
             " where no job writes it"
         )
+    pieces = list_pieces(store, home, manifest.job_id)
+    yield from read_list(FileEntry, home, manifest.job_id, manifest.files_sha256, pieces)
+
+
+class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
+    """What most readers need of a `FileEntry`: to decode all of it takes several times as long."""
+
+    key: Text
+    size: Count
+    rows: Count | None = None
+
+
+def read_list(
+    kind: type[F], home: Destination, job_id: str, files_sha256: str, pieces: Iterable[bytes]
+) -> Iterator[F]:
+    """Yield the files of a job's list, after checking the list against its digest.
+
+    Args:
+        kind: What to decode of each file.
+        home: The job's destination.
+        job_id: The job.
+        files_sha256: SHA-256 of the list, in hexadecimal.
+        pieces: The list.
+
+    Raises:
+        InvalidRecord: The list was changed, or a file is outside of the destination.
+
+    """
+    where = _list_uri(home, job_id)
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
-        for piece in _pieces(store, manifest):
+        for piece in pieces:
             digest.update(piece)
             spool.write(piece)
-        if digest.hexdigest() != manifest.files_sha256:
-            raise _changed(manifest)
+        if digest.hexdigest() != files_sha256:
+            raise _changed(where, job_id)
         spool.seek(0)
-        for entry in decode_lines(FileEntry, _lines(spool, manifest), manifest.files):
+        for entry in decode_lines(kind, _lines(spool, where), where):
             if home.relative(entry.key) is None:
-                raise InvalidRecord(f"{manifest.files} names {entry.key[:200]}, outside of {home.uri}")
+                raise InvalidRecord(f"{where} names {entry.key[:200]}, outside of {home.uri}")
             yield entry
+
+
+def list_pieces(store: ObjectStore, home: Destination, job_id: str) -> Iterator[bytes]:
+    """Yield the bytes of a job's list of files, however long it is.
+
+    Raises:
+        NoSuchKey: The list is gone.
+        InvalidRecord: It is changed meanwhile, or too large.
+
+    """
+    bucket, key = home.bucket, Layout.of(home, job_id).manifest_files
+    info = store.head(bucket, key)
+    if info.size <= _READ_BYTES:
+        yield store.get(bucket, key, limit=_READ_BYTES).body
+        return
+    if info.size > LIST_BYTES:
+        raise TooLarge.of(join_uri(bucket, key), info.size, LIST_BYTES)
+    try:
+        for first in range(0, info.size, _READ_BYTES):
+            yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
+    except PreconditionFailed as error:
+        raise _changed(join_uri(bucket, key), job_id) from error
 
 
 def _named_job(success: SuccessData, destination: Destination) -> str:
@@ -234,27 +289,16 @@ def _newest(store: ObjectStore, destination: Destination) -> str:
     )
 
 
-def _lines(spool: IO[bytes], manifest: ManifestRecord) -> Iterator[bytes]:
+def _list_uri(home: Destination, job_id: str) -> str:
+    return join_uri(home.bucket, Layout.of(home, job_id).manifest_files)
+
+
+def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:
     while line := spool.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
-            raise InvalidRecord(f"{manifest.files} has a line of more than {LINE_BYTES} bytes")
+            raise InvalidRecord(f"{where} has a line of more than {LINE_BYTES} bytes")
         yield line
 
 
-def _pieces(store: ObjectStore, manifest: ManifestRecord) -> Iterator[bytes]:
-    bucket, key = split_uri(manifest.files)
-    info = store.head(bucket, key)
-    if info.size <= _READ_BYTES:
-        yield store.get(bucket, key, limit=_READ_BYTES).body
-        return
-    if info.size > LIST_BYTES:
-        raise TooLarge.of(manifest.files, info.size, LIST_BYTES)
-    try:
-        for first in range(0, info.size, _READ_BYTES):
-            yield store.get_range(bucket, key, first, _READ_BYTES, etag=info.etag)
-    except PreconditionFailed as error:
-        raise _changed(manifest) from error
-
-
-def _changed(manifest: ManifestRecord) -> InvalidRecord:
-    return InvalidRecord(f"{manifest.files} is not the list that the manifest of {manifest.job_id} names")
+def _changed(where: str, job_id: str) -> InvalidRecord:
+    return InvalidRecord(f"{where} is not the list that the manifest of {job_id} names")

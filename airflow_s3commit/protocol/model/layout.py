@@ -37,6 +37,9 @@ HOME = "_s3commit"
 _ENTRY_DIGITS = 20
 
 
+_CHECKPOINT_SUFFIX = ".jsonl.gz"
+
+
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -163,9 +166,28 @@ def entry_key(destination: Destination, number: int) -> str:
 
 def entry_number(destination: Destination, key: str) -> int | None:
     """Return the number of an entry by its key; None for any other key."""
-    name = key.removeprefix(log_prefix(destination)).removesuffix(".json")
+    return _number_in(key, log_prefix(destination), ".json")
+
+
+def checkpoints_prefix(destination: Destination) -> str:
+    """Return the prefix of all checkpoints of a destination's log."""
+    return destination.key(f"{HOME}/checkpoints/")
+
+
+def checkpoint_key(destination: Destination, number: int) -> str:
+    """Return the key of the checkpoint of the log up to an entry; keys sort as their numbers do."""
+    return f"{checkpoints_prefix(destination)}{number:0{_ENTRY_DIGITS}d}{_CHECKPOINT_SUFFIX}"
+
+
+def checkpoint_number(destination: Destination, key: str) -> int | None:
+    """Return the number of the last entry of a checkpoint by its key; None for any other key."""
+    return _number_in(key, checkpoints_prefix(destination), _CHECKPOINT_SUFFIX)
+
+
+def _number_in(key: str, prefix: str, suffix: str) -> int | None:
+    name = key.removeprefix(prefix).removesuffix(suffix)
     number = int(name) if len(name) == _ENTRY_DIGITS and name.isascii() and name.isdigit() else 0
-    return number if number and key == entry_key(destination, number) else None
+    return number if number and key == f"{prefix}{name}{suffix}" else None
 
 
 def aborted_prefix(destination: Destination) -> str:

@@ -88,6 +88,8 @@ LARGEST: Final[Mapping[str, int]] = {
     # A part of 10,000 objects takes 180 bytes here: room for nine hundred million objects.
     "PlanRecord": 16 * MIB,
     # Lines of lists.
+    "LiveCommit": 128 * MIB,
+    "CheckpointHead": 64 * KIB,
     "FileEntry": LINE_BYTES,
     "PlannedObject": 16 * KIB,
     # What is handed from one process to another.
@@ -106,3 +108,6 @@ PLAN_PART_BYTES: Final = 96 * MIB
 
 #: All lines: a million files with statistics of 32 columns are 5 GiB. Kept on disk, not in memory.
 LIST_BYTES: Final = 64 * GIB
+
+#: A compressed checkpoint of the log: a million commits are 100 MiB.
+CHECKPOINT_BYTES: Final = 256 * MIB

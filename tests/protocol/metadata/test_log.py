@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.log import LogEntry, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.store.memory import MemoryStore
@@ -26,7 +26,14 @@ HERE = Destination(BUCKET, ROOT)
 NOTHING = Counts(files=0, bytes=0, rows=0)
 
 
-def entry(number: int, job_id: str, *partitions: str, kind: str = "commit", uri: str = HERE.uri) -> LogEntry:
+def entry(
+    number: int,
+    job_id: str,
+    *partitions: str,
+    kind: Literal["commit", "abandon"] = "commit",
+    uri: str = HERE.uri,
+    removes: Removal = "nothing",
+) -> LogEntry:
     """Return an entry of a job that committed to partitions, or that was aborted."""
     place = {"job_id": job_id, "destination": uri, "staging": f"{uri}__magic_job-{job_id}/"}
     manifest = ManifestRecord(
@@ -44,7 +51,8 @@ def entry(number: int, job_id: str, *partitions: str, kind: str = "commit", uri:
     )
     aborted = AbortedRecord(**place, since=0)
     ending: dict[str, Any] = {"manifest": manifest} if kind == "commit" else {"aborted": aborted}
-    return LogEntry(**place, number=number, kind=kind, nonce=f"entry {number} of {job_id}", **ending)
+    nonce = f"entry {number} of {job_id}"
+    return LogEntry(**place, number=number, kind=kind, removes=removes, nonce=nonce, **ending)
 
 
 def write(lake: Lake, *entries: LogEntry, conditional: bool = True) -> None:
@@ -68,7 +76,7 @@ def of_job(lake: Lake, job_id: str = OURS, *, position: int | None = 0) -> Log:
     return Log(lake.context(job_id, record=record if position is not None else None))
 
 
-def append(log: Log, job_id: str = OURS, *partitions: str, kind: str = "commit") -> LogEntry | None:
+def append(log: Log, job_id: str = OURS, *partitions: str, kind: Any = "commit") -> LogEntry | None:
     """Append a job's entry."""
     return log.append(lambda number: entry(number, job_id, *partitions, kind=kind))
 

@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.model import (
     pendingset,
     plan,
     seal,
+    snapshot,
     success,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
@@ -270,7 +271,7 @@ def test_every_record_has_a_limit() -> None:
     """The table names existing types, and reads none without a bound."""
     kinds = {
         name: value
-        for module in (hadoop_pendingset, pendingset, job, log, manifest, plan, seal, success)
+        for module in (hadoop_pendingset, pendingset, job, log, manifest, plan, seal, snapshot, success)
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

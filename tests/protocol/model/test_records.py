@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model import job, log, manifest, object_options, plan, seal
+from airflow_s3commit.protocol.model import job, log, manifest, object_options, plan, seal, snapshot
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.model.seal import (
     ShardRecord,
     StageSealRecord,
 )
+from airflow_s3commit.protocol.model.snapshot import CheckpointHead, LiveCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
 
@@ -304,6 +305,10 @@ RECORDS.update(
             aborted=ABORTED,
             nonce="n-9",
         ),
+        "checkpoint-head-1": CheckpointHead(
+            destination=HERE, number=31, entry_nonce="n-9", generation=30, commits=1
+        ),
+        "live-commit": LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS)),
     }
 )
 
@@ -340,7 +345,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (job, log, manifest, object_options, plan, seal)
+    modules = (job, log, manifest, object_options, plan, seal, snapshot)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS == kinds

@@ -1,0 +1,143 @@
+"""Read the table at a generation: fold the log from its newest checkpoint, then read the lists of files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError, TooLarge
+from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries
+from airflow_s3commit.protocol.metadata.manifests import F, list_pieces, read_list
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import (
+    Layout,
+    checkpoint_key,
+    checkpoint_number,
+    checkpoints_prefix,
+    partition_of,
+)
+from airflow_s3commit.protocol.model.limits import CHECKPOINT_BYTES
+from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import outcomes
+
+logger = logging.getLogger(__name__)
+
+#: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
+CHECKPOINT_EVERY = 31
+
+#: Entries that a checkpoint must save reading, as a part of the commits in it: else all of them together
+#: would grow with the square of the log.
+_PART = 10
+
+#: Bytes of a list of files that is read at once with others.
+_LIST_BYTES = 4 * 1024 * 1024
+
+
+def read_snapshot(
+    store: ObjectStore, destination: Destination, generation: int | None = None
+) -> TableSnapshot | None:
+    """Return the table at a generation, by default the newest; None if its log has no commit.
+
+    Takes two listings, and reads one checkpoint and the entries after it.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        generation: The generation, from 1.
+
+    Raises:
+        NoSuchKey: There is no such generation yet.
+        InvalidRecord: An entry of the log is damaged or missing.
+
+    """
+    snapshot, entries = _newest_checkpoint(store, destination, generation)
+    while snapshot.number != generation and (entry := next(entries, None)) is not None:
+        snapshot.apply(entry)
+    if generation is None:
+        return snapshot if snapshot.generation else None
+    if snapshot.number < generation or not snapshot.generation:
+        newest = newest_commit(store, destination)
+        found = f"the newest is {newest.number}" if newest is not None else "no commit is in its log"
+        raise NoSuchKey(f"{destination.uri} has no generation {generation}: {found}")
+    return snapshot
+
+
+def _newest_checkpoint(
+    store: ObjectStore, destination: Destination, generation: int | None
+) -> tuple[TableSnapshot, Iterator[LogEntry]]:
+    """Return the newest checkpoint up to a generation, and the entries of the log after it.
+
+    A checkpoint that cannot be read, or that is not of this log, is passed over.
+    """
+    listed = store.list_objects(destination.bucket, checkpoints_prefix(destination), recursive=False)
+    numbers = {checkpoint_number(destination, info.key) for info in listed} - {None}
+    for number in sorted((n for n in numbers if n is not None), reverse=True):
+        if generation is not None and number > generation:
+            continue
+        key = checkpoint_key(destination, number)
+        where = join_uri(destination.bucket, key)
+        try:
+            body = store.get(destination.bucket, key, limit=CHECKPOINT_BYTES).body
+            snapshot = TableSnapshot.from_bytes(body, destination.uri, number, where)
+        except (InvalidRecord, NoSuchKey) as error:
+            logger.warning("passing over a checkpoint: %s", error)
+            continue
+        entries = (entry for entry, _ in read_entries(store, destination, number - 1))
+        if (last := next(entries, None)) is not None and last.nonce == snapshot.nonce:
+            return snapshot, entries
+        logger.warning("passing over a checkpoint: %s is not of this log", where)
+    return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))
+
+
+def write_checkpoint(store: ObjectStore, destination: Destination, number: int) -> None:
+    """Write a checkpoint after an entry, now and then. Never fails: checkpoints only save requests.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        number: Number of the entry.
+
+    """
+    if number % CHECKPOINT_EVERY:
+        return
+    try:
+        before, entries = _newest_checkpoint(store, destination, number)
+        began = before.number
+        while before.number != number and (entry := next(entries, None)) is not None:
+            before.apply(entry)
+        if before.number == number and number - began >= len(before.commits()) // _PART:
+            key = checkpoint_key(destination, number)
+            store.put(destination.bucket, key, before.to_bytes(), content_type="application/gzip")
+    except S3CommitError as error:
+        logger.warning("%s: no checkpoint of the log: %s", destination.uri, error)
+
+
+def live_files(
+    store: ObjectStore, destination: Destination, commits: Iterable[LiveCommit], kind: type[F]
+) -> Iterator[tuple[LiveCommit, list[F]]]:
+    """Yield each commit, in any order, with its files that are still in the table; reads several at once.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        commits: The commits of a snapshot.
+        kind: What to decode of each file.
+
+    Raises:
+        NoSuchKey: A list is gone.
+        InvalidRecord: A list was changed, or names a file that no job may write.
+
+    """
+    calls = (
+        (commit, Get(destination.bucket, Layout.of(destination, commit.job_id).manifest_files, _LIST_BYTES))
+        for commit in commits
+    )
+    for commit, outcome in outcomes(store, calls, TooLarge):
+        pieces = (
+            [outcome.body] if isinstance(outcome, Fetched) else list_pieces(store, destination, commit.job_id)
+        )
+        live = frozenset(commit.partitions)
+        files = read_list(kind, destination, commit.job_id, commit.files_sha256, pieces)
+        yield commit, [file for file in files if partition_of(file.key[len(destination.prefix) :]) in live]

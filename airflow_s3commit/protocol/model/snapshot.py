@@ -1,0 +1,201 @@
+"""The table at a generation: what a destination's log adds up to, and the checkpoints that hold it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import InvalidRecord, TooLarge
+from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
+from airflow_s3commit.protocol.model.layout import check_id
+from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Text
+from airflow_s3commit.protocol.model.log import LogEntry
+
+#: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
+_TEXT_BYTES = GIB
+
+
+class LiveCommit(Struct, frozen=True, kw_only=True):
+    """A commit with files that no later one removed; a line of a checkpoint.
+
+    Attributes:
+        number: Number of its entry.
+        job_id: The job.
+        files_sha256: SHA-256 of the job's list of files, in hexadecimal.
+        partitions: The partitions whose files are still in the table.
+
+    """
+
+    number: Generation
+    job_id: Text
+    files_sha256: Line
+    partitions: list[Line]
+
+
+class CheckpointHead(Versioned, frozen=True, kw_only=True):
+    """The first line of a checkpoint. A line for each `LiveCommit` follows.
+
+    Attributes:
+        version: Always 1.
+        destination: URI of the destination. In a copy of a dataset it names the original.
+        number: Number of the last entry.
+        entry_nonce: Nonce of that entry: a checkpoint of another log is not believed.
+        generation: Generation of the newest commit.
+        commits: How many lines follow.
+
+    """
+
+    destination: Text
+    number: Generation
+    entry_nonce: Text
+    generation: Generation
+    commits: Count
+
+
+@dataclass(slots=True)
+class _Commit:
+    job_id: str
+    files_sha256: str
+    #: Partitions of it that are still in the table.
+    live: int
+
+
+@dataclass(slots=True)
+class TableSnapshot:
+    """The commits that a table consists of, after a number of entries of its log.
+
+    Attributes:
+        destination: URI of the table.
+        number: Number of the last entry.
+        nonce: Nonce of that entry.
+        generation: Generation of the newest commit; 0 without one.
+
+    """
+
+    destination: str
+    number: int = 0
+    nonce: str = ""
+    generation: int = 0
+    _commits: dict[int, _Commit] = field(default_factory=dict)
+    #: The commits that have files in a partition, in their order.
+    _partitions: dict[str, list[int]] = field(default_factory=dict)
+
+    def apply(self, entry: LogEntry) -> None:
+        """Take the next entry of the log into account.
+
+        An entry that names another destination was copied here: what it says is not of this table.
+        """
+        self.number, self.nonce = entry.number, entry.nonce
+        if entry.destination != self.destination:
+            self.generation = 0
+            self._remove_all()
+        elif entry.manifest is not None:
+            self.generation = entry.number
+            touched = entry.manifest.partitions
+            if entry.removes == "everything":
+                self._remove_all()
+            elif entry.removes == "partitions":
+                self._remove(touched)
+            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, touched)
+
+    @property
+    def partitions(self) -> Collection[str]:
+        """The directories that have files."""
+        return self._partitions.keys()
+
+    def commits(self, since: int = 0) -> list[LiveCommit]:
+        """Return the commits after a generation whose files are still in the table, in their order."""
+        partitions: dict[int, list[str]] = {number: [] for number in self._commits if number > since}
+        for partition, numbers in sorted(self._partitions.items()):
+            for number in numbers:
+                if number > since:
+                    partitions[number].append(partition)
+        return [
+            LiveCommit(
+                number=number,
+                job_id=self._commits[number].job_id,
+                files_sha256=self._commits[number].files_sha256,
+                partitions=live,
+            )
+            for number, live in sorted(partitions.items())
+        ]
+
+    def _add(self, number: int, job_id: str, files_sha256: str, partitions: Collection[str]) -> None:
+        for partition in partitions:
+            self._partitions.setdefault(partition, []).append(number)
+        if partitions:
+            self._commits[number] = _Commit(job_id, files_sha256, len(partitions))
+
+    def _remove(self, partitions: Collection[str]) -> None:
+        for partition in partitions:
+            for number in self._partitions.pop(partition, ()):
+                commit = self._commits[number]
+                commit.live -= 1
+                if not commit.live:
+                    del self._commits[number]
+
+    def _remove_all(self) -> None:
+        self._commits.clear()
+        self._partitions.clear()
+
+    def to_bytes(self) -> bytes:
+        """Return the checkpoint: compressed JSON lines, the same bytes for the same log."""
+        commits = self.commits()
+        head = CheckpointHead(
+            destination=self.destination,
+            number=self.number,
+            entry_nonce=self.nonce,
+            generation=self.generation,
+            commits=len(commits),
+        )
+        text = msgspec.json.Encoder().encode_lines([head, *commits])
+        compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+        return compressor.compress(text) + compressor.flush()
+
+    @classmethod
+    def from_bytes(cls, body: bytes, destination: str, number: int, where: str) -> TableSnapshot:
+        """Read a checkpoint.
+
+        Args:
+            body: Its bytes.
+            destination: URI of the table.
+            number: Number of its last entry.
+            where: Its URI, for the message.
+
+        Raises:
+            InvalidRecord: It is damaged, too large, or of another table or entry.
+
+        """
+        first, *lines = _decompress(body, where).splitlines() or [b""]
+        head = decode(CheckpointHead, first, where)
+        if (head.destination, head.number) != (destination, number):
+            raise InvalidRecord(f"{where} is the checkpoint of entry {head.number} of {head.destination}")
+        snapshot = cls(destination, number, head.entry_nonce, head.generation)
+        last = 0
+        for commit in decode_lines(LiveCommit, lines, where):
+            check_id(commit.job_id)
+            if not last < commit.number <= number:
+                raise InvalidRecord(f"{where} names commit {commit.number} after {last}")
+            last = commit.number
+            partitions = list(dict.fromkeys(commit.partitions))
+            snapshot._add(commit.number, commit.job_id, commit.files_sha256, partitions)
+        if len(lines) != head.commits:
+            raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits}")
+        return snapshot
+
+
+def _decompress(body: bytes, where: str) -> bytes:
+    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        text = decompressor.decompress(body, _TEXT_BYTES)
+    except zlib.error as error:
+        raise InvalidRecord(f"{where} cannot be decompressed: {error}") from error
+    if decompressor.unconsumed_tail:
+        raise TooLarge.of(where, len(body), _TEXT_BYTES)
+    if not decompressor.eof:
+        raise InvalidRecord(f"{where} is truncated")
+    return text

@@ -1,0 +1,168 @@
+"""Which files a read consists of: a table at a generation, what came since one, or one job's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from sys import intern
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
+from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
+from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.manifest import FileEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+    from airflow_s3commit.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which files of a destination to read: the arguments of `dataset`.
+
+    Raises:
+        ValueError: They exclude each other, or one is out of range.
+
+    """
+
+    generation: int | None = None
+    since: int | None = None
+    job_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that they fit together."""
+        if self.job_id is not None and (self.generation, self.since) != (None, None):
+            raise ValueError("one job's files are read without generation and since")
+        if self.generation is not None and self.generation < 1:
+            raise ValueError(f"generations count from 1: there is no generation {self.generation}")
+        if self.since is not None and not 0 <= self.since <= (self.generation or self.since):
+            raise ValueError(
+                f"since={self.since} is no generation before "
+                + (f"generation {self.generation}" if self.generation else "the newest one")
+            )
+
+
+class TableFile(Struct, frozen=True, gc=False):
+    """One file of a table.
+
+    Attributes:
+        path: ``bucket/key``.
+        size: Committed size in bytes.
+        directory: Directory below the destination.
+        job_id: The job that committed it.
+        rows: Number of rows; None if the writer did not count them.
+        statistics: Column statistics, by column; None if the writer has none.
+
+    """
+
+    path: str
+    size: int
+    directory: str
+    job_id: str
+    rows: int | None = None
+    statistics: Mapping[str, ColumnStatistics] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Files of a table, all or some of them.
+
+    Attributes:
+        destination: URI of the table.
+        generation: The generation that they are of; None for the files of one job.
+        files: The files, in the order of their commits.
+        directories: Every directory of the table at this generation.
+        sample: If there are no files, some of the table at this generation, for its columns.
+        job_id: The job, if they are the files of one.
+
+    """
+
+    destination: str
+    generation: int | None
+    files: Sequence[TableFile]
+    directories: Collection[str]
+    sample: Sequence[TableFile] = ()
+    job_id: str | None = None
+
+    @property
+    def examples(self) -> Sequence[TableFile]:
+        """Files by which to tell the format and the columns."""
+        return self.files or self.sample
+
+
+def find_table(
+    store: ObjectStore,
+    place: Destination,
+    choice: Choice,
+    kind: type[FileEntry] | type[FileSummary] = FileSummary,
+) -> Table:
+    """Return the chosen files of a destination.
+
+    A destination that no version with a log has committed to is read by the manifest of its last job.
+
+    Args:
+        store: The store with the log.
+        place: The destination.
+        choice: Which files.
+        kind: `FileEntry` for files with their statistics.
+
+    Raises:
+        NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
+        InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
+
+    """
+    if choice.job_id is None:
+        snapshot = read_snapshot(store, place, choice.generation)
+        if snapshot is not None:
+            return _table_at(store, place, snapshot, choice.since, kind)
+        if choice.since is not None:
+            raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
+    manifest = manifest_of(store, place, choice.job_id)
+    files = [_table_file(place, manifest.job_id, entry) for entry in manifest_files(store, manifest)]
+    directories = {file.directory for file in files}
+    return Table(place.uri, None, files, directories, job_id=manifest.job_id)
+
+
+def _table_at(
+    store: ObjectStore,
+    place: Destination,
+    snapshot: TableSnapshot,
+    since: int | None,
+    kind: type[FileEntry] | type[FileSummary],
+) -> Table:
+    if since is not None and since > snapshot.generation:
+        raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {snapshot.generation}")
+    files = _files_of(store, place, snapshot.commits(since or 0), kind)
+    sample: Sequence[TableFile] = ()
+    if not files and (commits := snapshot.commits()):
+        sample = _files_of(store, place, commits[-1:], kind)
+    return Table(place.uri, snapshot.generation, files, snapshot.partitions, sample)
+
+
+def _files_of(
+    store: ObjectStore,
+    place: Destination,
+    commits: Sequence[LiveCommit],
+    kind: type[FileEntry] | type[FileSummary],
+) -> list[TableFile]:
+    """Return the live files of some commits; of two with one key, as fixed names make them, the later."""
+    listed = {
+        commit.number: [_table_file(place, commit.job_id, entry) for entry in entries]
+        for commit, entries in live_files(store, place, commits, kind)
+    }
+    return list({file.path: file for commit in commits for file in listed[commit.number]}.values())
+
+
+def _table_file(place: Destination, job_id: str, entry: FileEntry | FileSummary) -> TableFile:
+    relative = place.check_data_key(place.bucket, entry.key)
+    statistics = entry.statistics if isinstance(entry, FileEntry) else None
+    # A table has many files in few directories.
+    directory = intern(partition_of(relative))
+    return TableFile(f"{place.bucket}/{entry.key}", entry.size, directory, job_id, entry.rows, statistics)

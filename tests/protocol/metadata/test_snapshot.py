@@ -1,0 +1,205 @@
+"""The table is found by its log, with few requests where there are checkpoints, which are never the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
+from airflow_s3commit.protocol.metadata import snapshot as module
+from airflow_s3commit.protocol.metadata.log import find_head
+from airflow_s3commit.protocol.metadata.manifests import FileSummary
+from airflow_s3commit.protocol.metadata.snapshot import (
+    CHECKPOINT_EVERY,
+    live_files,
+    read_snapshot,
+    write_checkpoint,
+)
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
+from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.store.memory import MemoryStore
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, named, once
+from tests.protocol.metadata.test_log import HERE, entry, write
+
+LOG = f"{HOME}log/"
+
+
+def grown(count: int) -> Lake:
+    """Return a lake with a log of commits to a hundred partitions in turn, and its checkpoints."""
+    lake = Lake()
+    for number in range(1, count + 1):
+        one = entry(number, an_id(str(number)), f"n={number % 100}", removes="partitions")
+        MemoryStore.put(lake.store, BUCKET, entry_key(HERE, number), encode(one))
+        write_checkpoint(lake.store, HERE, number)
+    lake.store.calls.clear()
+    return lake
+
+
+def live(lake: Lake, generation: int | None = None) -> list[int]:
+    """Return the numbers of the commits that the table consists of."""
+    snapshot = read_snapshot(lake.store, HERE, generation)
+    assert snapshot is not None
+    return [commit.number for commit in snapshot.commits()]
+
+
+def verbs(lake: Lake) -> list[str]:
+    """Return the calls so far but for those of entries, which are made at once."""
+    return [verb for verb, key in lake.store.calls if not (verb == "get" and key.startswith(LOG))]
+
+
+def checkpoints(lake: Lake) -> list[str]:
+    """Return the keys of the checkpoints."""
+    return lake.keys(f"{HOME}checkpoints/")
+
+
+class TestReadSnapshot:
+    def test_a_log_without_commits_is_no_table(self) -> None:
+        """Neither an empty log nor one of aborted jobs, or of another table, has a snapshot."""
+        lake = Lake()
+        assert read_snapshot(lake.store, HERE) is None
+        write(lake, entry(1, OURS, "dt=1", uri="s3://lake/trains/"), entry(2, THEIRS, kind="abandon"))
+        assert read_snapshot(lake.store, HERE) is None
+        for generation in (1, 2, 3):
+            with pytest.raises(NoSuchKey, match=f"no generation {generation}: no commit is in its log"):
+                read_snapshot(lake.store, HERE, generation)
+
+    def test_a_long_log_is_read_from_its_newest_checkpoint(self) -> None:
+        """Of 1,000 entries it reads those after the newest checkpoint, and asks three more times."""
+        lake = grown(1_000)
+        assert live(lake) == list(range(901, 1_001))
+        assert verbs(lake) == ["list_objects", "get", "list_objects"]
+        assert len(lake.store.calls) <= 4 + CHECKPOINT_EVERY
+
+    @pytest.mark.parametrize("generation", [1, 30, 31, 32, 62, 99])
+    def test_every_generation_is_read(self, generation: int) -> None:
+        """Before, at and after a checkpoint, the table is that of the generation."""
+        assert live(grown(99), generation) == list(range(1, generation + 1))
+
+    def test_a_missing_entry_is_an_error(self) -> None:
+        """A table is not read around an entry that somebody deleted, at the newest checkpoint or after it."""
+        for number in (31, 32):
+            lake = grown(33)
+            lake.store.delete(BUCKET, entry_key(HERE, number))
+            with pytest.raises(InvalidRecord, match=f"{number:020}.json is missing"):
+                read_snapshot(lake.store, HERE)
+
+
+class TestCheckpoint:
+    def test_one_is_written_now_and_then(self) -> None:
+        """Every 31st entry has one, and no other; nothing takes it for an entry."""
+        lake = grown(70)
+        assert checkpoints(lake) == [checkpoint_key(HERE, number) for number in (31, 62)]
+        assert find_head(lake.store, HERE) == 70
+
+    def test_long_ones_are_written_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A checkpoint saves reading a tenth of the commits in it: together they do not outgrow the log."""
+        monkeypatch.setattr(module, "_PART", 1)
+        lake = Lake()
+        for number in range(1, 32 * 8):
+            write(lake, entry(number, an_id(str(number)), f"n={number}"))
+            write_checkpoint(lake.store, HERE, number)
+        assert checkpoints(lake) == [checkpoint_key(HERE, 31)]
+
+    @each(
+        "damage",
+        [
+            lambda lake, key: lake.tamper(key, cut=5),
+            lambda lake, key: lake.store.put(BUCKET, key, b""),
+            lambda lake, key: lake.store.put(BUCKET, key, lake.get(checkpoint_key(HERE, 31))),
+            lambda lake, key: lake.store.delete(BUCKET, key),
+        ],
+    )
+    def test_a_damaged_one_is_passed_over(self, damage: object) -> None:
+        """The log is folded from an older checkpoint, or from its start: the table is the same."""
+        assert callable(damage)
+        lake = grown(64)
+        expected = live(lake)
+        for number in (62, 31):
+            damage(lake, checkpoint_key(HERE, number))
+            assert live(lake) == expected
+
+    def test_a_damaged_one_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The operator learns which object to look at."""
+        lake = grown(31)
+        lake.tamper(checkpoint_key(HERE, 31), cut=5)
+        assert live(lake) == list(range(1, 32))
+        assert f"passing over a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 31)}" in caplog.text
+
+    def test_one_of_another_log_is_passed_over(self) -> None:
+        """Where the log was deleted and began anew, what is left of the old one is not believed."""
+        lake = grown(31)
+        for key in lake.keys(LOG):
+            lake.store.delete(BUCKET, key)
+        write(lake, entry(1, THEIRS, "dt=1"))
+        assert live(lake) == [1]
+        for number in range(2, 40):
+            write(lake, entry(number, an_id(f"new {number}"), "dt=1", removes="partitions"))
+        assert live(lake) == [39]
+
+    def test_a_commit_writes_it_and_does_not_need_it(self) -> None:
+        """The commit of the 31st entry succeeds where the checkpoint cannot be written."""
+        for failure in (None, Unavailable("no checkpoint today")):
+            lake = grown(30)
+            job = lake.sealed({"dt=1/a": b"a"})
+            if failure is not None:
+                lake.store.before = once("put", ".gz", failure)
+            assert job.commit().generation == 31
+            assert bool(checkpoints(lake)) == (failure is None)
+
+    def test_it_survives_what_others_remove(self) -> None:
+        """A replacement of the whole destination leaves the checkpoints."""
+        lake = grown(31)
+        lake.sealed({"a": b"a"}, committer="directory").commit()
+        assert checkpoints(lake) == [checkpoint_key(HERE, 31)]
+        assert live(lake) == [32]
+
+
+class TestLiveFiles:
+    def found(self, lake: Lake) -> Mapping[int, list[str]]:
+        """Return the paths of the live files of each commit."""
+        snapshot = read_snapshot(lake.store, HERE)
+        assert snapshot is not None
+        files = live_files(lake.store, HERE, snapshot.commits(), FileSummary)
+        return {commit.number: [file.key for file in found] for commit, found in files}
+
+    def test_files_of_removed_partitions_are_left_out(self) -> None:
+        """Of a commit that was replaced in part, the files of the other partitions are in the table."""
+        lake = Lake()
+        lake.sealed({"dt=1/a": b"a", "dt=2/a": b"a"}).commit()
+        lake.sealed({"dt=2/b": b"b"}, job_id=THEIRS).commit()
+        assert self.found(lake) == {
+            1: [lake.prefix + named("dt=1/a")],
+            2: [lake.prefix + named("dt=2/b", THEIRS)],
+        }
+
+    def test_a_long_list_is_read_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A list that is too long to be read beside others is read by itself."""
+        lake = Lake()
+        lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"}).commit()
+        expected = self.found(lake)
+        monkeypatch.setattr(module, "_LIST_BYTES", 10)
+        assert self.found(lake) == expected
+
+    @pytest.mark.parametrize("limit", [10, 10_000])
+    def test_a_list_that_was_changed_is_refused(self, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However it is read, it is compared with the digest in the log."""
+        monkeypatch.setattr(module, "_LIST_BYTES", limit)
+        lake = Lake()
+        lake.sealed({"dt=1/a": b"a"}).commit()
+        lake.tamper(f"{HOME}manifests/{OURS}.jsonl", old=b"dt=1/a", new=b"dt=1/x")
+        with pytest.raises(InvalidRecord, match="is not the list"):
+            self.found(lake)
+
+    def test_whole_entries_are_read_on_demand(self) -> None:
+        """What a reader asks for of each file is what it gets."""
+        lake = Lake()
+        lake.sealed({"dt=1/a": b"abc"}).commit()
+        snapshot = read_snapshot(lake.store, HERE)
+        assert snapshot is not None
+        ((_, (whole,)),) = live_files(lake.store, HERE, snapshot.commits(), FileEntry)
+        ((_, (short,)),) = live_files(lake.store, HERE, snapshot.commits(), FileSummary)
+        assert (whole.size, whole.partition) == (3, "dt=1")
+        assert (short.key, short.size, short.rows) == (whole.key, whole.size, whole.rows)

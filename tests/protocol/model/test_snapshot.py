@@ -1,0 +1,167 @@
+"""A snapshot is what the commits of a log add up to, however often a checkpoint interrupts the adding."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model import snapshot as module
+from airflow_s3commit.protocol.model.log import LogEntry, Removal
+from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+from tests.cases import each
+from tests.protocol.building import an_id
+from tests.protocol.metadata.test_log import HERE, entry
+
+THERE = "s3://lake/trains/"
+
+#: Partition and name of each file of a commit, and what the commit removes; None for an aborted job.
+Commit = tuple[frozenset[tuple[str, str]], Removal] | None
+
+FILES = st.frozensets(st.tuples(st.sampled_from(["", "dt=1", "dt=2"]), st.sampled_from(["a", "b"])))
+COMMITS = st.lists(
+    st.none() | st.tuples(FILES, st.sampled_from(["nothing", "partitions", "everything"])), max_size=12
+)
+
+
+def entries(commits: list[Commit]) -> list[LogEntry]:
+    """Return the log of these commits, each of a job of its own."""
+    made = []
+    for number, commit in enumerate(commits, start=1):
+        job_id = an_id(str(number))
+        if commit is None:
+            made.append(entry(number, job_id, kind="abandon"))
+        else:
+            files, removes = commit
+            made.append(entry(number, job_id, *sorted({p for p, _ in files}), removes=removes))
+    return made
+
+
+def fold(log: list[LogEntry], begun: TableSnapshot | None = None) -> TableSnapshot:
+    """Return the snapshot after these entries."""
+    snapshot = begun or TableSnapshot(HERE.uri)
+    for one in log:
+        snapshot.apply(one)
+    return snapshot
+
+
+def files_of(commits: list[Commit], live: list[LiveCommit]) -> dict[tuple[str, str], int]:
+    """Return the commit of each file, as a reader puts the lists of files together."""
+    found: dict[tuple[str, str], int] = {}
+    for commit in live:
+        known = commits[commit.number - 1]
+        assert known is not None
+        found |= {file: commit.number for file in known[0] if file[0] in commit.partitions}
+    return found
+
+
+def applied(commits: list[Commit]) -> dict[tuple[str, str], int]:
+    """Return the commit of each file, as a directory would hold them if each commit were made in turn."""
+    table: dict[tuple[str, str], int] = {}
+    for number, commit in enumerate(commits, start=1):
+        if commit is None:
+            continue
+        files, removes = commit
+        touched = {partition for partition, _ in files}
+        if removes == "everything":
+            table = {}
+        elif removes == "partitions":
+            table = {file: by for file, by in table.items() if file[0] not in touched}
+        table |= dict.fromkeys(files, number)
+    return table
+
+
+@given(COMMITS)
+def test_a_snapshot_has_the_files_that_the_commits_leave(commits: list[Commit]) -> None:
+    """Each file of the table is there once, as the last commit that wrote it left it, and no other file."""
+    snapshot = fold(entries(commits))
+    table = applied(commits)
+    assert files_of(commits, snapshot.commits()) == table
+    assert set(snapshot.partitions) == {partition for partition, _ in table}
+    made = [number for number, commit in enumerate(commits, start=1) if commit is not None]
+    assert (snapshot.number, snapshot.generation) == (len(commits), max(made, default=0))
+
+
+@given(COMMITS, st.integers(0, 12))
+def test_files_since_a_generation_are_those_of_later_commits(commits: list[Commit], since: int) -> None:
+    """What comes since a generation is in the table, and with what was there before it is all of it."""
+    found = files_of(commits, fold(entries(commits)).commits(since))
+    assert found == {file: number for file, number in applied(commits).items() if number > since}
+
+
+@given(COMMITS, st.integers(0, 12))
+def test_a_checkpoint_continues_where_it_ends(commits: list[Commit], cut: int) -> None:
+    """A log folded from a checkpoint in its middle gives the snapshot of the whole log, byte for byte."""
+    log = entries(commits)
+    before = fold(log[:cut])
+    number = before.number
+    if not number:
+        return
+    body = before.to_bytes()
+    again = TableSnapshot.from_bytes(body, HERE.uri, number, "s3://lake/there")
+    assert (again, again.to_bytes()) == (before, body)
+    assert fold(log[cut:], again).to_bytes() == fold(log).to_bytes()
+
+
+def test_entries_that_were_copied_are_no_history() -> None:
+    """A copy of another table begins without files: what its copied entries name is elsewhere."""
+    copied = [entry(1, an_id("1"), "dt=1", uri=THERE), entry(2, an_id("2"), "dt=2", uri=THERE)]
+    assert fold(copied).generation == 0
+    own = fold([*copied, entry(3, an_id("3"), "dt=1")])
+    assert [commit.number for commit in own.commits()] == [3]
+
+
+def checkpoint(**changes: Any) -> bytes:
+    """Return a checkpoint with two commits, changed as text."""
+    text = gzip.decompress(fold(entries([(frozenset({("dt=1", "a")}), "nothing")] * 2)).to_bytes())
+    for old, new in changes.pop("text", ()):
+        assert old in text
+        text = text.replace(old, new)
+    return gzip.compress(text)
+
+
+@each(
+    ("body", "message"),
+    [
+        (b"", "is truncated"),
+        (b"no gzip", "cannot be decompressed"),
+        (checkpoint()[:-9], "is truncated"),
+        (checkpoint(text=[(b'"commits":2', b'"commits":3')]), "has 2 commits; it names 3"),
+        (checkpoint(text=[(b'"number":1', b'"number":2')]), "names commit 2 after 2"),
+        (checkpoint(text=[(b'"number":1', b'"number":3')]), "names commit 3 after 0"),
+        (checkpoint(text=[(b'"version":1', b'"version":2')]), "is not a valid CheckpointHead"),
+        (checkpoint(text=[(b'"job_id"', b'"job"')]), "line 1 of .* is not a valid LiveCommit"),
+        (checkpoint(text=[(an_id("1").encode(), b"../x")]), "job id"),
+        (checkpoint(text=[(HERE.uri.encode(), THERE.encode())]), "is the checkpoint of entry 2 of"),
+        (gzip.compress(b""), "is empty"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(body: bytes, message: str) -> None:
+    """What is cut off, changed, copied or no checkpoint is an invalid record, and nothing else."""
+    with pytest.raises(InvalidRecord, match=message):
+        TableSnapshot.from_bytes(body, HERE.uri, 2, "s3://lake/there")
+
+
+def test_a_checkpoint_of_another_entry_is_refused() -> None:
+    """A checkpoint that was moved to another number is not the snapshot there."""
+    with pytest.raises(InvalidRecord, match="is the checkpoint of entry 2"):
+        TableSnapshot.from_bytes(checkpoint(), HERE.uri, 3, "s3://lake/there")
+
+
+def test_a_checkpoint_is_not_decompressed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small object that would fill the memory is refused before it does."""
+    monkeypatch.setattr(module, "_TEXT_BYTES", 1_000)
+    with pytest.raises(InvalidRecord, match="no more than 1000 are read"):
+        TableSnapshot.from_bytes(gzip.compress(bytes(2_000)), HERE.uri, 2, "s3://lake/there")
+
+
+def test_a_partition_that_is_named_twice_counts_once() -> None:
+    """A checkpoint of another writer cannot make a later removal fail."""
+    body = checkpoint(text=[(b'["dt=1"]', b'["dt=1","dt=1"]')])
+    snapshot = TableSnapshot.from_bytes(body, HERE.uri, 2, "s3://lake/there")
+    snapshot.apply(entry(3, an_id("3"), "dt=1", removes="partitions"))
+    assert [commit.number for commit in snapshot.commits()] == [3]

@@ -1,0 +1,156 @@
+"""A table is read whole: at its newest generation, at an older one, or what came since one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.reader.listing import Choice, find_table
+from airflow_s3commit.reader.table import GENERATION
+from tests.cases import each
+from tests.protocol.building import OURS, THEIRS, an_id
+from tests.reader.test_table import numbers
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+    from tests.reader.conftest import Table
+
+
+def values(found: ds.Dataset) -> list[int]:
+    """Return the column of numbers, in order."""
+    return sorted(found.to_table(columns=["n"])["n"].to_pylist())
+
+
+def refreshed(table: Table) -> None:
+    """Commit two days, then the second and a third one anew, then append to the first."""
+    table.commit({"dt=1/a.parquet": numbers(1), "dt=2/a.parquet": numbers(2)})
+    table.commit({"dt=2/a.parquet": numbers(20), "dt=3/a.parquet": numbers(3)}, THEIRS)
+    table.commit({"dt=1/b.parquet": numbers(10)}, an_id("3"), conflict_mode="append")
+
+
+def test_the_newest_generation_is_the_whole_table(table: Table) -> None:
+    """What later commits added is there, what they replaced is not; the schema names the generation."""
+    refreshed(table)
+    found = table.read()
+    assert values(found) == [1, 3, 10, 20]
+    assert found.schema.metadata[GENERATION] == b"3"
+    assert found.to_table().schema.metadata[GENERATION] == b"3"
+
+
+def test_files_since_a_generation_come_once(table: Table) -> None:
+    """A reader that goes on where it ended gets each commit's files once, and at the end no rows."""
+    refreshed(table)
+    seen = [values(table.read(since=since, generation=since + 1)) for since in range(1, 3)]
+    assert seen == [[3, 20], [10]]
+    assert values(table.read(since=1)) == [3, 10, 20]
+    assert values(table.read(since=0)) == [1, 3, 10, 20]
+    nothing = table.read(since=3)
+    assert (nothing.schema, values(nothing)) == (table.read().schema, [])
+
+
+def test_an_older_generation_is_the_table_of_then(table: Table) -> None:
+    """Before a commit that replaces nothing the table had the other files; they are still there."""
+    refreshed(table)
+    assert values(table.read(generation=2)) == [1, 3, 20]
+
+
+def test_a_generation_whose_files_are_replaced_is_refused_by_the_scan(table: Table) -> None:
+    """The error names the job of the file that is gone, and what to read instead."""
+    refreshed(table)
+    with pytest.raises(NoSuchKey, match=f"committed by job {OURS}, is gone.*at the newest generation"):
+        values(table.read(generation=1))
+
+
+def test_a_partition_that_is_gone_is_none_of_the_table(table: Table) -> None:
+    """A replace of the whole destination leaves no rows, columns or partitions of what was there."""
+    refreshed(table)
+    table.commit({"year=1/a.parquet": numbers(5)}, an_id("4"), committer="directory")
+    found = table.read()
+    assert (values(found), found.schema.names) == ([5], ["n", "s", "year"])
+
+
+def test_an_aborted_job_makes_no_generation(table: Table) -> None:
+    """Its number in the log can be read, and is the generation before it."""
+    table.commit({"a.parquet": numbers(1)})
+    table.lake.set_up(THEIRS).abort()
+    for choice in ({}, {"generation": 1}, {"generation": 2}):
+        found = table.read(**choice)
+        assert (values(found), found.schema.metadata[GENERATION]) == ([1], b"1")
+
+
+def test_a_fixed_name_that_is_written_again_is_one_file(table: Table) -> None:
+    """Of two commits that append under one name the later one's file is in the table."""
+    for number, job_id in enumerate((OURS, THEIRS), start=1):
+        options = {"conflict_mode": "append", "unique_filenames": False}
+        table.commit({"dt=1/a.parquet": numbers(*range(number))}, job_id, **options)
+    assert values(table.read()) == [0, 1]
+    assert values(table.read(since=1)) == [0, 1]
+
+
+def test_a_table_is_empty_after_an_empty_replacement(table: Table) -> None:
+    """A commit without files that replaces everything leaves a table without rows."""
+    refreshed(table)
+    table.commit({}, an_id("4"), committer="directory")
+    assert table.read().count_rows() == 0
+
+
+@each(
+    ("choice", "message"),
+    [
+        ({"generation": 4}, "has no generation 4: the newest is 3"),
+        ({"since": 4}, "has no generation 4: the newest is 3"),
+    ],
+)
+def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int], message: str) -> None:
+    """The error names the newest one."""
+    if not table.lake.keys(table.lake.prefix):
+        refreshed(table)
+    with pytest.raises(NoSuchKey, match=message):
+        table.read(**choice)
+
+
+@each(
+    ("choice", "message"),
+    [
+        ({"job_id": OURS, "generation": 1}, "without generation and since"),
+        ({"job_id": OURS, "since": 0}, "without generation and since"),
+        ({"generation": 0}, "generations count from 1"),
+        ({"since": -1}, "since=-1 is no generation before the newest one"),
+        ({"since": 3, "generation": 2}, "since=3 is no generation before generation 2"),
+    ],
+)
+def test_choices_that_contradict_each_other(choice: dict[str, Any], message: str) -> None:
+    """One job's files are not a generation's; a range of generations is in their order."""
+    with pytest.raises(ValueError, match=message):
+        Choice(**choice)
+
+
+def test_a_destination_without_a_log_has_no_generations(table: Table) -> None:
+    """What an older version committed last is read by its manifest; to ask for a generation is an error."""
+    table.commit({"a.parquet": numbers(1)})
+    for key in table.lake.keys(f"{table.lake.prefix}_s3commit/log/"):
+        table.lake.store.delete("lake", key)
+    found = table.read()
+    assert (values(found), GENERATION in (found.schema.metadata or {})) == ([1], False)
+    for choice in ({"generation": 1}, {"since": 1}):
+        with pytest.raises(NoSuchKey, match="has no generation 1: no commit is in its log"):
+            table.read(**choice)
+
+
+def test_types_of_partition_columns_do_not_depend_on_the_increment(table: Table) -> None:
+    """A reader of increments gets one schema: that of all partitions of the table."""
+    table.commit({"code=a/x.parquet": numbers(1)})
+    table.commit({"code=7/x.parquet": numbers(2)}, THEIRS)
+    assert table.read(since=1).schema.field("code").type == pa.string()
+
+
+def test_statistics_are_read_on_demand(table: Table) -> None:
+    """Who does not prune files by bounds does not pay for decoding them."""
+    table.commit({"a.parquet": numbers(1)})
+    place = table.lake.context().layout.destination
+    (file,) = find_table(table.lake.store, place, Choice()).files
+    assert (file.rows, file.statistics, file.job_id) == (1, None, OURS)
