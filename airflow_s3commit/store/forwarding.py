@@ -31,11 +31,13 @@ class ForwardingStore:
 
     Args:
         inner: The store to forward to.
+        headers: Headers for writes without headers of their own.
 
     """
 
-    def __init__(self, inner: ObjectStore) -> None:
+    def __init__(self, inner: ObjectStore, headers: Mapping[str, str] | None = None) -> None:
         self.inner = inner
+        self._headers = headers
 
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:  # noqa: ARG002
         """Make one call.
@@ -90,6 +92,7 @@ class ForwardingStore:
         headers: Mapping[str, str] | None = None,
     ) -> Written:
         """Forward `ObjectStore.put`."""
+        sent = self._headers if headers is None else headers
         return self.forward(
             "put",
             bucket,
@@ -101,7 +104,7 @@ class ForwardingStore:
                 if_none_match=if_none_match,
                 if_match=if_match,
                 content_type=content_type,
-                headers=headers,
+                headers=sent,
             ),
         )
 
@@ -134,12 +137,13 @@ class ForwardingStore:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Forward `ObjectStore.create_upload`."""
+        sent = self._headers if headers is None else headers
         return self.forward(
             "create_upload",
             bucket,
             key,
             lambda: self.inner.create_upload(
-                bucket, key, metadata=metadata, content_type=content_type, headers=headers
+                bucket, key, metadata=metadata, content_type=content_type, headers=sent
             ),
         )
 

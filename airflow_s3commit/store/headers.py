@@ -10,7 +10,7 @@ from airflow_s3commit.store.forwarding import ForwardingStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_s3commit.store.base import ObjectStore, Written
+    from airflow_s3commit.store.base import ObjectStore
 
 #: Prefix of user metadata headers.
 METADATA_PREFIX = "x-amz-meta-"
@@ -75,44 +75,7 @@ def object_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class _HeaderStore(ForwardingStore):
-    """An `ObjectStore` that adds default headers to writes without headers."""
-
-    def __init__(self, inner: ObjectStore, headers: Mapping[str, str]) -> None:
-        super().__init__(inner)
-        self._headers = dict(headers)
-
-    def put(
-        self,
-        bucket: str,
-        key: str,
-        body: bytes,
-        *,
-        if_none_match: bool = False,
-        if_match: str | None = None,
-        content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> Written:
-        return super().put(
-            bucket,
-            key,
-            body,
-            if_none_match=if_none_match,
-            if_match=if_match,
-            content_type=content_type,
-            headers=self._headers if headers is None else headers,
-        )
-
-    def create_upload(
-        self,
-        bucket: str,
-        key: str,
-        *,
-        metadata: Mapping[str, str],
-        content_type: str,
-        headers: Mapping[str, str] | None = None,
-    ) -> str:
-        sent = self._headers if headers is None else headers
-        return super().create_upload(bucket, key, metadata=metadata, content_type=content_type, headers=sent)
+    """An `ObjectStore` with default headers, which `store_without_headers` recognises."""
 
 
 def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
@@ -122,7 +85,7 @@ def with_headers(store: ObjectStore, headers: Mapping[str, str]) -> ObjectStore:
     """
     if not headers:
         return store
-    return _HeaderStore(store_without_headers(store), headers)
+    return _HeaderStore(store_without_headers(store), dict(headers))
 
 
 def store_without_headers(store: ObjectStore) -> ObjectStore:
