@@ -43,6 +43,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.seals import committed_task
 from airflow_s3commit.protocol.metadata.state import is_spent, read_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -373,20 +374,7 @@ def import_file(
             f"{file.uri} has changed since it was imported as {context.staging_uri(key)}: its job may be"
             " alive; stop it first"
         )
-    rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in commits]
-    known = [count for count in rows if count is not None]
-    return CommittedTask(
-        stage=extra.stage,
-        stage_attempt=extra.stage_attempt,
-        task=extra.task,
-        attempt=extra.attempt,
-        location=context.staging_uri(key),
-        etag=stored.etag,
-        files=len(commits),
-        bytes=sum(upload.length for upload in commits),
-        rows=sum(known) if len(known) == len(rows) else None,
-        sha256=stored.sha256,
-    )
+    return committed_task(context, key, extra, stored, commits)
 
 
 def _stage_attempt(application_attempt: int) -> str:

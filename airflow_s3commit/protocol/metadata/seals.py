@@ -11,8 +11,9 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.digest import sha256
 from airflow_s3commit.protocol.model.ownership import check_place
-from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
+from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.seal import (
+    CommittedTask,
     SealedTask,
     SealRecord,
     SealReference,
@@ -26,6 +27,35 @@ _AHEAD = 32
 
 #: Their total number of files, unless one pendingset alone has more.
 _AHEAD_FILES = 10_000
+
+
+def committed_task(
+    context: JobContext, key: str, extra: TaskExtra, stored: Stored[PendingSet], uploads: list[PendingUpload]
+) -> CommittedTask:
+    """Return the result of a task attempt's commit.
+
+    Args:
+        context: The job.
+        key: Key of the pendingset.
+        extra: The task attempt.
+        stored: The pendingset as it is stored.
+        uploads: Its uploads.
+
+    """
+    rows = [upload.s3commit.rows if upload.s3commit is not None else None for upload in uploads]
+    known = [count for count in rows if count is not None]
+    return CommittedTask(
+        stage=extra.stage,
+        stage_attempt=extra.stage_attempt,
+        task=extra.task,
+        attempt=extra.attempt,
+        location=context.staging_uri(key),
+        etag=stored.etag,
+        files=len(uploads),
+        bytes=sum(upload.length for upload in uploads),
+        rows=sum(known) if len(known) == len(rows) else None,
+        sha256=stored.sha256,
+    )
 
 
 def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:

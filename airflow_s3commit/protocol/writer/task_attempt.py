@@ -13,13 +13,13 @@ from airflow_s3commit._causes import noting, run_all, undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_record
+from airflow_s3commit.protocol.metadata.seals import committed_task
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
-from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
+from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.seal import CommittedTask
 
 if TYPE_CHECKING:
@@ -268,23 +268,4 @@ class TaskAttempt:
                 f"another process has committed {self.name} of {self._context.name}; give each attempt an id"
                 " of its own"
             )
-        return _committed(self._extra, self._context.staging_uri(self._pendingset_key), stored, pending)
-
-
-def _committed(
-    extra: TaskExtra, location: str, stored: Stored[PendingSet], pending: list[PendingUpload]
-) -> CommittedTask:
-    rows = [upload.s3commit.rows if upload.s3commit else None for upload in pending]
-    known = [count for count in rows if count is not None]
-    return CommittedTask(
-        stage=extra.stage,
-        stage_attempt=extra.stage_attempt,
-        task=extra.task,
-        attempt=extra.attempt,
-        location=location,
-        etag=stored.etag,
-        files=len(pending),
-        bytes=sum(upload.length for upload in pending),
-        rows=sum(known) if len(known) == len(rows) else None,
-        sha256=stored.sha256,
-    )
+        return committed_task(self._context, self._pendingset_key, self._extra, stored, pending)
