@@ -183,13 +183,13 @@ class FileForm(Protocol):
     """The encoding of one write's files; can be pickled."""
 
     @property
-    def suffix(self) -> str:
-        """The ending of file names, such as ``.snappy.parquet``."""
+    def name(self) -> str:
+        """The format's name."""
         ...
 
     @property
-    def content_type(self) -> str:
-        """Media type of the files."""
+    def compression(self) -> str:
+        """A key of the format's codecs."""
         ...
 
     def check(self, schema: pa.Schema) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_s3commit._causes import noting, run_all
+from airflow_s3commit.tables.formats import FORMATS
 from airflow_s3commit.tables.options import TableOptions
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ class OpenFiles:
         self._opener = opener
         self._schema = schema
         self._form = form
+        self._format = FORMATS[form.name]
         self._bounds = bounds
         self._stem = stem
         self._open: OrderedDict[str, _Open] = OrderedDict()
@@ -257,9 +259,9 @@ class OpenFiles:
             self._close(next(iter(self._open)))
         number = self._numbers.get(directory, 0)
         self._numbers[directory] = number + 1
-        name = f"{self._stem}.c{number:03d}{self._form.suffix}"
+        name = f"{self._stem}.c{number:03d}{self._format.suffix(self._form.compression)}"
         path = f"{directory}/{name}" if directory else name
-        file = self._opener.open(path, content_type=self._form.content_type)
+        file = self._opener.open(path, content_type=self._format.content_type)
         entry = self._open[directory] = _Open(file, self._form.encoder(file, self._schema))
         self.files += 1
         return entry

@@ -8,7 +8,7 @@ an attribute.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,25 +48,18 @@ class OrcForm:
     """The encoding of one write's ORC files.
 
     Attributes:
+        name: The format's name.
         compression: A key of the format's codecs.
         spark: Spark's footer metadata; None without Spark.
         stripe_bytes: Size of a stripe, in bytes.
 
     """
 
+    name: ClassVar[str] = "orc"
+
     compression: str = "zstd"
     spark: SparkFooter | None = None
     stripe_bytes: int = 64 * 1024 * 1024
-
-    @property
-    def content_type(self) -> str:
-        """Media type of the files."""
-        return FORMATS["orc"].content_type
-
-    @property
-    def suffix(self) -> str:
-        """The ending of file names, such as ``.zstd.orc``."""
-        return FORMATS["orc"].suffix(self.compression)
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that ORC cannot hold.
@@ -108,7 +101,7 @@ class OrcEncoder:
         self._schema = form.schema(schema)
         self._writer = orc.ORCWriter(
             pa.PythonFile(self._sink, mode="w"),
-            compression=FORMATS["orc"].codecs[form.compression].engine,
+            compression=FORMATS[form.name].codecs[form.compression].engine,
             stripe_size=form.stripe_bytes,
         )
         self._counts = ColumnCounts(schema)

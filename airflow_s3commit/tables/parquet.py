@@ -7,7 +7,7 @@ structs. Arrow's own schema is not stored, as in Spark's files.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,6 +68,7 @@ class ParquetForm:
     """The encoding of one write's Parquet files.
 
     Attributes:
+        name: The format's name.
         compression: A key of the format's codecs.
         spark: Spark's footer metadata; None without Spark.
         int96: Whether times with a zone are stored as INT96, as Spark does by default, and not in 64 bits.
@@ -75,20 +76,12 @@ class ParquetForm:
 
     """
 
+    name: ClassVar[str] = "parquet"
+
     compression: str = "snappy"
     spark: SparkFooter | None = None
     int96: bool = False
     dictionaries: DictionaryChoice = field(default_factory=DictionaryChoice, repr=False, compare=False)
-
-    @property
-    def content_type(self) -> str:
-        """Media type of the files."""
-        return FORMATS["parquet"].content_type
-
-    @property
-    def suffix(self) -> str:
-        """The ending of file names, such as ``.snappy.parquet``."""
-        return FORMATS["parquet"].suffix(self.compression)
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that INT96 cannot hold.
@@ -166,7 +159,7 @@ class ParquetEncoder:
             pa.PythonFile(self._sink, mode="w"),
             self._schema,
             version="2.6",
-            compression=FORMATS["parquet"].codecs[self._form.compression].engine,
+            compression=FORMATS[self._form.name].codecs[self._form.compression].engine,
             use_dictionary=self._form.dictionaries.columns(first),
             store_decimal_as_integer=True,
             store_schema=False,

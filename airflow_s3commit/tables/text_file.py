@@ -59,16 +59,6 @@ class TextForm:
     compression: str = "none"
     options: TextOptions = field(default_factory=TextOptions)
 
-    @property
-    def content_type(self) -> str:
-        """Media type of the files."""
-        return FORMATS[self.name].content_type
-
-    @property
-    def suffix(self) -> str:
-        """The ending of file names, such as ``.csv.gz``."""
-        return FORMATS[self.name].suffix(self.compression)
-
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that the format cannot hold.
 
