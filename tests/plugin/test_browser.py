@@ -183,7 +183,7 @@ def test_the_page_wears_the_colours_of_airflow(
     assert (ground(frame) != "rgb(255, 255, 255)") is not is_dark
 
 
-@pytest.mark.parametrize("width", [1400, 480])
+@pytest.mark.parametrize("width", [1400, pytest.param(480, marks=pytest.mark.all)])
 def test_every_page_fits_and_can_be_read_aloud(
     browser: Browser, airflow: LiveAirflow, scene: Scene, width: int
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.testing import S3Server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run one local session whose processes find the store's keys in their environment, as on a cluster.
 

@@ -32,7 +32,9 @@ pytestmark = [
 #: Bounds so tight that files are opened, and with the committer magic sent, while rows still come.
 TIGHT = {"rowBytes": "64k", "openFiles": "2", "partitionBy": "p"}
 
-by_committer = pytest.mark.parametrize("committer", ["magic", "partitioned"])
+by_committer = pytest.mark.parametrize(
+    "committer", ["magic", pytest.param("partitioned", marks=pytest.mark.all)]
+)
 
 
 @pytest.fixture
@@ -108,6 +110,7 @@ def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
     assert lake.pending() == []
 
 
+@pytest.mark.all
 def test_registration_carries_the_stores_place(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """After `register`, the session's endpoint is used even by the writer's own process on abort."""
     conf = {"spark.s3commit.endpoint.url": lake.server.endpoint_url, "spark.s3commit.path.style": "true"}

@@ -118,6 +118,7 @@ def test_partition_columns_of_the_data_source_are_rendered_as_sparks(
     assert {path.rpartition("/")[0] for path in lake.visible()} == theirs
 
 
+@pytest.mark.all
 def test_year_month_intervals_are_written_as_spark_stores_them(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:

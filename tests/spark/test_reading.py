@@ -83,7 +83,7 @@ def test_a_partition_column_has_the_type_that_is_given(spark: SparkSession, lake
     [
         ("orc", {}),
         ("csv", {"header": "true", "sep": ";", "ignoreLeadingWhiteSpace": "false"}),
-        ("json", {"compression": "gzip"}),
+        pytest.param("json", {"compression": "gzip"}, marks=pytest.mark.all),
     ],
 )
 def test_other_formats_are_read_back(

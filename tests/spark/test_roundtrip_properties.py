@@ -227,7 +227,7 @@ def fresh(lake: Lake) -> Callable[[], Lake]:
     return lambda: Lake(lake.store, lake.server, f"{lake.uri}{uuid4().hex}/")
 
 
-@pytest.mark.parametrize("door", ["format", "write_pending"])
+@pytest.mark.parametrize("door", [pytest.param("format", marks=pytest.mark.all), "write_pending"])
 def test_parquet_of_any_rows_is_read_back(
     spark: SparkSession, fresh: Callable[[], Lake], tmp_path_factory: pytest.TempPathFactory, door: str
 ) -> None:

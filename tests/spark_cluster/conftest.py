@@ -71,22 +71,22 @@ class ExecutorKeys:
         fresh.replace(self.issued)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gate(seaweed: S3Server) -> Iterator[Gate]:
     """Put a gate in front of the session's S3 server."""
     with Gate(seaweed) as gate:
         yield gate
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def executor_keys(tmp_path_factory: pytest.TempPathFactory) -> ExecutorKeys:
     """Return the keys that executors find for themselves."""
     return ExecutorKeys(tmp_path_factory.mktemp("keys") / "executors")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(executor_keys: ExecutorKeys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Run a master and two workers for the whole session."""
+    """Run a master and two workers for all tests here."""
     with Cluster(tmp_path_factory.mktemp("cluster"), executor_keys.environment) as cluster:
         yield cluster
 
@@ -154,7 +154,7 @@ class Driver:
             self.application = None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def driver(cluster: Cluster, gate: Gate) -> Iterator[Driver]:
     """Return the application on the cluster, started at its first call."""
     driver = Driver(cluster, gate)

@@ -58,6 +58,7 @@ def check(table: Table, rows: int = ROWS) -> None:
     assert table.pending() == []
 
 
+@pytest.mark.all
 def test_a_task_whose_udf_raised_is_retried(driver: Driver, table: Table) -> None:
     """After a task failed with uploads pending, and was retried, each row counts once."""
     job = table.job()
@@ -66,6 +67,7 @@ def test_a_task_whose_udf_raised_is_retried(driver: Driver, table: Table) -> Non
     commit_and_check(table, job)
 
 
+@pytest.mark.all
 def test_a_udf_that_always_raises_fails_the_stage(driver: Driver, table: Table) -> None:
     """When all attempts at a task fail nothing is visible, and the job's abort leaves nothing pending."""
     job = table.job()
@@ -89,6 +91,7 @@ def test_an_executor_that_is_killed_is_replaced(driver: Driver, table: Table) ->
     commit_and_check(table, job)
 
 
+@pytest.mark.all
 def test_a_notebook_survives_an_executor(driver: Driver, table: Table) -> None:
     """A write of its own loses an executor, commits by itself, and discards what the dead one had pending."""
     write_as_notebook(driver, table, "write_pending", fault=table.fault("kill"))
@@ -96,6 +99,7 @@ def test_a_notebook_survives_an_executor(driver: Driver, table: Table) -> None:
     check(table)
 
 
+@pytest.mark.all
 def test_lost_shuffle_files_run_a_stage_again(driver: Driver, table: Table) -> None:
     """When the executor with the shuffle files is killed, the stage is run again and each row counts once."""
     job = table.job()
@@ -159,6 +163,7 @@ class Throttles:
         pass
 
 
+@pytest.mark.all
 def test_a_store_that_throttles_delays_only(driver: Driver, table: Table) -> None:
     """A store that turns every third request away gets each of them again; no task fails."""
     throttle = Throttles()
@@ -253,6 +258,7 @@ def test_drivers_killed_before_and_after_the_seal(driver: Driver, table: Table) 
     commit_and_check(table, job)
 
 
+@pytest.mark.all
 def test_a_notebook_killed_before_its_seal(driver: Driver, table: Table) -> None:
     """The job of a write whose driver died is found in the destination, and its abort leaves nothing."""
     killed_while_sealing(driver, table, lambda: write_as_notebook(driver, table, "format"), answered=False)

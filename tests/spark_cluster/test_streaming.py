@@ -170,6 +170,7 @@ class Sleeps:
         pass
 
 
+@pytest.mark.all
 def test_a_zombie_driver_of_the_same_query_changes_nothing(stream: Stream, table: Table) -> None:
     """A driver that sleeps before its seal while another takes the query over finds its batch taken."""
     stream.add(0)

@@ -74,6 +74,7 @@ def test_no_java_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.spark
+@pytest.mark.all
 def test_spark_runs_without_a_machines_java(tmp_path: Path) -> None:
     """Where no Java is found, Spark writes and reads Parquet on the wheel's."""
     tools = tmp_path / "tools"

@@ -42,7 +42,7 @@ KNOWN = ("committed", "month", "spark_killed", "assets_told", "flights_report_on
 ALL_STORIES = {**CLUSTER_STORIES, **STORIES, **ASSET_STORIES}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def asked_for(request: pytest.FixtureRequest) -> list[str]:
     """Return the stories that the tests of this session judge."""
     named = [item.callspec.params for item in request.session.items if _is_of_a_story(item)]
@@ -53,7 +53,7 @@ def _is_of_a_story(item: pytest.Item) -> bool:
     return Path(__file__).parent in item.path.parents and "played" in getattr(item, "fixturenames", ())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Iterator[Stage]:
     """Run the whole of it, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
@@ -78,7 +78,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Ite
                 yield Stage(airflow, store, home / "control", url, cluster)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def played(stage: Stage, asked_for: list[str]) -> Played:
     """Play the rows that are asked for, side by side, and look at their destinations when all are over."""
     runs = {name: Run(stage, name, "row") for name in asked_for}
