@@ -1,59 +1,73 @@
-"""Two processes on one store, stepped call by call through a schedule."""
+"""Several processes on one store, stepped call by call through a schedule, in one thread.
+
+Each process is a greenlet that hands over before a call to its store. So a schedule is played the same way
+every time, and a change of processes costs a microsecond.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from random import Random
+from typing import Any, TypeAlias
+
+from greenlet import getcurrent, greenlet
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.testing import FaultyStore
+from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 
-__all__ = ["Schedule", "play", "schedules"]
+__all__ = ["Actor", "Outcome", "Schedule", "play", "schedules", "shuffles"]
 
-#: The schedule of two actors: at which of their own calls each of them is interrupted, in turn.
-Schedule = tuple[tuple[int, int], ...]
+#: What a process does with the store that it is given.
+Actor: TypeAlias = Callable[[Any], object]
+
+#: Whether a process stops before a call.
+Until: TypeAlias = Callable[[StoreCall], bool]
+
+#: Which process runs, and for how many of its own calls or until which, in turn. After the last turn they run
+#: to their ends.
+Schedule: TypeAlias = tuple[tuple[int, "int | Until"], ...]
+
+#: The error that a process ended with, `Crash` if it died; None if it returned.
+Outcome: TypeAlias = S3CommitError | Crash | None
+
+_TO_ITS_END = 1_000_000
 
 
-class _Turns:
-    """Lets one actor run at a time, and changes actors where the schedule says."""
+class _Process:
+    """A process that runs for a number of calls at a time."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._turn = threading.Condition()
-        self._segments = list(schedule)
-        self._current, self._left = self._segments.pop(0)
-        self._ended: set[int] = set()
+    def __init__(self, inner: Any, act: Actor) -> None:
+        self.outcome: Outcome = None
+        self._left = 0
+        self._until: Until | None = None
+        self._scheduler = getcurrent()
+        self._greenlet = greenlet(lambda: self._run(inner, act))
 
-    def before_call(self, actor: int) -> None:
-        with self._turn:
-            if self._current == actor and self._left == 0:
-                self._pass_on(actor)
-            self._turn.wait_for(lambda: self._current == actor)
+    def run(self, turn: int | Until) -> None:
+        """Go on until it is about to make one call more, or that call, or has ended."""
+        self._left, self._until = (turn, None) if isinstance(turn, int) else (_TO_ITS_END, turn)
+        if not self._greenlet.dead:
+            self._greenlet.switch()
+
+    def _run(self, inner: Any, act: Actor) -> None:
+        try:
+            act(FaultyStore(inner, before=self._before_call))
+        except (S3CommitError, Crash) as error:
+            self.outcome = error
+
+    def _before_call(self, call: StoreCall) -> None:
+        # A request that arrives late is delivered by another process.
+        if getcurrent() is self._greenlet:
+            while self._left == 0 or (self._until is not None and self._until(call)):
+                self._scheduler.switch()
             self._left -= 1
-
-    def end(self, actor: int) -> None:
-        with self._turn:
-            self._ended.add(actor)
-            if self._current == actor:
-                self._current, self._left = 1 - actor, 1_000_000
-                self._segments.clear()
-            self._turn.notify_all()
-
-    def start(self, actor: int) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._current == actor)
-
-    def _pass_on(self, actor: int) -> None:
-        following, calls = self._segments.pop(0) if self._segments else (1 - actor, 1_000_000)
-        self._current, self._left = (actor, 1_000_000) if following in self._ended else (following, calls)
-        self._turn.notify_all()
 
 
 def schedules(calls_of_first: int, calls_of_second: int, interruptions: int) -> Iterator[Schedule]:
     """Yield every way to run two actors with so many changes between them, each actor going first.
 
-    The first change comes after 1..n calls of one actor, the next after 1..m calls of the other, and so on;
+    The first change comes after 0..n calls of one actor, the next after 1..m calls of the other, and so on;
     after the last the actors run to their ends.
     """
     counts = (calls_of_first, calls_of_second)
@@ -72,36 +86,34 @@ def _segments(first: int, own: tuple[int, ...], other: tuple[int, ...]) -> Sched
         segments.append((actor, until - done[number % 2]))
         done[number % 2] = until
     last = first if len(segments) % 2 == 0 else 1 - first
-    segments.append((last, 1_000_000))
+    segments.append((last, _TO_ITS_END))
     return tuple(segments)
 
 
-def play(
-    inner: Any, actors: tuple[Callable[[Any], Any], Callable[[Any], Any]], schedule: Schedule
-) -> list[S3CommitError | None]:
-    """Run two actors on a store by a schedule, and return the error each of them ended with, if any."""
-    turns = _Turns(schedule)
-    outcomes: list[Any] = [None, None]
+def shuffles(calls: Sequence[int], count: int, *, changes: int, seed: int = 0) -> Iterator[Schedule]:
+    """Yield schedules of any number of actors with a number of changes, chosen at random but always the same.
 
-    def run(actor: int) -> None:
-        turns.start(actor)
-        store = FaultyStore(inner, before=lambda _: turns.before_call(actor))
-        try:
-            actors[actor](store)
-        except S3CommitError as error:
-            outcomes[actor] = error
-        except BaseException as error:
-            outcomes[actor] = error
-        finally:
-            turns.end(actor)
+    Args:
+        calls: How many calls each actor makes when it is alone.
+        count: How many schedules.
+        changes: The most changes in one; each has between one and this.
+        seed: Chooses others.
 
-    threads = [threading.Thread(target=run, args=(actor,), daemon=True) for actor in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), f"stuck in schedule {schedule}"
-    for outcome in outcomes:
-        if outcome is not None and not isinstance(outcome, S3CommitError):
-            raise outcome
-    return outcomes
+    """
+    chance = Random(seed)
+    for _ in range(count):
+        actor, segments = chance.randrange(len(calls)), []
+        for _ in range(chance.randint(1, changes)):
+            segments.append((actor, chance.randint(1, calls[actor])))
+            actor = chance.choice([other for other in range(len(calls)) if other != actor])
+        yield (*segments, (actor, _TO_ITS_END))
+
+
+def play(inner: Any, actors: Sequence[Actor], schedule: Schedule) -> list[Outcome]:
+    """Run actors on a store by a schedule, and return what each of them ended with."""
+    processes = [_Process(inner, act) for act in actors]
+    for actor, turn in schedule:
+        processes[actor].run(turn)
+    for process in processes:
+        process.run(_TO_ITS_END)
+    return [process.outcome for process in processes]

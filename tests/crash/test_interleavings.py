@@ -6,28 +6,16 @@ them, and a part in its variants, which share most of the code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import product
 from random import Random
-from typing import Any
 
 import pytest
 
-from airflow_s3commit import Job, JobReference
-from airflow_s3commit.exceptions import (
-    AlreadyCommitted,
-    DestinationChanged,
-    DestinationNotEmpty,
-    JobClosed,
-    NoSuchJob,
-    NotReversible,
-    S3CommitError,
-)
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible
 from tests.crash.faulty import count_calls
-from tests.crash.interleave import Schedule, play, schedules
-from tests.crash.world import BESIDE, BUCKET, OLD, OURS, ROOT, TASKS, Case, World, _inline, run_with_fault
+from tests.crash.interleave import Outcome, Schedule, play, schedules
+from tests.crash.world import Case, World, run_with_fault
 
 Record = Callable[[str, object], None]
 
@@ -62,17 +50,19 @@ def _part(share: float, first: int, second: int) -> Iterator[Schedule]:
 
 
 def _race(
-    case: Case, first: str, second: str, judge: Callable[[World, list[Any]], None], share: float
+    case: Case, first: str, second: str, judge: Callable[[World, list[Outcome]], None], share: float
 ) -> int:
     played = 0
     for schedule in _part(share, _calls(first, case), _calls(second, case)):
         world = World(case)
         world.advance_to("commit")
-        outcomes = play(world.store, (getattr(world, first), getattr(world, second)), schedule)
+        store = world.observed()
         try:
+            outcomes = play(store, (getattr(world, first), getattr(world, second)), schedule)
             judge(world, outcomes)
+            store.at_rest()
         except Exception as error:
-            error.add_note(f"schedule {schedule}, outcomes {outcomes!r}")
+            error.add_note(f"schedule {schedule}, log {world.log()}")
             raise
         played += 1
     return played
@@ -84,7 +74,7 @@ def test_two_processes_committing_one_job_both_succeed(
 ) -> None:
     """However two committers of one job interleave, both return and the output is there once."""
 
-    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+    def judge(world: World, outcomes: list[Outcome]) -> None:
         assert outcomes == [None, None]
         world.check_committed()
 
@@ -95,7 +85,7 @@ def test_two_processes_committing_one_job_both_succeed(
 def test_of_a_commit_and_an_abort_exactly_one_wins(case: Case, share: float, record_property: Record) -> None:
     """However a commit and an abort interleave, the destination ends committed whole, or untouched."""
 
-    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+    def judge(world: World, outcomes: list[Outcome]) -> None:
         committing, aborting = outcomes
         if committing is None:
             assert isinstance(aborting, AlreadyCommitted)
@@ -114,7 +104,7 @@ def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
 ) -> None:
     """With fixed names an abort is refused from the moment the commit may have overwritten something."""
 
-    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+    def judge(world: World, outcomes: list[Outcome]) -> None:
         committing, aborting = outcomes
         if committing is None:
             assert isinstance(aborting, AlreadyCommitted | NotReversible)
@@ -130,7 +120,7 @@ def test_of_a_commit_without_way_back_and_an_abort_the_commit_wins_once_begun(
 def test_two_aborts_at_once_leave_no_trace(share: float, record_property: Record) -> None:
     """However two aborts interleave, both return and nothing is left."""
 
-    def judge(world: World, outcomes: list[S3CommitError | None]) -> None:
+    def judge(world: World, outcomes: list[Outcome]) -> None:
         assert outcomes == [None, None]
         world.check_untouched()
 
@@ -148,7 +138,7 @@ def test_a_late_task_attempt_never_outlives_an_abort(share: float, record_proper
     for schedule in _part(share, calls, _calls("abort", case)):
         world = World(case)
         world.advance_to("run_tasks")
-        play(world.store, (lambda store: world.run_task(store, "00000", "0"), world.abort), schedule)  # noqa: B023
+        play(world.observed(), (lambda store: world.run_task(store, "00000", "0"), world.abort), schedule)  # noqa: B023
         assert world.pending() == [], schedule
         world.abort(world.store)
         world.check_untouched()
@@ -195,7 +185,7 @@ def test_a_commit_and_a_recovery_of_what_died_half_way_agree(
     played = 0
     for schedule in _part(share, calls("commit"), calls(second)):
         world = _half_committed(REPLACE)
-        committing, recovering = play(world.store, (world.commit, getattr(world, second)), schedule)
+        committing, recovering = play(world.observed(), (world.commit, getattr(world, second)), schedule)
         if committing is None:
             assert recovering is None or isinstance(recovering, AlreadyCommitted), (schedule, recovering)
             world.check_committed()
@@ -205,167 +195,4 @@ def test_a_commit_and_a_recovery_of_what_died_half_way_agree(
             assert recovering is None, (schedule, recovering)
             world.check_untouched()
         played += 1
-    record_property("schedules", played)
-
-
-class _TwoJobs(World):
-    """A world with another sealed job that writes to the same partition.
-
-    Args:
-        modes: Conflict modes of the two jobs.
-        planned: Whether both have planned.
-
-    """
-
-    OTHER = "33333333-aaaa-4bbb-8ccc-000000000003"
-
-    def __init__(self, modes: tuple[Any, Any], *, planned: bool) -> None:
-        super().__init__(Case(mode=modes[0]))
-        self.other_mode = modes[1]
-        destination = f"s3://{BUCKET}/{ROOT}"
-        self.other = JobReference(
-            job_id=self.OTHER, destination=destination, staging=f"{destination}__magic_job-{self.OTHER}/"
-        )
-        self.reach(f"two jobs {modes} {planned}", lambda: self._seal_both(planned))
-
-    def _seal_both(self, planned: bool) -> None:
-        self.advance_to("plan")
-        Job.setup(
-            self.store, self.other.destination, options=Case(mode=self.other_mode).options, job_id=self.OTHER,
-            clock=self.clock, new_id=self._new_id,
-        )  # fmt: skip
-        job = self._job_of(self.other, self.store)
-        with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
-            for number in (0, 1):
-                with attempt.open(f"dt=1/part-{number}.parquet") as file:
-                    file.write(b"theirs %d" % number)
-            tasks = [attempt.commit()]
-        job.seal_stage("spark", "1", tasks)
-        job.seal()
-        if planned:
-            self.plan(self.store)
-            job.plan()
-
-    def commit(self, store: Any) -> None:
-        self._persist(self.reference, store)
-
-    def commit_other(self, store: Any) -> None:
-        self._persist(self.other, store)
-
-    def abort_other(self, store: Any) -> None:
-        self._job_of(self.other, store).abort()
-
-    def _persist(self, reference: JobReference, store: Any) -> None:
-        """Commit as an orchestrator does that plans again when the destination changed."""
-        while True:
-            job = self._job_of(reference, store)
-            try:
-                job.commit()
-            except DestinationChanged:
-                job.plan()
-            else:
-                return
-
-    def _job_of(self, reference: JobReference, store: Any) -> Job:
-        job = Job.at(store, reference, clock=self.clock, new_id=self._new_id)
-        job._context = _inline(job._context)
-        return job
-
-    def check_serial(self) -> None:
-        """The data is that of the jobs one after another in the log's order; the marker names the last."""
-        data = {path: body for path, body in OLD.items() if self.case.mode != "fail"}
-        written = {
-            OURS: {path: body for files in TASKS.values() for path, body in files.items()},
-            self.OTHER: {f"dt=1/part-{number}.parquet": b"theirs %d" % number for number in (0, 1)},
-        }
-        modes = {OURS: self.case.mode, self.OTHER: self.other_mode}
-        last = None
-        for job_id, kind in self.log():
-            if kind == "abandon":
-                continue
-            touched = {path.rpartition("/")[0] for path in written[job_id]}
-            existing = {path for path in data if path.rpartition("/")[0] in touched}
-            assert modes[job_id] != "fail" or not existing
-            if modes[job_id] == "replace":
-                data = {path: body for path, body in data.items() if path not in existing}
-            for path, body in written[job_id].items():
-                data[path.replace(".", f"-{job_id}.", 1)] = body
-            last = job_id
-        visible = {
-            key.removeprefix(ROOT): body for key, body in self.visible().items() if key.startswith(ROOT)
-        }
-        marker = visible.pop("_SUCCESS", b"")
-        assert {path: body for path, body in visible.items() if path not in BESIDE} == data
-        assert self.pending() == []
-        if last is not None:
-            assert json.loads(marker)["jobId"] == last
-
-
-def _race_two_jobs(
-    modes: tuple[Any, Any], second: str, judge: Callable[[list[Any]], None], share: float, *, planned: bool
-) -> int:
-    """Play our commit and a step of the other job, and return how many schedules."""
-    calls = []
-    for step in ("commit", second):
-        sample = _TwoJobs(modes, planned=planned)
-        calls.append(count_calls(sample.store, getattr(sample, step)))
-    played = 0
-    for schedule in _part(share, *calls):
-        world = _TwoJobs(modes, planned=planned)
-        outcomes = play(world.store, (world.commit, getattr(world, second)), schedule)
-        try:
-            judge(outcomes)
-            for reference, outcome in zip((world.reference, world.other), outcomes, strict=True):
-                if isinstance(outcome, DestinationNotEmpty):
-                    world._job_of(reference, world.store).abort()
-            world.check_serial()
-        except Exception as error:
-            error.add_note(f"schedule {schedule}, outcomes {outcomes!r}, log {world.log()}")
-            raise
-        played += 1
-    return played
-
-
-ANY_TWO = [
-    pytest.param(("replace", "replace"), True, 0.05, id="replace-replace-planned"),
-    pytest.param(("replace", "append"), False, 0.05, id="replace-append-unplanned"),
-    *(
-        pytest.param(
-            modes,
-            planned,
-            0.2,
-            id=f"{'-'.join(modes)}-{'planned' if planned else 'unplanned'}-a fifth",
-            marks=pytest.mark.all,
-        )
-        for modes in product(("replace", "append", "fail"), repeat=2)
-        if modes[1] != "fail" or modes[0] == "fail"  # there is old data unless the first one needs none
-        for planned in (True, False)
-    ),
-]
-
-
-@pytest.mark.parametrize(("modes", "planned", "share"), ANY_TWO)
-def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
-    modes: tuple[Any, Any], planned: bool, share: float, record_property: Record
-) -> None:
-    """However two jobs of any modes interleave, the data is that of a serial run in the order of the log."""
-
-    def judge(outcomes: list[S3CommitError | None]) -> None:
-        assert all(outcome is None or isinstance(outcome, DestinationNotEmpty) for outcome in outcomes)
-        assert "fail" in modes or outcomes == [None, None]
-
-    played = _race_two_jobs(modes, "commit_other", judge, share, planned=planned)
-    record_property("schedules", played)
-
-
-@pytest.mark.parametrize("share", [0.05, pytest.param(0.5, marks=pytest.mark.all)])
-def test_an_abort_beside_another_jobs_commit_leaves_that_jobs_marker(
-    share: float, record_property: Record
-) -> None:
-    """However an abort and another job's commit interleave, the marker is that of the committed job."""
-
-    def judge(outcomes: list[S3CommitError | None]) -> None:
-        assert outcomes == [None, None]
-
-    played = _race_two_jobs(("replace", "append"), "abort_other", judge, share, planned=False)
     record_property("schedules", played)

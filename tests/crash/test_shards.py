@@ -104,7 +104,7 @@ def test_two_workers_on_one_shard_agree(record_property: Callable[[str, object],
             world.job(store).complete(0)
             world.job(store).finish()
 
-        assert play(world.store, (work, work), schedule) == [None, None], schedule
+        assert play(world.observed(), (work, work), schedule) == [None, None], schedule
         world.check_committed()
         played += 1
     record_property("schedules", played)

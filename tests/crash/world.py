@@ -16,7 +16,9 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, ReplaceOrder
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
+from tests.crash.observed import Observed
 from tests.fakes import ManualClock
+from tests.history import is_data
 
 BUCKET = "lake"
 ROOT = "flights/"
@@ -112,11 +114,16 @@ class World:
         other = f"{ROOT}dt=1/part-0-{THEIRS}.parquet"
         self.foreign_upload = self.store.create_upload(BUCKET, other, metadata={}, content_type="x")
         self.before = self.visible()
+        self.data_before = {
+            info.key: info.etag
+            for info in self.store.list_objects(BUCKET, ROOT)
+            if is_data(info.key.removeprefix(ROOT))
+        }
 
     def job(self, store: Any = None) -> Job:
         """Return the job as a fresh process sees it."""
-        job = Job.at(store or self.store, self.reference, clock=self.clock, new_id=self._new_id)
-        job._context = _inline(job._context)
+        job = Job.at(store or self.store, self.reference, clock=self.clock, new_id=self.new_id)
+        job._context = inline(job._context)
         return job
 
     def visible(self) -> dict[str, bytes]:
@@ -126,6 +133,11 @@ class World:
             for info in self.store.list_objects(BUCKET, "")
             if "__magic_job-" not in info.key and "/_s3commit/" not in info.key
         }
+
+    def observed(self) -> Observed:
+        """Return the store, held to the invariants from here on."""
+        keeps_data = self.case.unique and self.case.order == "publish-then-delete"
+        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=keeps_data)
 
     def pending(self) -> list[str]:
         """Return the ids of the job's pending uploads."""
@@ -151,7 +163,7 @@ class World:
     def setup(self, store: Any) -> None:
         Job.setup(
             store, self.reference.destination, options=self.case.options, job_id=OURS,
-            clock=self.clock, new_id=self._new_id,
+            clock=self.clock, new_id=self.new_id,
         )  # fmt: skip
 
     def run_tasks(self, store: Any) -> None:
@@ -190,7 +202,12 @@ class World:
 
     def advance_to(self, step: str) -> None:
         """Take every step before this one, without faults; to a new world."""
-        self.reach(step, lambda: [getattr(self, name)(self.store) for name in STEPS[: STEPS.index(step)]])
+        self.reach(step, lambda: self.take_until(step))
+
+    def take_until(self, step: str) -> None:
+        """Take every step before this one, without faults."""
+        for name in STEPS[: STEPS.index(step)]:
+            getattr(self, name)(self.store)
 
     def reach(self, what: str, act: Callable[[], object]) -> None:
         """Do this to a new world; what is the same in tens of thousands of worlds is worked out once."""
@@ -266,7 +283,8 @@ class World:
     def _progress(self) -> tuple[Any, ...]:
         return self.store._buckets, self.store._upload_ids, self.ids, self.tasks, self.rounds
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
+        """Return an id that no other call returns."""
         return f"id-{next(self.ids):06d}"
 
 
@@ -276,7 +294,8 @@ STEPS = ["setup", "run_tasks", "seal", "plan", "commit"]
 _REACHED: dict[tuple[Case, str], bytes] = {}
 
 
-def _inline(context: JobContext) -> JobContext:
+def inline(context: JobContext) -> JobContext:
+    """Return a context that sends everything in the caller's thread."""
     return replace(context, threads=0, owner="test")
 
 

@@ -51,6 +51,7 @@ from airflow_s3commit.protocol.metadata.state import (
 )
 from airflow_s3commit.protocol.model.job import AbortReport, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
@@ -183,8 +184,9 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
     _refuse_if_published(context)
-    if not _is_abort_recorded(context):
-        record_ending(context, abandon(context, reason, _facts_of(context)))
+    entry = _abandon(context, reason)
+    if entry is not None:
+        record_ending(context, entry)
     # A committer that slept while the job was aborted may have written it.
     delete_record(context, context.bucket, context.layout.manifest_files)
     return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
@@ -196,6 +198,13 @@ def _abort_leftovers(context: JobContext) -> int:
     uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
     return uploads
+
+
+def _abandon(context: JobContext, reason: str | None) -> LogEntry | None:
+    """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again."""
+    if context.record is None and _is_abort_recorded(context):
+        return None
+    return abandon(context, reason, _facts_of(context))
 
 
 def _is_abort_recorded(context: JobContext) -> bool:
@@ -257,7 +266,7 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
     if current.record.state == "aborting":
         begun = current.record.begun
         try:
-            entry = abandon(context, current.record.reason, _facts_of(context))
+            entry = _abandon(context, current.record.reason)
         except AlreadyCommitted:
             # The commit was entered before the state moved: let it be finished.
             move(context, current, "committed")
@@ -274,7 +283,8 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
             objects += _delete_by_metadata(context, current.record)
             delete_record(context, context.bucket, context.layout.manifest_files)
             restore_success(context, current.record.saved_success)
-        record_ending(context, entry)
+        if entry is not None:
+            record_ending(context, entry)
         if move(context, current, "aborted") is None:
             return None
     release_lock(context)

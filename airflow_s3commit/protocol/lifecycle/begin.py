@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
-from airflow_s3commit.protocol.lifecycle.success import foreign_success
+from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
@@ -82,7 +82,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         begun=True,
         shards=run.shards,
         reversible=_is_reversible(job, plan.record),
-        saved_success=foreign_success(context),
+        saved_success=existing_success(context),
     )
     if begun is None:
         clean_if_ended(context)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from airflow_s3commit._causes import noting
@@ -32,16 +33,15 @@ from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
-from airflow_s3commit.protocol.lifecycle.success import remove_success, write_success
+from airflow_s3commit.protocol.lifecycle.success import listed_keys, remove_success, write_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
-from airflow_s3commit.protocol.metadata.lock import release_lock
 from airflow_s3commit.protocol.metadata.log import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
 from airflow_s3commit.protocol.metadata.seals import (
     load_stage_seals,
     pendingset_key,
@@ -304,7 +304,7 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
 
 
 def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
-    remove_success(run.context, state.saved_success, run.log.position)
+    remove_success(run.context, state.saved_success)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan)
 
@@ -319,27 +319,39 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
         InvalidRecord: A record was changed after the commit, or the manifest removed.
 
     """
-    context, manifest = run.context, None
+    context = run.context
     try:
-        manifest = _account_for(run, current)
+        manifest, keys = _account_for(run, current)
     except S3CommitError as error:
-        # Clean-up removes the job's record first: if it is gone, another process has done all of this and is
-        # removing what this one reads.
+        # The job's record goes after all of this: if it is gone, another process has done it and is removing
+        # what this one reads.
         is_ended = False
         with noting(error, "checking whether another process has finished the job", "it is committed"):
             is_ended = find_job(context) is None
         if not is_ended:
             raise
-        run.drop_lock()
+        found, run.lock_in_doubt = find_manifest(context), True
+        if found is None:
+            run.drop_lock()
+            clean_staging(context)
+            where = join_uri(context.bucket, context.layout.manifest)
+            raise InvalidRecord(
+                f"{context.name} was committed, but its manifest {where} has been removed"
+            ) from error
+        manifest, keys = found, partial(listed_keys, context, found)
+    # Before the marker is written: see the module `success`.
+    delete_record(context, context.staging_bucket, context.layout.job)
+    write_success(context, manifest, keys)
+    run.drop_lock()
+    write_checkpoint(context.store, context.layout.destination, manifest.generation)
     clean_staging(context)
-    manifest = manifest or find_manifest(context)
-    if manifest is None:
-        where = join_uri(context.bucket, context.layout.manifest)
-        raise InvalidRecord(f"{context.name} was committed, but its manifest {where} has been removed")
     return manifest
 
 
-def _account_for(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
+def _account_for(
+    run: CommitRun, current: Stored[StateRecord]
+) -> tuple[ManifestRecord, Callable[[], list[str]]]:
+    """Write the manifest and delete what the job replaces; return the manifest, and its first files' keys."""
     context, job = run.context, load_job(run.context)
     seal = run.pinned_seal(current.record)
     entry = run.log.ending()
@@ -357,12 +369,9 @@ def _account_for(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord
         run.delete_planned(job, seal, plan)
     _discard_the_rest(context, seal)
     files = run.files or FileList.of_sealed(context, seal)
-    write_success(context, entry.manifest, files.first_keys(MAX_FILENAMES))
-    is_locked = run.lock is not None or run.lock_in_doubt or (plan is not None and plan.unnamed > 0)
-    if job.options.needs_lock or run.keep_replaced or is_locked:
-        release_lock(context)
-    write_checkpoint(context.store, context.layout.destination, entry.number)
-    return entry.manifest
+    is_planned = plan is not None and plan.unnamed > 0
+    run.lock_in_doubt |= job.options.needs_lock or run.keep_replaced or is_planned
+    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)
 
 
 def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:

@@ -2,17 +2,22 @@
 
 The marker names the newest commit whose replaced objects are deleted. It is written only over a marker of an
 older generation, and no two markers of this protocol are alike, so that a suspended process which has read an
-old one cannot delete or overwrite a new one. A marker of another program is kept in the job's state, and
-an abort puts it back byte for byte.
+old one cannot delete or overwrite a new one. A commit removes the one marker that it found when it began. A
+marker of another program is put back by an abort, byte for byte.
+
+A job that ends deletes its record before it writes its marker. So of this job and of another that removed
+the marker and is aborted, at least one sees the other, and writes it.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from airflow_s3commit.exceptions import (
@@ -25,7 +30,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit
 from airflow_s3commit.protocol.metadata.manifests import manifest_files
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_unchanged
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
@@ -44,15 +49,15 @@ from airflow_s3commit.protocol.model.success import (
 logger = logging.getLogger(__name__)
 
 
-def foreign_success(context: JobContext) -> SavedSuccess | None:
-    """Return the marker if no version of this protocol with a log wrote it; None otherwise.
+def existing_success(context: JobContext) -> SavedSuccess | None:
+    """Return the marker that is there; None without one.
 
     Raises:
         TooLarge: It is larger than any committer's, so that it could not be put back.
 
     """
     found = _find(context)
-    if found is None or found.generation is not None:
+    if found is None:
         return None
     if found.body is None:
         where = join_uri(context.bucket, context.layout.success)
@@ -60,51 +65,54 @@ def foreign_success(context: JobContext) -> SavedSuccess | None:
     return SavedSuccess(etag=found.etag, body=found.body)
 
 
-def remove_success(context: JobContext, saved: SavedSuccess | None, generation: int) -> None:
-    """Delete the marker before files are published, unless it is newer than what was read. Repeatable.
+def remove_success(context: JobContext, saved: SavedSuccess | None) -> None:
+    """Delete the marker that a commit found when it began, before files are published. Repeatable.
+
+    One that was written since stays: after an abort of this job nobody would write it again.
 
     Args:
         context: The job.
-        saved: The marker of another program that its commit may remove.
-        generation: Newest generation whose marker it may remove: the job's own entry is newer.
+        saved: The marker that was there.
 
     """
-    found = _find(context)
-    if found is None:
+    if saved is None:
         return
-    if found.generation is None:
-        is_older = saved is not None and saved.etag == found.etag
-    else:
-        is_older = found.generation <= generation
-    if not is_older:
-        return
-    condition = found.etag if context.conditional else None
-    try:
-        delete_record(context, context.bucket, context.layout.success, if_match=condition)
-    except PreconditionFailed:
+    if not context.conditional:
+        found = _find(context)
+        if found is None or found.etag != saved.etag:
+            return
+    if not delete_unchanged(context, context.bucket, context.layout.success, saved.etag):
         logger.info("%s: _SUCCESS was written anew by another job", context.name)
 
 
-def write_success(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> None:
+def write_success(
+    context: JobContext,
+    manifest: ManifestRecord,
+    keys: Callable[[], list[str]],
+    *,
+    renewed: str | None = None,
+) -> None:
     """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
 
-    Before: the objects that the job replaces are deleted.
+    Before: the objects that the job replaces are deleted, and its record.
 
     Args:
         context: Any job of the destination.
         manifest: The committed job's manifest.
-        keys: Keys of its first files, at most 100.
+        keys: Returns the keys of its first files, at most 100.
+        renewed: ETag of a marker to write anew whatever its generation.
 
     """
-    body = encode(_success(context, manifest, keys))
+    body = b""
     while True:
         found = _find(context)
         if found is None:
             condition: dict[str, Any] = {"if_none_match": context.conditional}
-        elif (found.generation or 0) >= manifest.generation:
+        elif found.etag != renewed and (found.generation or 0) >= manifest.generation:
             return
         else:
             condition = {"if_match": found.etag if context.conditional else None}
+        body = body or encode(_success(context, manifest, keys()))
         try:
             context.store.put(context.bucket, context.layout.success, body, **condition)
         except (PreconditionFailed, NoSuchKey):
@@ -115,34 +123,49 @@ def write_success(context: JobContext, manifest: ManifestRecord, keys: list[str]
 def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
     """Give a destination its marker again after an abort. Repeatable.
 
-    That is the marker of the newest commit, unless its job is not cleaned up: then its committer, or its
+    That is the marker of the newest commit, unless its job has not ended: then its committer, or its
     recovery, writes it. Without any commit in the log it is the marker of another program, as it was saved.
+    The marker that the aborted commit may still delete is written anew, with another ETag.
 
     Args:
         context: The job that is aborted.
-        saved: The marker that its commit removed.
+        saved: The marker that its commit removes.
 
     """
     newest = newest_commit(context.store, context.layout.destination)
-    if newest is None:
+    found = _find(context)
+    is_foreign = found is not None and found.generation is None
+    doomed = saved.etag if saved is not None else None
+    if newest is None or (is_foreign and found is not None and found.etag == doomed):
         if saved is not None:
             _restore_foreign(context, saved)
         return
     assert newest.manifest is not None
-    if _find(context) is None and not _is_under_way(context, newest.manifest):
-        files = manifest_files(context.store, newest.manifest)
-        keys = [entry.key for entry, _ in zip(files, range(MAX_FILENAMES), strict=False)]
-        write_success(context, newest.manifest, keys)
+    if not is_foreign and not _is_under_way(context, newest.manifest):
+        keys = partial(listed_keys, context, newest.manifest)
+        write_success(context, newest.manifest, keys, renewed=doomed)
+
+
+def listed_keys(context: JobContext, manifest: ManifestRecord) -> list[str]:
+    """Return the keys of a committed job's first files, at most 100, by its list of files.
+
+    Raises:
+        NoSuchKey: The list is gone.
+        InvalidRecord: The list was changed.
+
+    """
+    files = manifest_files(context.store, manifest)
+    return [entry.key for entry, _ in zip(files, range(MAX_FILENAMES), strict=False)]
 
 
 def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
-    """Return whether the staging of a committed job still has its state."""
+    """Return whether a committed job still has its record, which goes before its marker is written."""
     if manifest.staging is None:
         return False
     staging = Destination.parse(manifest.staging)
-    state = Layout(context.layout.destination, staging, manifest.job_id).state
+    record = Layout(context.layout.destination, staging, manifest.job_id).job
     try:
-        context.store.head(staging.bucket, state)
+        context.store.head(staging.bucket, record)
     except NoSuchKey:
         return False
     return True

@@ -27,16 +27,24 @@ def clean_if_ended(context: JobContext) -> bool:
     least one sees the other.
     """
     stored = read_state(context)
-    if stored is None or stored.record.state == "aborted" or _is_being_cleaned(context, stored.record):
+    if stored is None or stored.record.state == "aborted":
         clean_staging(context)
-        return True
-    return False
+    elif _is_being_cleaned(context, stored.record):
+        # Not its state: the process that cleans up may have died before it wrote ``_SUCCESS``.
+        clean_staging(context, keep_state=True)
+    else:
+        return False
+    return True
 
 
-def clean_staging(context: JobContext) -> None:
+def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
     Before: the job is committed and its manifest written, or it is aborted. Repeatable.
+
+    Args:
+        context: The job.
+        keep_state: Leave its state.
 
     Raises:
         InvalidRecord: A record in the staging is of another place: the staging was copied.
@@ -54,7 +62,8 @@ def clean_staging(context: JobContext) -> None:
     delete_record(context, bucket, layout.job)
     listed = store.list_objects(bucket, layout.staging.prefix)
     delete_records(context, (info.key for info in listed if info.key != layout.state))
-    delete_record(context, bucket, layout.state)
+    if not keep_state:
+        delete_record(context, bucket, layout.state)
 
 
 def is_own_staging(context: JobContext) -> bool:

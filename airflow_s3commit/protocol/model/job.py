@@ -131,7 +131,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class SavedSuccess(Struct, frozen=True, kw_only=True):
-    """A ``_SUCCESS`` of another program that a commit removed, so that a rollback can put it back."""
+    """The ``_SUCCESS`` that a commit found when it began: it removes this one; a rollback may put it back."""
 
     etag: Text
     body: bytes
@@ -157,7 +157,7 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
         reversible: The commit can be undone; False once it may have overwritten or deleted old data.
         shards: Number of shards of the commit.
         generation: Number of the commit's entry in the log, from ``committed`` on; None in older versions.
-        saved_success: The ``_SUCCESS`` before the commit, if another program wrote it.
+        saved_success: The ``_SUCCESS`` that was there when the commit began.
         reason: Why the job was aborted.
 
     """

@@ -1,0 +1,154 @@
+"""Several sealed jobs of one destination, which has a commit in its log already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from airflow_s3commit import Job, JobReference
+from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
+from airflow_s3commit.protocol.model.job import ConflictMode
+from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+from tests.crash.interleave import Actor, Outcome, Schedule, play
+from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, inline
+
+#: The jobs, ours first. What each writes, by path; all of them have files in dt=1.
+JOBS = (OURS, "33333333-aaaa-4bbb-8ccc-000000000003", "44444444-aaaa-4bbb-8ccc-000000000004")
+WRITTEN: tuple[dict[str, bytes], ...] = (
+    {path: body for files in TASKS.values() for path, body in files.items()},
+    {"dt=1/part-0.parquet": b"theirs 0", "dt=1/part-1.parquet": b"theirs 1"},
+    {"dt=1/part-0.parquet": b"the third's 0", "dt=2/part-1.parquet": b"the third's 1"},
+)
+
+#: The job that has committed before, so that `_SUCCESS` is of the log and not of another program.
+FIRST = "00000000-aaaa-4bbb-8ccc-000000000000"
+
+_DESTINATION = f"s3://{BUCKET}/{ROOT}"
+
+
+class Jobs(World):
+    """A world in which each of some jobs is sealed, and nobody is at work.
+
+    Args:
+        modes: Their conflict modes. There is old data unless the first one needs none.
+        planned: Whether they have planned.
+
+    """
+
+    def __init__(self, modes: Sequence[ConflictMode], *, planned: bool = False) -> None:
+        super().__init__(Case(mode=modes[0]))
+        self.modes = modes
+        self.reach(f"jobs {modes} {planned}", lambda: self._seal_all(planned))
+
+    def _seal_all(self, planned: bool) -> None:
+        self._write(FIRST, "append", {"dt=3/first.parquet": b"the first"})
+        self.job_of(FIRST, self.store).commit()
+        self.take_until("plan")
+        for number, mode in enumerate(self.modes):
+            if number:
+                self._write(JOBS[number], mode, WRITTEN[number])
+        if planned:
+            for job_id in JOBS[: len(self.modes)]:
+                self.job_of(job_id, self.store).plan()
+
+    def _write(self, job_id: str, mode: ConflictMode, files: dict[str, bytes]) -> None:
+        options = Case(mode=mode).options
+        Job.setup(
+            self.store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id
+        )
+        job = self.job_of(job_id, self.store)
+        with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
+            for path, body in files.items():
+                with attempt.open(path) as file:
+                    file.write(body)
+            tasks = [attempt.commit()]
+        job.seal_stage("spark", "1", tasks)
+        job.seal()
+
+    def job_of(self, job_id: str, store: Any) -> Job:
+        """Return a job as a fresh process sees it."""
+        staging = f"{_DESTINATION}__magic_job-{job_id}/"
+        reference = JobReference(job_id=job_id, destination=_DESTINATION, staging=staging)
+        job = Job.at(store, reference, clock=self.clock, new_id=self.new_id)
+        job._context = inline(job._context)
+        return job
+
+    # The steps of each job, as a process of its own takes them.
+
+    def actor(self, step: str, number: int) -> Actor:
+        """Return a process that takes a step of a job."""
+        return partial(getattr(self, f"{step}_of"), JOBS[number])
+
+    def commit_of(self, job_id: str, store: Any) -> None:
+        self.job_of(job_id, store).commit()
+
+    def abort_of(self, job_id: str, store: Any) -> None:
+        self.job_of(job_id, store).abort()
+
+    def recover_of(self, job_id: str, store: Any) -> None:
+        self.job_of(job_id, store).recover()
+
+    def shards_of(self, job_id: str, store: Any) -> None:
+        """Commit in two shards; a worker that finds a shard missing leaves the rest to another."""
+        job = self.job_of(job_id, store)
+        for shard in job.begin(2):
+            job.complete(shard)
+        job.finish()
+
+    def sweep_of(self, _: str, store: Any, older_than: float = 0.0) -> SweepReport:
+        """Sweep; with no patience every job seems dead."""
+        return sweep(
+            store, _DESTINATION, older_than=older_than, dry_run=False, clock=self.clock, new_id=self.new_id,
+            threads=0,
+        )  # fmt: skip
+
+    def patient_sweep_of(self, job_id: str, store: Any) -> None:
+        report = self.sweep_of(job_id, store, 3600)
+        assert not report.jobs or all(job.action == "finish" for job in report.jobs)
+
+    def end_all(self, store: Any) -> None:
+        """End each job as an operator does: recover it, abort one that was not begun, sweep."""
+        for job_id in JOBS[: len(self.modes)]:
+            try:
+                self.job_of(job_id, store).recover()
+            except NoSuchJob:
+                pass
+            except JobClosed:
+                with suppress(AlreadyCommitted):
+                    self.job_of(job_id, store).abort()
+        report = self.sweep_of("", store)
+        assert not report.failures
+
+    def play(self, actors: Sequence[Actor], schedule: Schedule, *, end: bool = False) -> list[Outcome]:
+        """Play a schedule under the eyes of the invariants, then check what holds at rest.
+
+        Args:
+            actors: The processes.
+            schedule: The schedule.
+            end: Whether a process that died may have left work for an operator.
+
+        """
+        store = self.observed()
+        try:
+            outcomes = play(store, actors, schedule)
+            refused = any(isinstance(outcome, S3CommitError) for outcome in outcomes)
+            if end or refused:
+                self.end_all(store)
+            store.at_rest()
+            for job_id, files in store.history.by_job.items():
+                if job_id in JOBS:
+                    assert sorted(files) == sorted(self._keys(job_id))
+        except Exception as error:
+            error.add_note(f"schedule {schedule}, log {self.log()}")
+            raise
+        return outcomes
+
+    def _keys(self, job_id: str) -> list[str]:
+        return [ROOT + path.replace(".", f"-{job_id}.", 1) for path in WRITTEN[JOBS.index(job_id)]]
+
+
+def ended_by_another(outcome: Outcome) -> bool:
+    """Return whether a process was refused because another one had ended its job."""
+    return isinstance(outcome, AlreadyCommitted | JobClosed | NoSuchJob | NotReversible)

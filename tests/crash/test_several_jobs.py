@@ -1,0 +1,190 @@
+"""Jobs of one destination beside one another, and beside a sweep, in many orders of their calls.
+
+Every play is watched: after each effect the invariants of the model hold (`tests/crash/observed.py`), and at
+rest the data is that of a serial run in the order of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import DestinationNotEmpty
+from tests.crash.faulty import count_calls
+from tests.crash.interleave import Outcome, Schedule, Until, schedules, shuffles
+from tests.crash.jobs import Jobs, ended_by_another
+
+Record = Callable[[str, object], None]
+
+#: A step of a job: its name, and which job.
+Step = tuple[str, int]
+
+#: More calls than any process makes.
+ALL = 1_000_000
+
+APPEND_BESIDE_REPLACE = ("replace", "append")
+
+
+@cache
+def _calls(modes: tuple[Any, ...], planned: bool, step: Step) -> int:
+    world = Jobs(modes, planned=planned)
+    return count_calls(world.store, world.actor(*step))
+
+
+def _play(
+    modes: tuple[Any, ...],
+    steps: tuple[Step, ...],
+    chosen: Iterable[Schedule],
+    judge: Callable[[list[Outcome]], None],
+    *,
+    planned: bool = False,
+) -> int:
+    """Play schedules of some steps, each in a new world, and return how many."""
+    played = 0
+    for schedule in chosen:
+        world = Jobs(modes, planned=planned)
+        judge(world.play([world.actor(*step) for step in steps], schedule))
+        played += 1
+    return played
+
+
+def _shuffled(
+    modes: tuple[Any, ...], steps: tuple[Step, ...], count: int, *, changes: int, planned: bool = False
+) -> Iterable[Schedule]:
+    return shuffles([_calls(modes, planned, step) for step in steps], count, changes=changes)
+
+
+def _all_committed(outcomes: list[Outcome]) -> None:
+    assert set(outcomes) == {None}
+
+
+def _none_lost(outcomes: list[Outcome]) -> None:
+    assert all(outcome is None or ended_by_another(outcome) for outcome in outcomes), outcomes
+
+
+ANY_TWO = [
+    pytest.param(("replace", "replace"), True, 0.05, id="replace-replace-planned"),
+    pytest.param(APPEND_BESIDE_REPLACE, False, 0.05, id="replace-append-unplanned"),
+    *(
+        pytest.param(
+            modes,
+            planned,
+            0.2,
+            id=f"{'-'.join(modes)}-{'planned' if planned else 'unplanned'}-a fifth",
+            marks=pytest.mark.all,
+        )
+        for modes in product(("replace", "append", "fail"), repeat=2)
+        if modes[1] != "fail" or modes[0] == "fail"  # there is old data unless the first one needs none
+        for planned in (True, False)
+    ),
+]
+
+
+@pytest.mark.parametrize(("modes", "planned", "share"), ANY_TWO)
+def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
+    modes: tuple[Any, Any], planned: bool, share: float, record_property: Record
+) -> None:
+    """However two jobs of any modes interleave, the data is that of a serial run in the order of the log."""
+
+    def judge(outcomes: list[Outcome]) -> None:
+        assert all(outcome is None or isinstance(outcome, DestinationNotEmpty) for outcome in outcomes)
+        assert "fail" in modes or outcomes == [None, None]
+
+    steps = (("commit", 0), ("commit", 1))
+    calls = [_calls(modes, planned, step) for step in steps]
+    every = round(1 / share)
+    chosen = [schedule for n, schedule in enumerate(schedules(calls[0], calls[1], 2)) if n % every == 0]
+    record_property("schedules", _play(modes, steps, chosen, judge, planned=planned))
+
+
+@pytest.mark.parametrize(
+    ("modes", "count"),
+    [
+        pytest.param(("replace", "append", "replace"), 100, id="replace-append-replace"),
+        *(
+            pytest.param(modes, 3000, id=f"{'-'.join(modes)}-3000", marks=pytest.mark.all)
+            for modes in product(("replace", "append"), repeat=3)
+        ),
+    ],
+)
+def test_three_jobs_at_once_all_commit(modes: tuple[Any, ...], count: int, record_property: Record) -> None:
+    """However three jobs interleave, all of them commit."""
+    steps = (("commit", 0), ("commit", 1), ("commit", 2))
+    chosen = _shuffled(modes, steps, count, changes=6)
+    record_property("schedules", _play(modes, steps, chosen, _all_committed))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(5000, marks=pytest.mark.all)])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (("commit", 0), ("abort", 0), ("commit", 1)),
+        (("commit", 0), ("commit", 1), ("commit", 2), ("abort", 2)),
+        (("commit", 0), ("commit", 0), ("commit", 1), ("abort", 1)),
+    ],
+    ids=lambda steps: "-".join(f"{step}{number}" for step, number in steps),
+)
+def test_jobs_beside_an_abort_leave_the_marker_of_the_newest_commit(
+    steps: tuple[Step, ...], count: int, record_property: Record
+) -> None:
+    """However commits and an abort of one of the jobs interleave, data and marker are right at rest."""
+    modes = ("replace", "append", "replace")
+    record_property("schedules", _play(modes, steps, _shuffled(modes, steps, count, changes=5), _none_lost))
+
+
+def _before(verb: str, ending: str) -> Until:
+    return lambda call: call.verb == verb and call.key.endswith(ending)
+
+
+SLOW: dict[str, tuple[tuple[Step, ...], Schedule]] = {
+    # Nothing of the abort shows the committer that the marker is needed again.
+    "its own commit, about to delete the marker": (
+        (("commit", 0), ("abort", 0)),
+        ((0, _before("delete", "_SUCCESS")), (1, ALL)),
+    ),
+    # The newest commit has written its marker, but its staging is not quite gone.
+    "a commit that is being cleaned up": (
+        (("commit", 0), ("commit", 1), ("abort", 0)),
+        ((1, _before("delete", "state.json")), (0, _before("complete_upload", "")), (2, ALL)),
+    ),
+    # It finds no marker, and writes that of a generation which is no longer the newest.
+    "an older commit, about to write its marker": (
+        (("commit", 0), ("commit", 1), ("commit", 2), ("abort", 2)),
+        ((0, _before("put", "_SUCCESS")), (1, ALL), (2, _before("complete_upload", "")), (0, ALL), (3, ALL)),
+    ),
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_after_an_abort_the_marker_is_that_of_the_newest_commit(slow: str) -> None:
+    """However slow another process is while a half-published job is aborted, the marker is right at rest."""
+    steps, schedule = SLOW[slow]
+    _play(("append", "replace", "replace"), steps, [schedule], _none_lost)
+
+
+@pytest.mark.parametrize("count", [80, pytest.param(5000, marks=pytest.mark.all)])
+@pytest.mark.parametrize("sweeping", ["sweep", "patient_sweep"])
+def test_a_sweep_beside_the_living_harms_no_committed_job(
+    sweeping: str, count: int, record_property: Record
+) -> None:
+    """A sweep to which every job seems dead ends a job or loses; a patient one leaves every job alone."""
+    modes = APPEND_BESIDE_REPLACE
+    steps = (("commit", 0), ("commit", 1), (sweeping, 0))
+    chosen = _shuffled(modes, steps, count, changes=5)
+    judge = _none_lost if sweeping == "sweep" else _all_committed
+    record_property("schedules", _play(modes, steps, chosen, judge))
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(4000, marks=pytest.mark.all)])
+@pytest.mark.parametrize("modes", [("append", "replace"), ("replace", "append")], ids="-".join)
+@pytest.mark.parametrize("beside", ["commit", "abort"])
+def test_a_sharded_commit_beside_another_job(
+    modes: tuple[Any, Any], beside: str, count: int, record_property: Record
+) -> None:
+    """However two sharding processes of a job and another one interleave, no committed file is lost."""
+    steps = (("shards", 0), ("shards", 0), (beside, 0 if beside == "abort" else 1))
+    record_property("schedules", _play(modes, steps, _shuffled(modes, steps, count, changes=5), _none_lost))

@@ -1,0 +1,94 @@
+"""What a destination holds, by its log alone: an oracle that shares no code with the protocol.
+
+It reads the entries in order and applies each as the documentation words it: ``append`` adds its files,
+``replace`` takes away all that came before it in its partitions, ``fail`` found nothing there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+__all__ = ["Files", "History", "is_data", "partition"]
+
+#: ETags by key.
+Files: TypeAlias = dict[str, str]
+
+
+def is_data(path: str) -> bool:
+    """Return whether a reader that lists takes this path for data."""
+    return not any(name.startswith(("_", ".")) for name in path.split("/"))
+
+
+def partition(key: str) -> str:
+    """Return the directory of a key."""
+    return key.rpartition("/")[0]
+
+
+class History:
+    """The generations of a destination.
+
+    Args:
+        before: The data that was there before its log.
+        read: Returns the body of an object of the destination's bucket.
+
+    Attributes:
+        head: Number of the newest entry.
+        ended: Kind of each job's entry.
+        files: The data after each commit, by generation; 0 is before all of them.
+        by_job: The files that each committed job added.
+
+    """
+
+    def __init__(self, before: Mapping[str, str], read: Callable[[str], bytes]) -> None:
+        self.head = 0
+        self.ended: dict[str, str] = {}
+        self.files: dict[int, Files] = {0: dict(before)}
+        self.by_job: dict[str, Files] = {}
+        self._read = read
+
+    def fold(self, keys: Iterable[str]) -> History:
+        """Take the entries with these keys, in their order, and return itself."""
+        for key in sorted(keys):
+            self.take(self._read(key))
+        return self
+
+    @property
+    def newest(self) -> int:
+        """The newest generation."""
+        return max(self.files)
+
+    @property
+    def data(self) -> Files:
+        """The data at the newest generation."""
+        return self.files[self.newest]
+
+    def take(self, body: bytes) -> None:
+        """Apply the next entry."""
+        entry = json.loads(body)
+        self.head += 1
+        assert entry["number"] == self.head, "entries are consecutive"
+        if entry["kind"] not in ("commit", "abandon"):
+            return
+        job = entry["job_id"]
+        assert job not in self.ended, f"job {job} ended twice"
+        self.ended[job] = entry["kind"]
+        if entry["kind"] == "commit":
+            self._commit(job, entry["manifest"])
+
+    def _commit(self, job: str, manifest: dict[str, Any]) -> None:
+        listed = self._read(manifest["files"].removeprefix("s3://").partition("/")[2])
+        assert hashlib.sha256(listed).hexdigest() == manifest["files_sha256"], "the entry's list is another"
+        added = {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
+        touched = set(map(partition, added))
+        older = {
+            key for key in self.data if manifest["committer"] == "directory" or partition(key) in touched
+        }
+        assert manifest["conflict_mode"] != "fail" or not older, f"job {job} in mode fail is beside data"
+        kept = self.data
+        if manifest["conflict_mode"] == "replace":
+            kept = {key: etag for key, etag in kept.items() if key not in older}
+        self.by_job[job] = added
+        self.files[self.head] = kept | added
