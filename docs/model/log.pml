@@ -49,6 +49,7 @@
 #define MARK     5
 #define KEEP     6
 #define DROP     7
+#define REMOVE   8
 
 /* The log. `snap` and `ever` are what a reader folds from it; `end` finds a job's last entry. */
 #define LENGTH (JOBS + 2)
@@ -85,6 +86,24 @@ bit present = 1;
 #define PRESENT 1
 #endif
 
+#ifdef DELETED_MARKER
+/* _SUCCESS as the code has it: deleted before a commit publishes, written last. Each is unlike all others: `stamp`. */
+byte marked;               /* generation that it names */
+byte stamp = 1;            /* its ETag, 0 where there is none */
+byte stamps = 1;           /* ghost: how many there were */
+byte highest;              /* ghost: the newest that it ever named */
+bit begun[JOBS];           /* what the job's state says: it is committing, */
+bit closed[JOBS];          /* or aborting */
+byte saved[JOBS];          /* the marker that was there when it began */
+bit record[JOBS];          /* the job's record is there: it has not ended */
+bit state[JOBS];           /* ghost: its state is there and past `sealed` */
+#if JOBS == 2
+#define AT_WORK (state[0] || state[1])
+#else
+#define AT_WORK (state[0] || state[1] || state[2])
+#endif
+#endif
+
 bit snapshot_file_missing, job_ended_twice, replace_leaves_older_data, fail_beside_data, removes_what_is_not_its_own;
 bit marker_goes_back, marker_names_removed_data, marker_before_removal, marker_not_newest;
 bit job_not_ended, upload_pending_at_rest, objects_are_not_the_snapshot, list_missing, list_left;
@@ -113,6 +132,11 @@ inline check() {
 #elif defined(MARKER)
   RULE(marker_names_removed_data, (snap[marked] & ~objects) == 0);
   RULE(marker_before_removal, through < marked || (objects & ever[marked] & ~snap[marked]) == 0)
+#elif defined(DELETED_MARKER)
+  /* Beside a job at work a slow one may name its own, older generation, and the other one's removals may be to come. */
+  RULE(marker_names_removed_data, stamp == 0 || (snap[marked] & ~objects) == 0 || AT_WORK);
+  RULE(marker_goes_back, stamp == 0 || marked >= highest || AT_WORK);
+  RULE(marker_before_removal, stamp == 0 || (objects & removed[marked]) == 0)
 #endif
 }
 
@@ -173,6 +197,24 @@ inline mark(was, upto, g, r) {
 }
 #endif
 
+#ifdef DELETED_MARKER
+/* Create-only, or on the condition of the ETag. */
+inline write_marker(was, g, s) {
+  if
+  :: stamp != was -> ok = 0
+  :: else ->
+    marked = g; stamp = s; ok = 1;
+    if :: g > highest -> highest = g :: else fi
+  fi;
+  check()
+}
+
+inline remove_marker(was) {
+  if :: stamp == was && was != 0 -> stamp = 0; marked = 0 :: else fi;
+  check()
+}
+#endif
+
 #ifdef LISTS
 inline keep(l, job, r) { list[l] = r + 1; owner[l] = job }
 inline drop(l) {
@@ -198,6 +240,9 @@ proctype actor(byte part; byte j; byte me) {
 #endif
 #ifdef MARKER
   byte m, t;
+#endif
+#ifdef DELETED_MARKER
+  byte m, s, g;
 #endif
 
 again:
@@ -240,6 +285,22 @@ again:
 #else
 #define ID 0
 #endif
+#ifdef DELETED_MARKER
+  /* The state moves, by compare-and-swap; the first process of the job notes the marker that is there. */
+  atomic {
+    if
+    :: closed[j] -> if :: end[j] != 0 -> goto again :: part == RECOVERER && end[j] == 0 -> goto abandon :: else -> goto done fi
+    :: !closed[j] && !begun[j] -> begun[j] = 1; state[j] = 1; saved[j] = stamp
+    :: else
+    fi
+  }
+#ifdef FAULT_MARKER_BY_GENERATION
+  atomic { m = (marked < base -> stamp : 0) }
+  atomic { if :: m != 0 -> SEND(remove_marker(m), REMOVE, m, 0, 0, 0, 0) :: else fi; m = 0 }
+#else
+  atomic { if :: saved[j] != 0 -> SEND(remove_marker(saved[j]), REMOVE, saved[j], 0, 0, 0, 0) :: else fi }
+#endif
+#endif
   /* Complete every upload. */
   f = MINE(j);
 next_upload:
@@ -277,7 +338,12 @@ gone:
 refuse:
   atomic { base = size; f = 0; rest = 0; if :: ENDED(j, base) -> goto again :: else fi }
 abandon:
-  atomic { f = 0; rest = 0; ok = 0 }
+  atomic {
+    f = 0; rest = 0; ok = 0;
+#ifdef DELETED_MARKER
+    closed[j] = 1; state[j] = 1
+#endif
+  }
 #ifdef FAULT_UNDO_BEFORE_ABANDON
   goto undo;
 #define UNDO clean
@@ -316,6 +382,33 @@ next_undo:
     :: !present && saved[j] > 0 -> mark(0, 0, (saved[j] - 1), (saved[j] - 1))
     :: else
     fi
+  }
+#endif
+#ifdef DELETED_MARKER
+  /* Give the marker back: that of the newest commit, unless its job has not ended and will write it. */
+  atomic { if :: !begun[j] -> goto clean :: else fi }
+restore:
+  atomic {
+    look(base);
+    base = base - 1;
+    do :: base > 0 && kind[base] != COMMIT -> base-- :: else -> break od
+  }
+  atomic { if :: base > 0 && record[who[base]] -> base = 0; goto clean :: else fi }
+next_restore:
+  atomic {
+    m = stamp;
+#ifdef FAULT_MARKER_ONLY_IF_NONE
+    if :: m != 0 -> goto clean :: else fi;
+#elif defined(FAULT_MARKER_NOT_RENEWED)
+    if :: m != 0 && marked >= base -> goto clean :: else fi;
+#else
+    if :: m != 0 && marked >= base && m != saved[j] -> goto clean :: else fi;
+#endif
+    stamps++; s = stamps
+  }
+  atomic {
+    SEND(write_marker(m, base, s), MARK, m, base, s, 0, 0);
+    if :: ok -> goto clean :: else -> goto next_restore fi
   }
 #endif
   goto clean;
@@ -379,7 +472,34 @@ next_removal:
     if :: ok -> goto clean :: else -> goto derive fi
   }
 #endif
+#ifdef DELETED_MARKER
+#ifndef FAULT_MARKER_BEFORE_RECORD
+  atomic { if :: record[j] = 0 :: mortal -> goto dead fi }
+#endif
+  atomic { g = end[j] }
+derive:
+  atomic {
+    m = stamp;
+    if :: m != 0 && marked >= g -> goto written :: else fi;
+    stamps++; s = stamps
+  }
+  atomic {
+    SEND(write_marker(m, g, s), MARK, m, g, s, 0, 0);
+    if :: ok :: else -> goto derive fi
+  }
+written:
+#ifdef FAULT_MARKER_BEFORE_RECORD
+  atomic { if :: record[j] = 0 :: mortal -> goto dead fi }
+#endif
+  skip;
+#endif
 clean:
+#ifdef DELETED_MARKER
+  /* The staging goes, the state last; an abort that came too late leaves it to the committer. */
+  atomic {
+    if :: end[j] != 0 && part != (kind[end[j]] == COMMIT -> ABORTER : COMMITTER) -> state[j] = 0; record[j] = 0; check() :: else fi
+  }
+#endif
 #ifdef LISTS
   /* Lists of an ended job that no entry names. */
   atomic { rest = 0; base = 0; f = 0; try = 0; tried = 0 }
@@ -399,7 +519,12 @@ next_list:
 dead:
   atomic { crashed = 1; goto done }
 done:
-  atomic { running--; base = 0; rest = 0; f = 0; ok = 0 }
+  atomic {
+    running--; base = 0; rest = 0; f = 0; ok = 0;
+#ifdef DELETED_MARKER
+    m = 0; s = 0; g = 0
+#endif
+  }
 }
 
 /* Late effects. */
@@ -419,6 +544,9 @@ end_wire:
       :: net[i].op == DELETE -> delete(net[i].a)
 #ifdef MARKER
       :: net[i].op == MARK -> mark(net[i].a, net[i].b, net[i].c, net[i].d)
+#elif defined(DELETED_MARKER)
+      :: net[i].op == MARK -> write_marker(net[i].a, net[i].b, net[i].c)
+      :: net[i].op == REMOVE -> remove_marker(net[i].a)
 #endif
 #ifdef LISTS
       :: net[i].op == KEEP -> keep(net[i].a, net[i].b, net[i].c)
@@ -449,6 +577,13 @@ init {
     :: i < JOBS -> if :: mode[i] = APPEND :: mode[i] = REPLACE :: mode[i] = FAIL fi; i++
     :: else -> break
     od;
+#ifdef MODE_A
+    mode[0] = MODE_A; mode[1] = MODE_B; mode[2] = MODE_C;
+#endif
+#ifdef DELETED_MARKER
+    i = 0;
+    do :: i < JOBS -> record[i] = 1; i++ :: else -> break od;
+#endif
     touched[0] = OLD;
     if :: touched[1] = OLD :: PARTS > 1 -> touched[1] = 1 fi;
 #if JOBS > 2
@@ -498,6 +633,10 @@ init {
     i = size - 1;
     do :: i > 0 && kind[i] != COMMIT -> i-- :: else -> break od;
     RULE(marker_not_newest, marked == i && through == i);
+#elif defined(DELETED_MARKER)
+    i = size - 1;
+    do :: i > 0 && kind[i] != COMMIT -> i-- :: else -> break od;
+    RULE(marker_not_newest, stamp != 0 && marked == i);
 #endif
   }
 }

@@ -52,6 +52,8 @@ HOLDS = (
     _holds("abort-beside-two-jobs", "log", "PARTS=1 LATE=0 ABORT_A=1 STRANGERS"),
     _holds("success-marker", "log", "PARTS=1 LATE=1 MARKER"),
     _holds("success-marker-lagging-log", "log", "PARTS=1 LATE=0 LAG=1 MARKER"),
+    _holds("deleted-marker", "log", "PARTS=1 LATE=0 DELETED_MARKER"),
+    _holds("deleted-marker-beside-abort", "log", "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1"),
     _holds("plans-and-lists", "log", "PARTS=1 LATE=0 LISTS COMMIT_A=2"),
     _holds("late-plans", "log", "PARTS=1 LATE=1 LISTS"),
     _holds("three-jobs", "log", "PARTS=1 LATE=0 JOBS=3 MORTAL=0"),
@@ -147,6 +149,31 @@ FAULTS = (
         "marker_before_removal",
     ),
     _breaks(
+        "marker-by-generation",
+        "log",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_BY_GENERATION",
+        "marker_not_newest",
+    ),
+    _breaks(
+        "marker-not-renewed",
+        "log",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_NOT_RENEWED",
+        "marker_not_newest",
+    ),
+    _breaks(
+        "marker-before-record",
+        "log",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_BEFORE_RECORD",
+        "marker_not_newest",
+    ),
+    _breaks(
+        "marker-only-if-none",
+        "log",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE"
+        " FAULT_MARKER_ONLY_IF_NONE",
+        "marker_not_newest",
+    ),
+    _breaks(
         "store-revives", "log", "PARTS=1 LATE=1 ABORT_A=1 FAULT_STORE_REVIVES", "objects_are_not_the_snapshot"
     ),
     _breaks(
@@ -194,6 +221,13 @@ LARGE = (
     _holds("large-two-late-writes", "log", "PARTS=2 LATE=2 LAG=1"),
     _holds("large-three-jobs", "log", "PARTS=1 LATE=0 JOBS=3"),
     _holds("large-success-marker", "log", "PARTS=2 LATE=1 LAG=1 MARKER"),
+    _holds("large-deleted-marker", "log", "PARTS=1 LATE=1 DELETED_MARKER"),
+    _holds("large-deleted-marker-beside-abort", "log", "PARTS=1 LATE=0 DELETED_MARKER ABORT_A=1"),
+    _holds(
+        "large-deleted-marker-three-jobs",
+        "log",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE",
+    ),
     _holds("large-begin", "fixed", "LATE=1 COMMIT_C=1"),
     _holds("large-setup-twice", "setup", "LATE=1"),
     _holds("large-retention", "retain", "LATE=0"),
