@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from sys import intern
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -47,6 +47,11 @@ class Choice:
                 f"since={self.since} is no generation before "
                 + (f"generation {self.generation}" if self.generation else "the newest one")
             )
+
+
+#: Names and characters of keys that need no further check in a directory that was checked.
+_is_plain = re.compile("[A-Za-z0-9][A-Za-z0-9._=-]*").fullmatch
+_SHORT = 256
 
 
 class TableFile(Struct, frozen=True, gc=False):
@@ -125,9 +130,11 @@ def find_table(
         if choice.since is not None:
             raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
     manifest = manifest_of(store, place, choice.job_id)
-    files = [_table_file(place, manifest.job_id, entry) for entry in manifest_files(store, manifest)]
-    directories = {file.directory for file in files}
-    return Table(place.uri, None, files, directories, job_id=manifest.job_id)
+    directories: dict[str, str] = {}
+    files = [
+        _table_file(place, manifest.job_id, entry, directories) for entry in manifest_files(store, manifest)
+    ]
+    return Table(place.uri, None, files, set(directories.values()), job_id=manifest.job_id)
 
 
 def _table_at(
@@ -142,7 +149,7 @@ def _table_at(
     files = _files_of(store, place, snapshot.commits(since or 0), kind)
     sample: Sequence[TableFile] = ()
     if not files and (commits := snapshot.commits()):
-        sample = _files_of(store, place, commits[-1:], kind)
+        sample = _files_of(store, place, commits[:1], kind)
     return Table(place.uri, snapshot.generation, files, snapshot.partitions, sample)
 
 
@@ -153,16 +160,26 @@ def _files_of(
     kind: type[FileEntry] | type[FileSummary],
 ) -> list[TableFile]:
     """Return the live files of some commits; of two with one key, as fixed names make them, the later."""
+    directories: dict[str, str] = {}
     listed = {
-        commit.number: [_table_file(place, commit.job_id, entry) for entry in entries]
+        commit.number: [_table_file(place, commit.job_id, entry, directories) for entry in entries]
         for commit, entries in live_files(store, place, commits, kind)
     }
     return list({file.path: file for commit in commits for file in listed[commit.number]}.values())
 
 
-def _table_file(place: Destination, job_id: str, entry: FileEntry | FileSummary) -> TableFile:
-    relative = place.check_data_key(place.bucket, entry.key)
+def _table_file(
+    place: Destination, job_id: str, entry: FileEntry | FileSummary, directories: dict[str, str]
+) -> TableFile:
+    """Return one file, after checking its key.
+
+    A table has many files in few directories: a directory is checked, and held in memory, once.
+    """
+    key = entry.key
+    parent, _, name = key.rpartition("/")
+    directory = directories.get(parent)
+    if directory is None or len(key) > _SHORT or not _is_plain(name):
+        relative = place.check_data_key(place.bucket, key)
+        directory = directories.setdefault(parent, partition_of(relative))
     statistics = entry.statistics if isinstance(entry, FileEntry) else None
-    # A table has many files in few directories.
-    directory = intern(partition_of(relative))
-    return TableFile(f"{place.bucket}/{entry.key}", entry.size, directory, job_id, entry.rows, statistics)
+    return TableFile(f"{place.bucket}/{key}", entry.size, directory, job_id, entry.rows, statistics)

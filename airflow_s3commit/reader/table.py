@@ -20,7 +20,7 @@ from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyarrow.fs import FileSystem
 
@@ -164,16 +164,18 @@ def dataset_of(
         raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
     reading.check(kept)
     arrow, guarded = reading.arrow(kept.names), _guarded(table, filesystem, table.files, stays=reading.stays)
-    fragments = []
-    for file in table.files:
-        if reading.is_text and file.rows == 0:
-            continue
-        guarantee = columns.expression(file.directory)
-        bounds = bounds_expression(file.statistics or {}, whole, prune_by)
-        if bounds is not None:
-            guarantee = bounds if guarantee is None else guarantee & bounds
-        fragments.append(arrow.make_fragment(file.path, guarded, guarantee))
-    return ds.FileSystemDataset(fragments, whole, arrow, guarded)
+
+    def fragments() -> Iterator[ds.Fragment]:
+        for file in table.files:
+            if reading.is_text and file.rows == 0:
+                continue
+            guarantee = columns.expression(file.directory)
+            bounds = bounds_expression(file.statistics or {}, whole, prune_by) if prune_by else None
+            if bounds is not None:
+                guarantee = bounds if guarantee is None else guarantee & bounds
+            yield arrow.make_fragment(file.path, guarded, guarantee)
+
+    return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 
 
 def _guarded(

@@ -101,6 +101,7 @@ class ReadOptions:
 #: Every option of a read.
 READ_OPTIONS: tuple[Option, ...] = (*options_of(ReadOptions), *STORE_OPTIONS, *FILE_OPTIONS)
 
+_CHOICE_FIELDS = {"generation", "since", "job_id"}
 _STORE_FIELDS = {option.field for option in STORE_OPTIONS}
 _FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
 
@@ -121,10 +122,11 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
     if "destination" not in found:
         raise InvalidOption("nothing to read: pass the destination to .load()")
     try:
-        store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+        store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
-    parsed = ReadOptions(**{**found, "store": store.or_else(store_defaults), "files": files})
+    chosen = {name: found[name] for name in _CHOICE_FIELDS & found.keys()}
+    parsed = ReadOptions(found["destination"], **chosen, store=store.or_else(store_defaults), files=files)
     try:
         _ = parsed.choice
     except ValueError as error:
