@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import re
@@ -88,6 +89,20 @@ def _check_arguments(function: object, text: str) -> None:
     for parameter in inspect.signature(function).parameters:
         explained = re.search(rf"^ *(:param )?{parameter}:", text, re.MULTILINE)
         assert explained, f"{function} does not explain {parameter}"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_field_is_explained(face: str) -> None:
+    """A record, report or setting explains each of its fields."""
+    module = importlib.import_module(face)
+    for name in set(module.__all__) - VALUES:
+        kind = getattr(module, name)
+        fields = getattr(kind, "__struct_fields__", ())
+        if "__dataclass_fields__" in vars(kind) and kind.__module__.startswith("airflow_s3commit."):
+            fields = [field.name for field in dataclasses.fields(kind) if field.name[0] != "_"]
+        for field in fields:
+            explained = re.search(rf"^ *(:param )?{field}:", kind.__doc__ or "", re.MULTILINE)
+            assert explained, f"{face}.{name} does not explain {field}"
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -127,11 +127,23 @@ class ObjectStore(Protocol):
         ...
 
     def check_bucket(self, bucket: str) -> None:
-        """Return if the bucket exists and these credentials may use it; raise otherwise."""
+        """Check that a bucket exists and that these credentials may use it.
+
+        Args:
+            bucket: The bucket.
+
+        Raises:
+            NoSuchBucket: The bucket does not exist.
+
+        """
         ...
 
     def stale_upload_days(self, bucket: str, prefix: str) -> int | None:
-        """Return the days after which a lifecycle rule aborts pending uploads below ``prefix``.
+        """Return the days after which a lifecycle rule aborts pending uploads.
+
+        Args:
+            bucket: The bucket.
+            prefix: The prefix of the uploads' keys.
 
         Returns:
             The shortest of them; None if no rule does, or these credentials may not read the rules.
@@ -141,6 +153,10 @@ class ObjectStore(Protocol):
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Return an object's size, ETag, time, metadata and headers.
+
+        Args:
+            bucket: The bucket.
+            key: The key.
 
         Raises:
             NoSuchKey: The object does not exist.
@@ -226,7 +242,9 @@ class ObjectStore(Protocol):
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Delete up to 1,000 objects in one request; repeatable.
 
-        A missing object counts as deleted.
+        Args:
+            bucket: The bucket.
+            objects: The objects; a missing one counts as deleted.
 
         Returns:
             The objects that were not deleted; those whose ETag changed with code ``PreconditionFailed``, by
@@ -277,9 +295,16 @@ class ObjectStore(Protocol):
     def upload_part(
         self, bucket: str, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview
     ) -> str:
-        """Upload part ``number`` (1 to 10,000) and return its ETag without quotes.
+        """Upload a part and return its ETag, without quotes.
 
         Repeatable: a part that is uploaded again replaces the earlier one.
+
+        Args:
+            bucket: The bucket.
+            key: The key of the upload.
+            upload_id: Its id.
+            number: Number of the part, from 1 to 10,000.
+            body: Its whole content.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
@@ -288,10 +313,16 @@ class ObjectStore(Protocol):
         ...
 
     def complete_upload(self, bucket: str, key: str, upload_id: str, etags: Sequence[PartEtag]) -> str:
-        """Create the object from parts 1 to ``len(etags)`` and return its ETag.
+        """Create the object from the parts of an upload, and return its ETag.
 
-        Whether a completed upload can be completed again depends on the store: look at the object after an
-        unknown outcome.
+        Whether a completed upload can be completed again depends on the store: after an unknown outcome,
+        check the object.
+
+        Args:
+            bucket: The bucket.
+            key: The key of the upload.
+            upload_id: Its id.
+            etags: The ETags of parts 1, 2 and so on.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
@@ -300,15 +331,33 @@ class ObjectStore(Protocol):
         ...
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded."""
+        """Discard a pending upload and its parts; repeatable, since an unknown upload counts as discarded.
+
+        Args:
+            bucket: The bucket.
+            key: The key of the upload.
+            upload_id: Its id.
+
+        """
         ...
 
     def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
-        """Yield the pending uploads whose key begins with ``prefix``, in the store's order."""
+        """Yield the pending uploads whose key begins with ``prefix``, in the store's order.
+
+        Args:
+            bucket: The bucket.
+            prefix: The prefix.
+
+        """
         ...
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Yield the parts of a pending upload.
+
+        Args:
+            bucket: The bucket.
+            key: The key of the upload.
+            upload_id: Its id.
 
         Raises:
             NoSuchUpload: The upload was completed or aborted, or never existed.
@@ -321,6 +370,10 @@ class ObjectStore(Protocol):
 
         Errors are yielded as outcomes, not raised. Calls are drawn as capacity allows, so a long iterable
         costs no memory. Closing the iterator draws no further call and waits for those in flight.
+
+        Args:
+            calls: The calls, each with any tag.
+
         """
         ...
 

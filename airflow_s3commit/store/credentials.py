@@ -43,7 +43,7 @@ class StoreAddress:
         plain_endpoint(self.endpoint_url, "that was given")
 
     def or_else(self, other: StoreAddress) -> StoreAddress:
-        """Return this address with its unset fields taken from another."""
+        """Return this address, with its unset fields taken from ``other``."""
         return StoreAddress(
             self.endpoint_url or other.endpoint_url,
             self.region or other.region,

@@ -86,14 +86,23 @@ def check_relative_path(path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A bucket and a prefix that is empty (the bucket's root) or ends with ``/``."""
+    """The directory of a dataset on S3.
+
+    Attributes:
+        bucket: The bucket.
+        prefix: Empty for the bucket's root; otherwise it ends with ``/``.
+
+    """
 
     bucket: str
     prefix: str
 
     @classmethod
     def parse(cls, uri: str) -> Destination:
-        """Parse the URI of a destination; adds a missing trailing slash.
+        """Parse the URI of a destination.
+
+        Args:
+            uri: ``s3://bucket/prefix/``; ``s3a://`` and ``s3n://`` too. A missing trailing slash is added.
 
         Raises:
             InvalidDestination: It is no S3 URI, or has an element that is empty, ``.`` or ``..``.
@@ -116,7 +125,10 @@ class Destination:
 
     @classmethod
     def of(cls, destination: str | Destination) -> Destination:
-        """Return a destination, given as one or by its URI.
+        """Return a `Destination`, parsed if necessary.
+
+        Args:
+            destination: A destination or its URI.
 
         Raises:
             InvalidDestination: The URI is not valid, as for `parse`.
@@ -130,11 +142,11 @@ class Destination:
         return join_uri(self.bucket, self.prefix)
 
     def key(self, relative_path: str) -> str:
-        """Return the key of a path below this destination."""
+        """Return the key of ``relative_path``, a path below this destination."""
         return self.prefix + relative_path
 
     def relative(self, key: str) -> str | None:
-        """Return a key's path below this destination; None outside of it, and for its root."""
+        """Return the path of ``key`` below this destination; None outside of it, and for its root."""
         if len(key) > len(self.prefix) and key.startswith(self.prefix):
             return key[len(self.prefix) :]
         return None
@@ -145,6 +157,10 @@ class Destination:
 
     def check_data_key(self, bucket: str, key: str) -> str:
         """Return the relative path of a data file that a record names.
+
+        Args:
+            bucket: The file's bucket.
+            key: The file's key.
 
         Raises:
             InvalidRecord: The key is in another bucket, outside the destination, hidden from readers, or an

@@ -84,7 +84,14 @@ class JobOptions(Checked, frozen=True, kw_only=True):
 
 
 class JobReference(Plain, Struct, frozen=True, kw_only=True):
-    """Id and URIs that open a job in another process. Holds no credentials."""
+    """Id and URIs that open a job in another process. Holds no credentials.
+
+    Attributes:
+        job_id: The job's id.
+        destination: URI of its destination.
+        staging: URI of the directory of its records.
+
+    """
 
     job_id: Text
     destination: Text
@@ -92,7 +99,10 @@ class JobReference(Plain, Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> JobReference:
-        """Read it from plain strings; other entries are ignored.
+        """Read it from plain strings.
+
+        Args:
+            mapping: The result of `to_dict`; other entries are ignored.
 
         Raises:
             InvalidRecord: An entry is missing or is no string.

@@ -185,6 +185,9 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
     def from_dict(cls, mapping: Mapping[str, Any]) -> ObjectOptions:
         """Build options from plain values of an operator or a command line.
 
+        Args:
+            mapping: Values by field.
+
         Raises:
             InvalidOption: An entry is unknown or invalid.
 
@@ -220,7 +223,7 @@ class ObjectOptions(Checked, frozen=True, kw_only=True, omit_defaults=True):
         return {**self.of_records, **_given(more), **self.headers}
 
     def or_else(self, other: ObjectOptions) -> ObjectOptions:
-        """Return these options, with defaults from another; the options of encryption go together."""
+        """Return these options, with defaults from ``other``; the options of encryption go together."""
         encryption = self if self.sse is not None else other
         return ObjectOptions(
             storage_class=self.storage_class or other.storage_class,

@@ -68,7 +68,16 @@ class PlanRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class PlanReference(Plain, Struct, frozen=True, kw_only=True):
-    """Location, ETag and totals of a plan."""
+    """Location, ETag and totals of a plan.
+
+    Attributes:
+        location: URI of the plan.
+        etag: Its ETag.
+        partitions: Number of partitions with files of the job.
+        objects: Number of existing objects that the commit replaces.
+        bytes: Their total size.
+
+    """
 
     location: Text
     etag: Text

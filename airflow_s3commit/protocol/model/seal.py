@@ -30,7 +30,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     columns: KnownColumns | None = None
 
     def plus(self, other: Counts) -> Counts:
-        """Add two counts; a value that is unknown in one is unknown in the sum."""
+        """Return the sum of these counts and ``other``; a value that is unknown in one is unknown in it."""
         if not self.files or not other.files:
             columns = self.columns if self.files else other.columns
         else:
@@ -48,7 +48,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def total(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts."""
+        """Return the sum of ``parts``; zero counts if there are none."""
         total = cls()
         for part in parts:
             total = total.plus(part)
@@ -56,7 +56,21 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
-    """Result of a task attempt's commit, to be passed to the sealing of its stage."""
+    """Result of a task attempt's commit, to be passed to the sealing of its stage.
+
+    Attributes:
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        task: Name of the task.
+        attempt: Id of the task attempt.
+        location: URI of the attempt's pendingset.
+        etag: ETag of the pendingset.
+        files: Number of files.
+        bytes: Their total size.
+        rows: Their total rows; None if a writer did not count them.
+        sha256: SHA-256 of the pendingset, in hexadecimal; None from older versions.
+
+    """
 
     stage: Text
     stage_attempt: Text
@@ -72,6 +86,9 @@ class CommittedTask(Plain, Struct, frozen=True, kw_only=True):
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> CommittedTask:
         """Read it from plain values.
+
+        Args:
+            mapping: The result of `to_dict`; other entries are ignored.
 
         Raises:
             InvalidRecord: An entry is missing or of another type.
@@ -125,7 +142,16 @@ class SealRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class SealReference(Struct, frozen=True, kw_only=True):
-    """Location, ETag and totals of a seal."""
+    """Location, ETag and totals of a seal.
+
+    Attributes:
+        location: URI of the seal.
+        etag: Its ETag.
+        tasks: Number of task attempts that count.
+        counts: Totals of their output.
+        partitions: Totals by partition.
+
+    """
 
     location: Text
     etag: Text

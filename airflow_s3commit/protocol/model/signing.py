@@ -35,11 +35,11 @@ class Signer(Protocol):
     """Signs messages, and verifies signatures."""
 
     def sign(self, message: bytes) -> str:
-        """Return the signature of a message in characters that JSON does not escape."""
+        """Return the signature of ``message``, in characters that JSON does not escape."""
         ...
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Return whether a signature is valid for a message, by any accepted key."""
+        """Return whether ``signature`` is valid for ``message``, by any accepted key."""
         ...
 
 
@@ -62,7 +62,10 @@ class HmacSigner:
 
     @classmethod
     def of_text(cls, text: str) -> HmacSigner:
-        """Return a signer for keys given as text, separated by white space.
+        """Return a signer for keys given as text.
+
+        Args:
+            text: The keys, separated by white space.
 
         Raises:
             InvalidOption: There is no key, or one has less than 32 bytes.
@@ -75,11 +78,11 @@ class HmacSigner:
         return f"<{type(self).__name__}>"
 
     def sign(self, message: bytes) -> str:
-        """Return the signature of a message in hexadecimal."""
+        """Return the signature of ``message`` by the first key, in hexadecimal."""
         return hmac.digest(self._keys[0], message, "sha256").hex()
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Return whether one of the keys made a signature."""
+        """Return whether one of the keys made ``signature`` for ``message``."""
         made = [hmac.digest(key, message, "sha256").hex() for key in self._keys]
         return any(hmac.compare_digest(one.encode(), signature.encode()) for one in made)
 
