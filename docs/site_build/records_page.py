@@ -61,7 +61,7 @@ EVERYWHERE = {
 OURS = (
     "JobRecord", "JobOptions", "ObjectOptions", "StateRecord", "SavedSuccess", "StageSealRecord",
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
-    "ShardRecord", "LogEntry", "PlanName", "CheckpointHead", "LiveCommit",
+    "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
     "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip

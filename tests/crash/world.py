@@ -146,13 +146,16 @@ class World:
         ]
 
     def log(self) -> list[tuple[str, str]]:
-        """Return the job and kind of each entry of the log, in order."""
+        """Return the job and kind of the end of each job, in the order of the log."""
         entries = [
             json.loads(self.store.get(BUCKET, info.key).body)
             for info in self.store.list_objects(BUCKET, f"{ROOT}_s3commit/log/")
         ]
         assert [entry["number"] for entry in entries] == list(range(1, len(entries) + 1))
-        return [(entry["job_id"], entry["kind"]) for entry in entries]
+        baselines = [entry["number"] for entry in entries if entry["kind"] == "baseline"]
+        assert len(baselines) <= 1
+        assert not any(entry["kind"] == "commit" for entry in entries[: sum(baselines)])
+        return [(entry["job_id"], entry["kind"]) for entry in entries if entry["kind"] != "baseline"]
 
     def records(self) -> list[str]:
         """Return the keys of the job's staging."""
@@ -278,7 +281,7 @@ class World:
         assert self.pending() == []
         assert self.records() == []
         assert [u.upload_id for u in self.store.list_uploads(BUCKET, "")] == [self.foreign_upload]
-        assert not list(self.store.list_objects(BUCKET, f"{ROOT}_s3commit/lock.json"))
+        assert not list(self.store.list_objects(BUCKET, f"{ROOT}_s3commit/commit-lock.json"))
 
     def _progress(self) -> tuple[Any, ...]:
         return self.store._buckets, self.store._upload_ids, self.ids, self.tasks, self.rounds

@@ -261,7 +261,7 @@ def _planned(lake: Lake) -> None:
     lock = LockRecord(
         job_id=DEAD, staging=f"{lake.destination}__magic_job-{DEAD}/", owner="dead", lease=1.0, nonce="n"
     )
-    records.create(lake.store, BUCKET, f"{HOME}lock.json", lock)
+    records.create(lake.store, BUCKET, f"{HOME}commit-lock.json", lock)
 
 
 def _committing(lake: Lake) -> None:
@@ -343,7 +343,7 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
         "00000_1.pendingset": PendingSet,
         f"{task_id(0)}.pendingset": PendingSet,
         "part-00001.parquet.pending": PendingUpload,
-        "lock.json": LockRecord,
+        "commit-lock.json": LockRecord,
         **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2)},
         f"manifests/{OURS}.json": ManifestRecord,
         f"manifests/{OURS}.jsonl": FileEntry,

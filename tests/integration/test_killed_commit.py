@@ -135,5 +135,5 @@ def _check_generation(store: S3Store, bucket: str, prefix: str, generation: str)
     expected = sorted(_data(generation, task, part) for task in range(TASKS) for part in range(PARTITIONS))
     assert _contents(store, bucket, prefix) == expected
     assert list(store.list_uploads(bucket, prefix)) == []
-    left = [info.key for info in store.list_objects(bucket, prefix) if "__magic_job-" in info.key]
+    left = [info.key for info in store.list_objects(bucket, f"{prefix}__magic_job-")]
     assert left == []

@@ -267,10 +267,9 @@ class Lake:
         return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket, but for the log and the records of aborted jobs."""
-        return [
-            key for key in self.keys("") if "_s3commit/aborted/" not in key and "_s3commit/log/" not in key
-        ]
+        """Return the keys of the bucket, but for the log, the barrier, and the records of aborted jobs."""
+        lasting = ("_s3commit/aborted/", "_s3commit/log/", "_s3commit/lock.json", "_s3commit/__magic_job-")
+        return [key for key in self.keys("") if not any(part in key for part in lasting)]
 
     def visible(self) -> dict[str, bytes]:
         """Return everything in the bucket that is no record of the protocol, by key."""

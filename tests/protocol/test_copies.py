@@ -147,7 +147,7 @@ def test_the_log_of_a_copy_goes_on(mode: str) -> None:
     job_id = an_id("first at the copy")
     job = copy.sealed({"dt=3/new": b"new"}, job_id=job_id, conflict_mode=mode)
     manifest = job.commit()
-    assert manifest.generation == 3
+    assert manifest.generation == 4
     there = Destination.parse(copy.destination)
     assert manifest_of(copy.store, there, None) == manifest
     original = Destination.parse(lake.destination)

@@ -13,6 +13,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.history import import_older_commits, open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
@@ -20,7 +21,7 @@ from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.lock import is_held_by_another, release_lock, take_lock
+from airflow_s3commit.protocol.metadata.lock import release_lock
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals, verify_pendingsets
@@ -55,13 +56,16 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     if ending is not None and ending.kind == "abandon":
         abort_job(context)
         raise Verdict(abandoned(context, ending))
+    open_history(run)
     if job.options.needs_lock:
-        _lock(run, current)
+        run.take_lock()
+        _check_same_state(run, current)
+    success = existing_success(context)
+    import_older_commits(run, success)
     try:
         plan = _valid_plan(run, job, seal, plan)
-        if plan.record.unnamed and run.lock is None and is_held_by_another(context):
-            # They may be of a job with fixed names that is publishing.
-            _lock(run, current)
+        if run.lock_if_unnamed(plan.record):
+            _check_same_state(run, current)
             plan = _valid_plan(run, job, seal, plan)
     except Refused as error:
         # Another process of this job shares the lock and may have begun. A move to the same state fences it
@@ -82,7 +86,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         begun=True,
         shards=run.shards,
         reversible=_is_reversible(job, plan.record),
-        saved_success=existing_success(context),
+        saved_success=success,
     )
     if begun is None:
         clean_if_ended(context)
@@ -98,9 +102,8 @@ def abandoned(context: JobContext, entry: LogEntry) -> JobClosed:
     return JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
 
 
-def _lock(run: CommitRun, current: Stored[StateRecord]) -> None:
-    """Take the lock, and check that the job's state is the same as before the wait."""
-    run.lock = take_lock(run.context, run.settle)
+def _check_same_state(run: CommitRun, current: Stored[StateRecord]) -> None:
+    """Check that the job's state is the same as before the wait for the lock."""
     if not is_same_state(current, read_state(run.context)):
         raise Overtaken
 
@@ -115,7 +118,7 @@ def _valid_plan(
     verify_plan(context, job, seal.record, plan.record)
     run.log.record_newest()
     try:
-        check_unchanged(context, job, seal.record, plan.record)
+        check_unchanged(context, job, seal.record, plan.record, run.log)
     except DestinationChanged:
         if run.plan_etag is not None:
             raise

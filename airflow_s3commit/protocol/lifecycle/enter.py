@@ -21,12 +21,13 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     NoSuchUpload,
+    PreconditionFailed,
 )
+from airflow_s3commit.protocol.lifecycle.history import open_history
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.lock import is_held_by_another, take_lock
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -40,6 +41,9 @@ from airflow_s3commit.protocol.model.seal import SealRecord
 from airflow_s3commit.protocol.model.signing import sign
 
 logger = logging.getLogger(__name__)
+
+#: Tries to enter an abort among the entries of other jobs, before it gives up.
+_ABANDONS = 100
 
 #: Plans of a commit that other jobs keep adding to, before it gives up.
 _PLANS = 20
@@ -80,6 +84,8 @@ def enter_commit(
         if (ending := run.log.ending()) is not None:
             return ending
         raise Overtaken from error
+    # The job may have begun with an older version.
+    open_history(run)
     current, etag = plan, state.plan_etag
     for _ in range(_PLANS):
         if _has_conflict(run, job, seal, current):
@@ -90,7 +96,7 @@ def enter_commit(
         )
         named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
         entry = run.log.append(
-            lambda number: _commit_entry(context, job.options, number, draft, named)  # noqa: B023
+            lambda number: _commit_entry(run, job.options, number, draft, named)  # noqa: B023
         )
         if entry is not None:
             run.files = files
@@ -111,6 +117,7 @@ def abandon(context: JobContext, reason: str | None, job_context: Mapping[str, s
 
     Raises:
         AlreadyCommitted: The log has the job's commit.
+        PreconditionFailed: Other jobs' entries came first a hundred times in a row. Nothing was changed.
 
     """
     if context.record is None and find_manifest(context) is not None:
@@ -124,20 +131,25 @@ def abandon(context: JobContext, reason: str | None, job_context: Mapping[str, s
     )
 
     def entry_at(number: int) -> LogEntry:
-        return _signed(
-            context,
-            LogEntry(
-                **context.layout.place,
-                number=number,
-                kind="abandon",
-                aborted=record,
-                nonce=context.new_id(),
-            ),
+        return LogEntry(
+            **context.layout.place,
+            number=number,
+            kind="abandon",
+            epoch=log.epoch,
+            aborted=record,
+            nonce=context.new_id(),
         )
 
     log = Log(context)
-    while (entry := log.append(entry_at)) is None:
+    for _ in range(_ABANDONS):
+        if (entry := log.append(entry_at)) is not None:
+            break
         logger.info("%s: another job's entry %d came first", context.name, log.position)
+    else:
+        raise PreconditionFailed(
+            f"{context.name}: entries of other jobs came first {_ABANDONS} times in a row, so it is not"
+            " abandoned yet and nothing of it is undone; abort it again"
+        )
     if entry.kind == "commit":
         raise AlreadyCommitted(
             f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted."
@@ -168,10 +180,7 @@ def _plan_again(
     logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
     stored_seal = load_seal(context, state.seal_etag)
     plan = make_plan(context, job, stored_seal, run.log)
-    if plan.record.unnamed and run.lock is None and is_held_by_another(context):
-        # They may be of a job with fixed names that is publishing.
-        run.lock = take_lock(context, run.settle)
-        run.log.read()
+    if run.lock_if_unnamed(plan.record):
         plan = make_plan(context, job, stored_seal, run.log)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan.record)
@@ -179,22 +188,21 @@ def _plan_again(
 
 
 def _commit_entry(
-    context: JobContext, options: JobOptions, number: int, draft: ManifestRecord, plan: PlanName | None
+    run: CommitRun, options: JobOptions, number: int, draft: ManifestRecord, plan: PlanName | None
 ) -> LogEntry:
+    context = run.context
     manifest = msgspec.structs.replace(draft, generation=number)
     if context.signer is not None:
         manifest = sign(manifest, context.signer)
-    return _signed(
-        context,
-        LogEntry(
-            **context.layout.place,
-            number=number,
-            kind="commit",
-            manifest=manifest,
-            removes=_removal(options),
-            plan=plan,
-            nonce=context.new_id(),
-        ),
+    return LogEntry(
+        **context.layout.place,
+        number=number,
+        kind="commit",
+        epoch=run.log.epoch or number,
+        manifest=manifest,
+        removes=_removal(options),
+        plan=plan,
+        nonce=context.new_id(),
     )
 
 
@@ -203,7 +211,3 @@ def _removal(options: JobOptions) -> Removal:
     if options.conflict_mode == "append":
         return "nothing"
     return "everything" if options.whole_destination else "partitions"
-
-
-def _signed(context: JobContext, entry: LogEntry) -> LogEntry:
-    return sign(entry, context.signer) if context.signer is not None else entry

@@ -97,7 +97,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         log.record_newest()
         plan_id, digest = context.new_id(), _Digest()
         parts = []
-        planned = digest.watch(_resolve(context, job.options, seal.record))
+        planned = digest.watch(_resolve(context, job.options, seal.record, log))
         for number, objects in enumerate(in_batches(planned, _PART_OBJECTS)):
             body = msgspec.json.Encoder().encode_lines(objects)
             key = context.layout.plan_part(plan_id, number)
@@ -154,8 +154,12 @@ def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: Pla
         )
 
 
-def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+def check_unchanged(
+    context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord, log: Log
+) -> None:
     """List the planned partitions again, and raise if they differ from the plan.
+
+    Before: the log is read, and its newest entry is recorded.
 
     Raises:
         DestinationChanged: They differ.
@@ -163,7 +167,7 @@ def check_unchanged(context: JobContext, job: JobRecord, seal: SealRecord, plan:
 
     """
     digest = _Digest()
-    for _ in digest.watch(_resolve(context, job.options, seal)):
+    for _ in digest.watch(_resolve(context, job.options, seal, log)):
         pass
     if digest.value != plan.digest:
         raise DestinationChanged(
@@ -202,13 +206,13 @@ def replaced_objects(
         yield planned
 
 
-def _resolve(context: JobContext, options: JobOptions, seal: SealRecord) -> Iterator[PlannedObject]:
+def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
     """Yield the existing objects that the commit replaces or overwrites."""
     if options.conflict_mode == "append" and options.unique_filenames:
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and options.conflict_mode != "append"
-    for info in settled_objects(context, None if whole else seal.partitions):
+    for info in settled_objects(context, None if whole else seal.partitions, log.has_ended):
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"

@@ -9,7 +9,12 @@ from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import nothing_planned, replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.lock import CommitLock, release_lock
+from airflow_s3commit.protocol.metadata.lock import (
+    CommitLock,
+    is_held_by_another,
+    release_lock,
+    take_lock,
+)
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -60,6 +65,7 @@ class CommitRun:
         log: The destination's log.
         moved: The job's state after this process moved it, until the next step has taken it.
         requests: Returns this process's request counts by Hadoop's statistic names.
+        is_history_open: This process has begun the destination's history, or found it empty.
 
     """
 
@@ -76,12 +82,34 @@ class CommitRun:
     requests: Callable[[], dict[str, int]] = dict
     files: FileList | None = None
     moved: Stored[StateRecord] | None = None
+    is_history_open: bool = False
 
     def __post_init__(self) -> None:
         """Begin to read the log where the job's record says."""
         self.log = Log(self.context)
         self._seals: dict[str, SealRecord] = {}
         self._plans: dict[str, PlanRecord] = {}
+
+    def take_lock(self) -> None:
+        """Take the destination's lock, and read what was entered in the log during the wait.
+
+        Raises:
+            LockHeld: Another live job held it for all the time to wait.
+
+        """
+        self.lock = take_lock(self.context, self.settle)
+        self.log.read()
+
+    def lock_if_unnamed(self, plan: PlanRecord) -> bool:
+        """Take the lock if another job holds it and a plan has files without a job's id in their names.
+
+        They may be of a job with fixed names that is publishing. Returns whether it took the lock: then plan
+        again.
+        """
+        if not plan.unnamed or self.lock is not None or not is_held_by_another(self.context):
+            return False
+        self.take_lock()
+        return True
 
     def keep_lease(self) -> None:
         """Renew the lock if due.

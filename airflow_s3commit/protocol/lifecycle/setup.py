@@ -69,7 +69,7 @@ def set_up_job(
             conditional = check_store(context, options)
             _refuse_object(context)
             _refuse_data(context, options)
-            head = _head_of_log(context)
+            head, epoch = _head_of_log(context)
             record = JobRecord(
                 **context.layout.place,
                 options=options,
@@ -77,6 +77,7 @@ def set_up_job(
                 conditional_writes=conditional,
                 created=context.now_ms(),
                 log=head,
+                epoch=epoch,
                 nonce=context.new_id(),
             )
             stored = records.create(
@@ -107,15 +108,17 @@ def set_up_job(
     return existing
 
 
-def _head_of_log(context: JobContext) -> int:
-    """Return the number of the newest entry, after writing its manifest or record of abort."""
+def _head_of_log(context: JobContext) -> tuple[int, int]:
+    """Return number and epoch of the newest entry, after writing its manifest or record of abort."""
     store, destination = context.store, context.layout.destination
     head = find_head(store, destination)
-    if head:
-        entry = read_entry(store, destination, head)
-        if entry.destination == destination.uri:
-            record_ending(context, entry)
-    return head
+    if not head:
+        return 0, 0
+    entry = read_entry(store, destination, head)
+    if entry.destination != destination.uri:
+        return head, 0
+    record_ending(context, entry)
+    return head, entry.epoch
 
 
 def _has_committed(context: JobContext) -> bool:

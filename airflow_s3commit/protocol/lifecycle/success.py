@@ -29,7 +29,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit
-from airflow_s3commit.protocol.metadata.manifests import manifest_files
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, older_manifest, read_manifest
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_unchanged
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -44,6 +44,7 @@ from airflow_s3commit.protocol.model.success import (
     NONCE_DIAGNOSTIC,
     SUCCESS_NAME,
     SuccessData,
+    older_job,
 )
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ def write_success(
 ) -> None:
     """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
 
+    Leaves the marker of a version without a log that committed beside it: the next commit reads it.
+
     Before: the objects that the job replaces are deleted, and its record.
 
     Args:
@@ -108,7 +111,9 @@ def write_success(
         found = _find(context)
         if found is None:
             condition: dict[str, Any] = {"if_none_match": context.conditional}
-        elif found.etag != renewed and (found.generation or 0) >= manifest.generation:
+        elif (found.etag != renewed and (found.generation or 0) >= manifest.generation) or _is_unknown_commit(
+            context, found
+        ):
             return
         else:
             condition = {"if_match": found.etag if context.conditional else None}
@@ -118,6 +123,25 @@ def write_success(
         except (PreconditionFailed, NoSuchKey):
             continue
         return
+
+
+def _is_unknown_commit(context: JobContext, found: _Marker) -> bool:
+    """Return whether a marker names a commit of an older version that no commit has entered in the log yet.
+
+    The next commit finds it by this marker.
+    """
+    home, job_id = context.layout.destination, older_job(found.body or b"", context.layout.destination)
+    return job_id is not None and older_manifest(context.store, home, job_id) is not None
+
+
+def _is_entered(context: JobContext, found: _Marker) -> bool:
+    """Return whether a marker names a commit of an older version that a commit has entered in the log."""
+    home, job_id = context.layout.destination, older_job(found.body or b"", context.layout.destination)
+    if job_id is None:
+        return False
+    with suppress(NoSuchKey, InvalidRecord):
+        return read_manifest(context.store, home, job_id).generation > 0
+    return False
 
 
 def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
@@ -134,7 +158,7 @@ def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
     """
     newest = newest_commit(context.store, context.layout.destination)
     found = _find(context)
-    is_foreign = found is not None and found.generation is None
+    is_foreign = found is not None and found.generation is None and not _is_entered(context, found)
     doomed = saved.etag if saved is not None else None
     if newest is None or (is_foreign and found is not None and found.etag == doomed):
         if saved is not None:

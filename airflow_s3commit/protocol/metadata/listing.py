@@ -9,11 +9,12 @@ they are listed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -103,22 +104,64 @@ def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iter
             yield info
 
 
-def settled_objects(context: JobContext, directories: Iterable[str] | None) -> Iterator[ObjectInfo]:
+def settled_objects(
+    context: JobContext,
+    directories: Iterable[str] | None,
+    has_ended: Callable[[str], bool] = lambda _job_id: False,
+) -> Iterator[ObjectInfo]:
     """Yield the data objects that `data_objects` yields, without those of this job and of unfinished jobs.
 
     An unfinished job is neither committed nor aborted: its objects are not part of the dataset yet. Which
     jobs are finished is read after each page of the listing.
 
     Before: the log is read, and its newest entry is recorded (`Log.record_newest`).
+
+    Args:
+        context: The job.
+        directories: Directories of the destination; None for all of it.
+        has_ended: Returns whether a job is known to have ended (`Log.has_ended`).
+
     """
     unfinished = {context.job_id: True}
     for page in in_batches(data_objects(context, directories), _PAGE):
         owners = {info.key: owner_of(info.key) for info in page}
-        new = {owner: key for key, owner in owners.items() if owner is not None and owner not in unfinished}
+        new = {
+            owner: key
+            for key, owner in owners.items()
+            if owner is not None and owner not in unfinished and not has_ended(owner)
+        }
         unfinished |= _are_unfinished(context, new)
         for info in page:
             if not unfinished.get(owners[info.key] or "", False):
                 yield info
+
+
+def find_older_data(context: JobContext) -> Literal["manifests", "data"] | None:
+    """Return what shows that a destination without a history has data; None if it has none.
+
+    That is manifests of other jobs, or data objects without them. Objects of this job and of unfinished jobs
+    do not count. Takes one request for an empty destination.
+    """
+    home, store = context.layout.destination, context.store
+    unfinished = {context.job_id: True}
+    for info in store.list_objects(home.bucket, home.prefix):
+        if _is_manifest_of_another(context, info.key):
+            return "manifests"
+        relative = home.relative(info.key)
+        if relative is None or relative.endswith("/") or is_hidden(relative):
+            continue
+        owner = owner_of(info.key)
+        if owner is not None and owner not in unfinished:
+            unfinished |= _are_unfinished(context, {owner: info.key})
+        if owner is None or not unfinished[owner]:
+            listed = store.list_objects(home.bucket, manifests_prefix(home), recursive=False)
+            return "manifests" if any(_is_manifest_of_another(context, one.key) for one in listed) else "data"
+    return None
+
+
+def _is_manifest_of_another(context: JobContext, key: str) -> bool:
+    is_manifest = key.startswith(manifests_prefix(context.layout.destination)) and key.endswith(".json")
+    return is_manifest and key != context.layout.manifest
 
 
 def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str, bool]:

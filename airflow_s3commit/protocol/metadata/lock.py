@@ -8,6 +8,9 @@ The lock belongs to a job, not to a process: processes that commit the same job 
 is repeatable and fenced by the job's state. It lapses when it is not renewed within its lease, by the store's
 clock. A process that finds it lapsed first settles the holder's job (finishes it, rolls it back, or fences
 it off) and then takes the lock.
+
+Versions without a log have a lock of their own, and a ``replace`` of theirs would delete files that it knows
+nothing of. `bar_older_versions` takes that lock for ever.
 """
 
 from __future__ import annotations
@@ -15,18 +18,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
-from airflow_s3commit.exceptions import ForeignRecord, LockHeld, NoSuchKey, Refused, S3CommitError
+import msgspec
+
+from airflow_s3commit.exceptions import (
+    ForeignRecord,
+    LockHeld,
+    NoSuchKey,
+    OutcomeUnknown,
+    Refused,
+    S3CommitError,
+)
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
-from airflow_s3commit.protocol.metadata.state import find_aborted
+from airflow_s3commit.protocol.metadata.state import find_aborted, first_state
+from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import LockRecord
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, LockRecord
+from airflow_s3commit.protocol.model.layout import Layout, barrier_of, older_lock_key
 from airflow_s3commit.protocol.model.ownership import check_place
 
 logger = logging.getLogger(__name__)
@@ -36,6 +50,11 @@ _RENEW_AFTER = 1 / 3
 
 #: A store's times are whole seconds: a lease has lapsed when it is exceeded by more than this.
 _STORE_CLOCK_SECONDS = 1.0
+
+#: What holds the lock of versions without a log, for people and to recognise it; and its lease, which is over
+#: soon: only then does such a version read the holder's record and end.
+_BARRIER_OWNER: Final = "every version of this package with a log of commits"
+_BARRIER_LEASE: Final = 1.0
 
 #: Seconds between polls of a lock that another live job holds.
 _POLL_SECONDS = 2.0
@@ -65,12 +84,13 @@ class CommitLock:
         context = self._context
         if context.clock.monotonic() - self._renewed < context.lease * _RENEW_AFTER:
             return True
-        renewed = _swap(context, self._stored)
+        key = context.layout.lock
+        renewed = _swap(context, key, _record(context), self._stored)
         if renewed is None:
             existing = _find(context)
             if existing is None or existing.record.job_id != context.job_id:
                 return False
-            renewed = _swap(context, existing) or existing
+            renewed = _swap(context, key, _record(context), existing) or existing
         self._stored, self._renewed = renewed, context.clock.monotonic()
         return True
 
@@ -88,29 +108,73 @@ def take_lock(context: JobContext, settle: Callable[[JobContext], None]) -> Comm
         LockHeld: Another live job held it for all that time.
 
     """
+    return CommitLock(context, _take(context, context.layout.lock, _record, settle))
+
+
+def bar_older_versions(context: JobContext, settle: Callable[[JobContext], None]) -> None:
+    """Take the lock of versions without a log for ever; wait for a job that holds it, as `take_lock` does.
+
+    A version without a log needs that lock for every job but an append with unique names. It waits until the
+    lease of the holder lapses, cannot settle it, because the holder's record is of a version that it does not
+    know, and ends with `InvalidRecord`. Its appends take no lock. Its sweep leaves the lock of a holder that
+    has a state. Repeatable.
+
+    Args:
+        context: The job.
+        settle: As for `take_lock`.
+
+    Raises:
+        LockHeld: A live job held it for all the time that this job waits.
+        InvalidRecord: The lock, or a record of its dead holder, is damaged.
+
+    """
+    barrier = replace(context, layout=barrier_of(context.layout.destination), owner=_BARRIER_OWNER)
+    job = JobRecord(**barrier.layout.place, options=JobOptions(), created=0, nonce="none")
+    state = msgspec.structs.replace(first_state(barrier), since=0, nonce="none")
+    unknown = encode(job).replace(b'"version":1', b'"version":2', 1)
+    for key, body in ((barrier.layout.job, unknown), (barrier.layout.state, encode(state))):
+        try:
+            context.store.put(context.bucket, key, body)
+        except OutcomeUnknown:
+            # Every process writes the same bytes.
+            context.store.put(context.bucket, key, body)
+    lock = LockRecord(**barrier.layout.place, owner=_BARRIER_OWNER, lease=_BARRIER_LEASE, nonce="none")
+    _take(context, older_lock_key(context.layout.destination), lambda _: lock, settle)
+
+
+def is_barrier(holder: LockRecord) -> bool:
+    """Return whether a lock is the one that `bar_older_versions` takes."""
+    return holder.owner == _BARRIER_OWNER
+
+
+def _take(
+    context: JobContext,
+    key: str,
+    record: Callable[[JobContext], LockRecord],
+    settle: Callable[[JobContext], None],
+) -> Stored[LockRecord]:
     began = context.clock.monotonic()
     while True:
-        ours = _record(context)
+        ours = record(context)
         try:
-            stored = records.create(
-                context.store, context.bucket, context.layout.lock, ours, conditional=context.conditional
-            )
+            stored = records.create(context.store, context.bucket, key, ours, conditional=context.conditional)
         except NoSuchKey:
             continue
         holder = stored.record
+        if holder == ours:
+            return stored
         if (holder.job_id, holder.staging) == (context.job_id, context.layout.staging.uri):
-            taken: Stored[LockRecord] | None = stored if holder == ours else _swap(context, stored)
+            pass
         elif holder.destination not in (None, context.layout.destination.uri):
             logger.warning("%s: the commit lock was copied here from %s", context.name, holder.destination)
-            taken = _swap(context, stored)
         elif stored.date - stored.modified > holder.lease + _STORE_CLOCK_SECONDS:
-            _settle_holder(context, holder, settle)
-            taken = _swap(context, stored)
+            _settle_holder(context, holder, key, settle)
         else:
-            taken = None
             _wait(context, holder, began)
+            continue
+        taken = _swap(context, key, record(context), stored)
         if taken is not None:
-            return CommitLock(context, taken)
+            return taken
 
 
 def is_held_by_another(context: JobContext) -> bool:
@@ -145,19 +209,18 @@ def _find(context: JobContext) -> Stored[LockRecord] | None:
     return records.find(context.store, context.bucket, context.layout.lock, LockRecord)
 
 
-def _swap(context: JobContext, stored: Stored[LockRecord]) -> Stored[LockRecord] | None:
+def _swap(
+    context: JobContext, key: str, record: LockRecord, stored: Stored[LockRecord]
+) -> Stored[LockRecord] | None:
     return records.swap(
-        context.store,
-        context.bucket,
-        context.layout.lock,
-        _record(context),
-        stored.etag,
-        conditional=context.conditional,
+        context.store, context.bucket, key, record, stored.etag, conditional=context.conditional
     )
 
 
-def _settle_holder(context: JobContext, holder: LockRecord, settle: Callable[[JobContext], None]) -> None:
-    dead = _holder_here(context, holder)
+def _settle_holder(
+    context: JobContext, holder: LockRecord, key: str, settle: Callable[[JobContext], None]
+) -> None:
+    dead = _holder_here(context, holder, key)
     if dead is None:
         return
     logger.warning("%s: the lock of job %s lapsed; settling that job first", context.name, holder.job_id)
@@ -171,7 +234,7 @@ def _settle_holder(context: JobContext, holder: LockRecord, settle: Callable[[Jo
         raise
 
 
-def _holder_here(context: JobContext, holder: LockRecord) -> JobContext | None:
+def _holder_here(context: JobContext, holder: LockRecord, key: str) -> JobContext | None:
     """Return the job that holds a lock, if its own record proves that it is on this destination.
 
     None if the lock was copied here with its dataset, or the job ended and was cleaned up: then there is
@@ -187,7 +250,7 @@ def _holder_here(context: JobContext, holder: LockRecord) -> JobContext | None:
         logger.warning("%s: the commit lock names no job: %s", context.name, error)
         return None
     try:
-        check_place(holder, layout, join_uri(context.bucket, context.layout.lock))
+        check_place(holder, layout, join_uri(context.bucket, key))
         found = replace(context, layout=layout, record=None)
         record = find_job(found)
     except ForeignRecord as error:

@@ -28,7 +28,8 @@ from airflow_s3commit.protocol.model.layout import (
     manifests_prefix,
 )
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.signing import check_signature
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.signing import check_signature, sign
 from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
@@ -40,6 +41,7 @@ _PAGE = 1_000
 
 #: Entries to read at once.
 _AT_ONCE = 64
+_ABORTS_AT_ONCE = 16
 
 
 class Log:
@@ -51,6 +53,7 @@ class Log:
 
     Attributes:
         position: Number of the newest entry that was read; 0 without one.
+        epoch: Number of the entry that the history begins with; 0 if it has not begun.
 
     """
 
@@ -58,6 +61,8 @@ class Log:
         self._context = context
         self._begun = context.record is not None
         self.position = context.record.log if context.record is not None else 0
+        self.epoch = context.record.epoch if context.record is not None else 0
+        self._ended: set[str] = set()
         self._newest: LogEntry | None = None
         self._ending: LogEntry | None = None
         self._commits: dict[int, Collection[str]] = {}
@@ -95,8 +100,7 @@ class Log:
         """Try to create the job's entry at the next number, and return it.
 
         Writes the manifest or abort record of the newest entry first. Returns the entry of the job that was
-        there already; or None where another job's entry came first: it is read now, so decide anew and call
-        again.
+        there already; or None where another entry came first: it is read now, so decide anew and call again.
 
         Args:
             entry_at: Returns the job's entry for a number.
@@ -109,29 +113,47 @@ class Log:
         if not self._is_read:
             self.read()
         if self._ending is None:
-            self.record_newest()
-            context, destination = self._context, self._context.layout.destination
-            entry = entry_at(self.position + 1)
-            stored = records.create(
-                context.store,
-                destination.bucket,
-                entry_key(destination, entry.number),
-                entry,
-                conditional=context.conditional,
-            )
-            if stored.record.nonce == entry.nonce:
-                self.position, self._newest, self._ending = entry.number, entry, entry
-            else:
-                # Not by a listing, which may lag.
-                key = entry_key(destination, entry.number)
-                body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
-                self._take(_decode_entry(destination, key, body, self.position + 1), body)
+            self.add(entry_at(self.position + 1))
         return self._ending
+
+    def add(self, entry: LogEntry) -> bool:
+        """Try to create an entry at the next number, and return whether it is there.
+
+        Writes the manifest or abort record of the newest entry first. If another entry came first, it is read
+        now: decide anew. Signs the entry where jobs are signed.
+
+        Args:
+            entry: A baseline, or the end of any job.
+
+        Raises:
+            OutcomeUnknown: The response was lost, and reading back did not settle it.
+            InvalidRecord: An entry is damaged or missing.
+
+        """
+        self.record_newest()
+        context, destination = self._context, self._context.layout.destination
+        key = entry_key(destination, entry.number)
+        if context.signer is not None:
+            entry = sign(entry, context.signer)
+        stored = records.create(
+            context.store, destination.bucket, key, entry, conditional=context.conditional
+        )
+        if stored.record.nonce == entry.nonce:
+            self._know(entry)
+            return True
+        # Not by a listing, which may lag.
+        body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
+        self._take(_decode_entry(destination, key, body, entry.number), body)
+        return False
 
     def record_newest(self) -> None:
         """Write the manifest or abort record of the newest entry, unless it is there. Repeatable."""
         if self._newest is not None and self._newest is not self._ending:
             record_ending(self._context, self._newest)
+
+    def has_ended(self, job_id: str) -> bool:
+        """Return whether an entry that was read is the end of a job; False where the log was not read."""
+        return job_id in self._ended
 
     def was_added_to(self, partitions: Collection[str] | None, since: int) -> bool:
         """Return whether another job committed files after an entry.
@@ -148,16 +170,24 @@ class Log:
 
     def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
+        is_own = (entry.job_id, entry.destination) == (context.job_id, destination.uri)
+        if context.signer is not None and is_own and entry.kind != "baseline":
+            where = join_uri(destination.bucket, entry_key(destination, entry.number))
+            check_signature(context.signer, entry, body, where)
+        self._know(entry)
+
+    def _know(self, entry: LogEntry) -> None:
         self.position = entry.number
-        if entry.destination != destination.uri:
+        if entry.destination != self._context.layout.destination.uri:
             # Copied here with the dataset: another place's history.
-            self._newest = None
+            self._newest, self.epoch = None, 0
+            self._ended.clear()
             return
-        self._newest = entry
-        if entry.job_id == context.job_id:
-            if context.signer is not None:
-                where = join_uri(destination.bucket, entry_key(destination, entry.number))
-                check_signature(context.signer, entry, body, where)
+        self._newest, self.epoch = entry, entry.epoch
+        if entry.kind == "baseline":
+            return
+        self._ended.add(entry.job_id)
+        if entry.job_id == self._context.job_id:
             self._ending = entry
         elif entry.manifest is not None:
             self._commits[entry.number] = frozenset(entry.manifest.partitions)
@@ -232,26 +262,50 @@ def read_entry(store: ObjectStore, destination: Destination, number: int) -> Log
     return stored.record
 
 
-def newest_commit(store: ObjectStore, destination: Destination) -> LogEntry | None:
-    """Return the entry of the last commit to a destination; None if its log has none.
+def newest_commit(store: ObjectStore, destination: Destination, *, imported: bool = True) -> LogEntry | None:
+    """Return the entry of the last commit to a destination; None if there is none in its history.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        imported: False leaves out commits of versions without a log.
 
     Raises:
         InvalidRecord: An entry that must be read is damaged or missing.
 
     """
-    for number in range(find_head(store, destination), 0, -1):
-        entry = read_entry(store, destination, number)
-        if entry.destination != destination.uri:
-            return None
-        if entry.kind == "commit":
-            return entry
+    last, at_once = find_head(store, destination), 1
+    while last:
+        first = max(last - at_once + 1, 1)
+        for entry in _entries_down(store, destination, last, first):
+            if entry.destination != destination.uri or entry.kind == "baseline":
+                return None
+            if entry.kind == "commit" and (imported or not entry.imported):
+                return entry
+        # The newest is a commit, unless a job was aborted after it; then several may have been.
+        last, at_once = first - 1, _ABORTS_AT_ONCE
     return None
+
+
+def _entries_down(store: ObjectStore, destination: Destination, last: int, first: int) -> Iterator[LogEntry]:
+    limit = largest(LogEntry)
+    calls = [
+        (number, Get(destination.bucket, entry_key(destination, number), limit))
+        for number in range(last, first - 1, -1)
+    ]
+    read = dict(outcomes(store, calls, NoSuchKey, InvalidRecord)) if len(calls) > 1 else {}
+    for number, get in calls:
+        outcome = read.get(number)
+        if isinstance(outcome, Fetched):
+            yield _decode_entry(destination, get.key, outcome.body, number)
+        else:
+            yield read_entry(store, destination, number)
 
 
 def newest_entries(
     store: ObjectStore, destination: Destination, at_once: int = _AT_ONCE
 ) -> Iterator[LogEntry]:
-    """Yield the entries of a log, newest first, up to the first that was copied from another place.
+    """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
     Args:
         store: The store of the destination.
@@ -274,6 +328,8 @@ def newest_entries(
             if entry.destination != destination.uri:
                 return
             yield entry
+            if entry.kind == "baseline":
+                return
 
 
 def _missing(destination: Destination, number: int) -> InvalidRecord:
@@ -318,9 +374,31 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
 
     """
     store, destination = context.store, context.layout.destination
-    prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
     record = entry.manifest or entry.aborted
-    assert record is not None, "an entry holds one of the two"
+    if record is None:
+        return
+    prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
     key, body = f"{prefix}{entry.job_id}.json", encode(record)
+    if entry.imported and entry.manifest is not None:
+        _replace_imported(context, key, entry.manifest)
+        return
     with suppress(PreconditionFailed):
         store.put(destination.bucket, key, body, if_none_match=context.conditional)
+
+
+def _replace_imported(context: JobContext, key: str, manifest: ManifestRecord) -> None:
+    """Write the manifest of an imported commit over the one that the older version wrote.
+
+    Its generation says that it is in the log, so that nobody imports it again.
+    """
+    store, bucket = context.store, context.bucket
+    try:
+        existing = records.find(store, bucket, key, ManifestRecord)
+    except InvalidRecord as error:
+        # Nobody can import it either.
+        logger.warning("%s: leaving a damaged manifest: %s", context.name, error)
+        return
+    if existing is None:
+        records.create(store, bucket, key, manifest, conditional=context.conditional)
+    elif existing.record.generation == 0:
+        records.swap(store, bucket, key, manifest, existing.etag, conditional=context.conditional)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
@@ -30,6 +31,8 @@ from airflow_s3commit.protocol.model.ownership import check_ending
 from airflow_s3commit.protocol.model.signing import Signer, check_signature
 from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import ObjectStore
+
+logger = logging.getLogger(__name__)
 
 #: Bytes of a list of files to read at once.
 _READ_BYTES = 16 * 1024 * 1024
@@ -79,6 +82,23 @@ def read_manifest(
     record = records.load(store, place.bucket, key, ManifestRecord, signer=signer).record
     check_ending(record, place, job_id, join_uri(place.bucket, key))
     return record
+
+
+def older_manifest(
+    store: ObjectStore, destination: Destination, job_id: str, *, signer: Signer | None = None
+) -> ManifestRecord | None:
+    """Return the manifest that a version without a log wrote for a job here; None if it is not such a one.
+
+    A damaged one, and one without a signature where a signer is given, is none: it is logged.
+    """
+    try:
+        manifest = read_manifest(store, destination, job_id, signer=signer)
+    except (NoSuchKey, ForeignRecord):
+        return None
+    except InvalidRecord as error:
+        logger.warning("job %s on %s is not entered in the log: %s", job_id, destination.uri, error)
+        return None
+    return manifest if manifest.generation == 0 else None
 
 
 def find_manifest(context: JobContext) -> ManifestRecord | None:

@@ -124,6 +124,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         conditional_writes: Whether the store honours them.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
+        epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
         nonce: Unique to each write.
         signature: Where jobs are signed.
 
@@ -136,6 +137,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     conditional_writes: bool = True
     created: Milliseconds
     log: Generation = 0
+    epoch: Generation = 0
     nonce: Text
     signature: Text | None = None
 
@@ -189,7 +191,10 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class LockRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/lock.json``: which job may publish to the destination.
+    """``_s3commit/commit-lock.json``: which job may publish to the destination.
+
+    Versions without a log use ``_s3commit/lock.json`` instead. From the first commit of this version on,
+    that key holds a lock that they wait for and cannot take.
 
     Attributes:
         version: Always 1.

@@ -40,6 +40,10 @@ _ENTRY_DIGITS = 20
 _CHECKPOINT_SUFFIX = ".jsonl.gz"
 
 
+#: Part of the error of a version without a log that needs the commit lock.
+_BARRIER = "of-a-newer-version-of-this-package"
+
+
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -146,7 +150,17 @@ def _is_named_by(name: str, job_id: str) -> bool:
 
 def lock_key(destination: Destination) -> str:
     """Return the key of a destination's commit lock."""
+    return destination.key(f"{HOME}/commit-lock.json")
+
+
+def older_lock_key(destination: Destination) -> str:
+    """Return the key of the commit lock of versions without a log."""
     return destination.key(f"{HOME}/lock.json")
+
+
+def barrier_of(destination: Destination) -> Layout:
+    """Return the layout of the pseudo-job that holds the lock of versions without a log for ever."""
+    return Layout(destination, destination.below(f"{HOME}/{MAGIC_PREFIX}{_BARRIER}"), _BARRIER)
 
 
 def manifests_prefix(destination: Destination) -> str:

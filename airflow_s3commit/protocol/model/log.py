@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import AbortedRecord
-from airflow_s3commit.protocol.model.limits import Generation, Text
+from airflow_s3commit.protocol.model.limits import Generation, Milliseconds, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
-EntryKind: TypeAlias = Literal["commit", "abandon"]
+EntryKind: TypeAlias = Literal["commit", "abandon", "baseline"]
+BaselineReason: TypeAlias = Literal["manifests", "data", "copy"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 
 
@@ -22,6 +23,24 @@ class PlanName(Struct, frozen=True, kw_only=True):
     etag: Text
 
 
+class Baseline(Struct, frozen=True, kw_only=True):
+    """What a dataset holds before the first commit of its history.
+
+    It names no files, so that no commit lists the whole table. It stands for the data objects that no later
+    entry names, that belong to no unfinished job, and whose partition no later commit removes: a reader lists
+    them.
+
+    Attributes:
+        reason: How the data was found: ``manifests`` of versions without a log; ``data`` without manifests;
+            ``copy``: the log before it was copied here, with its dataset.
+        since: Time of the entry, in milliseconds since the epoch by the writer's clock, for people.
+
+    """
+
+    reason: BaselineReason
+    since: Milliseconds
+
+
 class LogEntry(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/log/<number>.json``: the end of one job. Created if absent, never changed or deleted.
 
@@ -30,16 +49,21 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
 
     Attributes:
         version: Always 1.
-        job_id: The job.
+        job_id: The job; of a baseline, the one whose commit needs it.
         destination: URI of its destination. In a copy of the log it names the original: not this history.
         staging: URI of its staging.
         number: Number of the entry, from 1; the generation of a commit.
-        kind: ``commit``: the job is committed. ``abandon``: it never will be.
+        kind: ``commit``: the job is committed. ``abandon``: it never will be. ``baseline``: the history
+            begins here, with data that is older.
+        epoch: Number of the entry that this history begins with, a baseline or the first commit to an empty
+            destination; 0 in an ``abandon`` before it.
         manifest: The manifest of a commit; its copy below ``manifests/`` is derived.
         removes: What a commit removes from the table before it adds its files: ``nothing``, all files of the
             ``partitions`` that its manifest names, or ``everything``.
+        imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
+        baseline: What a baseline says.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -51,18 +75,24 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     destination: Text
     number: Generation
     kind: EntryKind
+    epoch: Generation = 0
     manifest: ManifestRecord | None = None
     removes: Removal = "nothing"
+    imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None
+    baseline: Baseline | None = None
     nonce: Text
     signature: Text | None = None
 
     def __post_init__(self) -> None:
         """Check that the fields fit the kind."""
         super().__post_init__()
-        ending = self.manifest if self.kind == "commit" else self.aborted
-        if ending is None or (self.manifest is not None) == (self.aborted is not None):
+        contents = {"commit": self.manifest, "abandon": self.aborted, "baseline": self.baseline}
+        if [kind for kind, content in contents.items() if content is not None] != [self.kind]:
             raise ValueError(f"an entry of kind {self.kind} needs its own record and no other")
-        if (ending.job_id, ending.destination) != (self.job_id, self.destination):
+        if self.epoch > max(self.number, 0) or (self.kind == "baseline" and self.epoch != self.number):
+            raise ValueError(f"entry {self.number} cannot be of epoch {self.epoch}")
+        ending = self.manifest or self.aborted
+        if ending is not None and (ending.job_id, ending.destination) != (self.job_id, self.destination):
             raise ValueError("the entry and the record in it are of different jobs")

@@ -6,6 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.model.limits import Integer, Line, Milliseconds, Prose
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 
@@ -73,3 +77,20 @@ class SuccessData(Struct, frozen=True, kw_only=True):
     def manifest_uri(self) -> str | None:
         """URI of the full manifest, if this package wrote the marker."""
         return self.diagnostics.get(MANIFEST_DIAGNOSTIC)
+
+
+def older_job(body: bytes, destination: Destination) -> str | None:
+    """Return the job that a ``_SUCCESS`` names which a version without a log wrote here; None for any other.
+
+    Args:
+        body: The marker.
+        destination: Where it was found. A copied marker names the manifest of another place.
+
+    """
+    try:
+        success = decode(SuccessData, body, SUCCESS)
+        layout = Layout.of(destination, success.jobId or "")
+    except InvalidRecord:
+        return None
+    is_here = success.manifest_uri == join_uri(destination.bucket, layout.manifest)
+    return layout.job_id if is_here and success.generation is None else None

@@ -42,8 +42,8 @@ from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, un
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.state import first_state, move
 from airflow_s3commit.protocol.model.codec import Plain
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id, lock_key
+from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
+from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
 from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
@@ -282,7 +282,7 @@ class _Sweep:
         if existing is None or existing.etag != lock.etag:
             self.skipped.append(LeftAlone(what=lock.uri, reason="it is gone, or another job holds it"))
             return
-        self.lock = self._removed(lock_key(self.scope.destination), lock.etag)
+        self.lock = self._removed(split_uri(existing.uri)[1], lock.etag)
 
     def remove_spent(self, spent: SpentId) -> None:
         """Remove the record of an abort, if it has not changed since the plan."""

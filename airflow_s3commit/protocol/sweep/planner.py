@@ -39,6 +39,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.bulk import pending_parts
 from airflow_s3commit.protocol.metadata.cleanup import is_own_staging
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.lock import is_barrier
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.state import read_state
@@ -50,7 +51,13 @@ from airflow_s3commit.protocol.metadata.store_clock import (
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import LockRecord
-from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, lock_key, owner_of
+from airflow_s3commit.protocol.model.layout import (
+    Layout,
+    aborted_prefix,
+    lock_key,
+    older_lock_key,
+    owner_of,
+)
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
@@ -159,7 +166,7 @@ class SweepScope:
             roots[self.staging_root] = None
         lock = _find_lock(self.store, self.destination)
         if lock is not None:
-            roots[_holder(lock.record).root] = None
+            roots[_holder(lock[1].record).root] = None
         return [folder for root in roots for folder in folders_below(self.store, root)]
 
     def claims(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> Claims:
@@ -229,9 +236,10 @@ def is_on_destination(context: JobContext, folder: StagingFolder, facts: JobFact
 
 def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | None:
     """Return the destination's commit lock if its lease has lapsed and its job is gone; None otherwise."""
-    stored = _find_lock(store, destination)
-    if stored is None:
+    found = _find_lock(store, destination)
+    if found is None:
         return None
+    key, stored = found
     holder, age = stored.record, stored.date - stored.modified
     if age <= holder.lease + STORE_CLOCK_SECONDS:
         return None
@@ -241,7 +249,7 @@ def lapsed_lock(store: ObjectStore, destination: Destination) -> LapsedLock | No
     except ForeignRecord:
         logger.info("the commit lock of %s names a job of another destination", destination.uri)
     return LapsedLock(
-        uri=join_uri(destination.bucket, lock_key(destination)),
+        uri=join_uri(destination.bucket, key),
         etag=stored.etag,
         job_id=holder.job_id,
         staging=holder.staging,
@@ -347,16 +355,22 @@ class _Planner:
         return f"upload {upload.upload_id} of {join_uri(self._scope.destination.bucket, upload.key)}"
 
 
-def _find_lock(store: ObjectStore, destination: Destination) -> Stored[LockRecord] | None:
-    """Return the destination's commit lock; None if there is none, or it is damaged."""
-    try:
-        stored = records.find(store, destination.bucket, lock_key(destination), LockRecord)
-        if stored is not None:
+def _find_lock(store: ObjectStore, destination: Destination) -> tuple[str, Stored[LockRecord]] | None:
+    """Return the key and record of the destination's commit lock, or of the one of versions without a log.
+
+    None if there is none, or it is damaged.
+    """
+    for key in (lock_key(destination), older_lock_key(destination)):
+        try:
+            stored = records.find(store, destination.bucket, key, LockRecord)
+            if stored is None or is_barrier(stored.record):
+                continue
             _holder(stored.record)
-    except Refused:
-        logger.warning("the commit lock of %s cannot be read; leaving it", destination.uri, exc_info=True)
-        return None
-    return stored
+        except Refused:
+            logger.warning("the commit lock of %s cannot be read; leaving it", destination.uri, exc_info=True)
+            return None
+        return key, stored
+    return None
 
 
 def _holder(lock: LockRecord) -> StagingFolder:

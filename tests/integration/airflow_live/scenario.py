@@ -56,8 +56,8 @@ def look(store: S3Store, destination: Destination) -> Left:
     return Left(
         {str(relative[key]): store.get(bucket, key).body for key in visible},
         pending,
-        [key for key in keys if "__magic_job-" in key],
-        any(key.endswith("_s3commit/lock.json") for key in keys),
+        [key for key in keys if "__magic_job-" in key and "_s3commit/" not in key],
+        any(key.endswith("_s3commit/commit-lock.json") for key in keys),
     )
 
 

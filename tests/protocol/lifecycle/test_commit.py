@@ -69,7 +69,7 @@ def check_as_before(lake: Lake) -> None:
     assert lake.get(SUCCESS) == b"marker"
     assert (lake.pending(), lake.staging()) == ([], [])
     assert lake.job().manifest() is None
-    assert f"{HOME}lock.json" not in lake.keys("")
+    assert f"{HOME}commit-lock.json" not in lake.keys("")
 
 
 def check_committed(lake: Lake) -> None:
@@ -77,7 +77,7 @@ def check_committed(lake: Lake) -> None:
     assert lake.data() == COMMITTED
     assert OURS.encode() in lake.get(SUCCESS)
     assert (lake.pending(), lake.staging()) == ([], [])
-    assert f"{HOME}lock.json" not in lake.keys("")
+    assert f"{HOME}commit-lock.json" not in lake.keys("")
 
 
 def test_a_commit_makes_the_output_visible() -> None:
@@ -319,7 +319,7 @@ def test_an_unknown_outcome_rolls_nothing_back(verb: str, ending: str, moment: s
 def test_a_lost_answer_to_a_state_is_found_out(moment: str, nth: int) -> None:
     """Whether a state was written whose answer was lost is found out, now or when it is run again."""
     lake = sealed_lake()
-    setattr(lake.store, moment, once("put", "state.json", OutcomeUnknown("lost"), nth=nth))
+    setattr(lake.store, moment, once("put", f"{OURS}/state.json", OutcomeUnknown("lost"), nth=nth))
     if moment == "before":
         with pytest.raises(OutcomeUnknown):
             lake.job().commit()

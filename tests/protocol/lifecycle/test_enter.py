@@ -16,20 +16,22 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     LockHeld,
     NoSuchJob,
+    PreconditionFailed,
     S3CommitError,
 )
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
 ENTRY = "log/00000000000000000001.json"
+SECOND = "log/00000000000000000002.json"
 
 
 def entries(lake: Lake) -> list[tuple[str, str]]:
-    """Return the job and kind of each entry of the log."""
+    """Return the job and kind of the end of each job, in the order of the log."""
     found = [json.loads(lake.get(key)) for key in lake.keys(f"{HOME}log/")]
     assert [entry["number"] for entry in found] == list(range(1, len(found) + 1))
-    return [(entry["job_id"], entry["kind"]) for entry in found]
+    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] != "baseline"]
 
 
 def marker(lake: Lake) -> tuple[str, str]:
@@ -85,7 +87,7 @@ def test_an_entry_says_what_its_commit_removes(options: tuple[str, str, str]) ->
     assert json.loads(lake.get(HOME + ENTRY))["removes"] == removes
 
 
-@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
+@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY), ("put", SECOND)])
 def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> None:
     """A replace takes all files of an append that committed before it, and none of one that did not."""
     lake = Lake()
@@ -96,10 +98,10 @@ def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> No
     replace.commit()
     assert entries(lake) == [(THEIRS, "commit"), (OURS, "commit")]
     assert lake.data() == {named("dt=1/r0"): b"r", named("dt=1/r1"): b"r"}
-    assert marker(lake) == (OURS, "2")
+    assert marker(lake) == (OURS, "3")
 
 
-@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY)])
+@each("moment", [("complete_upload", ""), ("put", ".jsonl"), ("put", ENTRY), ("put", SECOND)])
 def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str]) -> None:
     """Files of a job that has not committed yet are no part of what a replace replaces."""
     lake = Lake()
@@ -119,7 +121,7 @@ def test_replaces_of_one_partition_are_in_the_order_of_the_log() -> None:
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
         jobs = {job_id: lake.sealed({f"dt=1/{job_id}": b"x"}, job_id=job_id) for job_id in (OURS, THEIRS)}
-        lake.store.before = once("put", ENTRY, interposed(lake, jobs[first].commit))
+        lake.store.before = once("put", SECOND, interposed(lake, jobs[first].commit))
         jobs[last].commit()
         assert entries(lake) == [(first, "commit"), (last, "commit")]
         assert list(lake.data()) == [named(f"dt=1/{last}", last)]
@@ -141,14 +143,14 @@ def test_fail_is_refused_when_another_job_was_first() -> None:
 
 def test_a_plan_that_the_caller_names_is_checked_when_the_commit_begins() -> None:
     """What comes before the begin refuses a job whose plan was named; what comes after it is replaced too."""
-    for verb, ending in (("get", "sealed.json"), ("put", ENTRY)):
+    for verb, ending in (("get", "sealed.json"), ("put", SECOND)):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
         theirs = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS, conflict_mode="append")
         ours = lake.sealed({"dt=1/o": b"o"})
         plan = ours.plan()
         lake.store.before = once(verb, ending, interposed(lake, theirs.commit))
-        if ending == ENTRY:
+        if ending == SECOND:
             manifest = ours.commit(plan_etag=plan.etag)
             assert manifest.replaced.files == 2
             assert lake.data() == {named("dt=1/o"): b"o"}
@@ -160,7 +162,7 @@ def test_a_plan_that_the_caller_names_is_checked_when_the_commit_begins() -> Non
 
 def test_two_committers_of_an_unplanned_job_agree() -> None:
     """Two processes that plan and commit one job at once end with one entry, one manifest and all files."""
-    for nth in range(1, 40):
+    for nth in range(1, 50):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
         job = lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"})
@@ -174,7 +176,7 @@ def test_two_committers_of_an_unplanned_job_agree() -> None:
         assert len({manifest.nonce for manifest in manifests}) == 1, nth
         assert entries(lake) == [(OURS, "commit")]
         assert lake.data() == {named("dt=1/a"): b"a", named("dt=1/b"): b"b"}
-        assert marker(lake) == (OURS, "1")
+        assert marker(lake) == (OURS, "2")
         assert (lake.pending(), lake.staging()) == ([], [])
 
 
@@ -213,9 +215,9 @@ def test_the_marker_never_goes_back() -> None:
     first = lake.sealed({"dt=1/a": b"a"})
     crash(lake, first.commit, "put", SUCCESS)
     lake.sealed({"dt=1/b": b"b"}, job_id=THEIRS).commit()
-    assert marker(lake) == (THEIRS, "2")
+    assert marker(lake) == (THEIRS, "3")
     lake.job().recover()
-    assert marker(lake) == (THEIRS, "2")
+    assert marker(lake) == (THEIRS, "3")
     assert lake.data() == {named("dt=1/b", THEIRS): b"b"}
 
 
@@ -248,7 +250,7 @@ def test_another_programs_marker_comes_back_byte_for_byte() -> None:
 
 
 def test_a_copied_log_is_no_history() -> None:
-    """In a copy of a dataset the entries of the original count for nothing, and the next number is free."""
+    """In a copy of a dataset the entries of the original count for nothing; a baseline follows them."""
     lake = Lake()
     lake.sealed({"dt=1/a": b"a"}).commit()
     copied = Lake(prefix="copy/")
@@ -256,7 +258,7 @@ def test_a_copied_log_is_no_history() -> None:
         copied.store.put(BUCKET, key.replace(ROOT, "copy/", 1), lake.get(key))
     copied.sealed({"dt=1/b": b"b"}, job_id=THEIRS).commit()
     numbers = [json.loads(copied.get(key))["number"] for key in copied.keys("copy/_s3commit/log/")]
-    assert numbers == [1, 2]
+    assert numbers == [1, 2, 3]
     assert copied.data() == {named("dt=1/b", THEIRS): b"b"}
     assert json.loads(copied.get("copy/_SUCCESS"))["jobId"] == THEIRS
 
@@ -360,3 +362,59 @@ def test_a_committer_that_slept_through_an_abort_leaves_nothing(moment: tuple[st
         job.commit()
     assert entries(lake) == [(OURS, "abandon")]
     assert (lake.left(), lake.pending()) == ([], [])
+
+
+def test_an_abort_gives_up_among_the_entries_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It undoes nothing before its entry is there, says so, and is finished by the next try."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.enter._ABANDONS", 3)
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"})
+    others = [an_id(f"{number}") for number in range(5)]
+    for other in others:
+        lake.set_up(other)
+
+    def first(verb: str, key: str) -> None:
+        if verb == "put" and "/log/" in key:
+            lake.store.rest()
+            lake.job(others.pop()).abort()
+            lake.store.before = first
+
+    lake.store.before = first
+    with pytest.raises(PreconditionFailed, match="entries of other jobs came first 3 times"):
+        job.abort()
+    lake.store.rest()
+    assert len(others) == 2
+    assert lake.pending() == [ROOT + named("dt=1/a")]
+    lake.job().abort()
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_job_that_the_log_knows_is_replaced_without_its_manifest() -> None:
+    """A committed job whose manifest somebody deleted is no unfinished one, if its entry was read."""
+    lake = Lake()
+    ours = lake.sealed({"dt=1/a": b"a"})
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.sealed({"dt=2/n": b"n"}, job_id=an_id("newest"), conflict_mode="append").commit()
+    lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
+    ours.commit()
+    assert named("dt=1/t", THEIRS) not in lake.data()
+
+
+def test_a_job_reads_what_was_entered_while_it_waited_for_the_lock() -> None:
+    """It plans once, as of the newest entry."""
+    lake = Lake()
+    theirs = lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, unique_filenames=False)
+    ours = lake.sealed({"dt=1/a": b"a"}, unique_filenames=False)
+    crash(lake, theirs.commit, "complete_upload", "dt=1/t")
+    waiting = lake.clock.sleep
+
+    def sleep(seconds: float) -> None:
+        waiting(seconds)
+        lake.job(THEIRS).commit()
+
+    lake.clock.sleep = sleep  # type: ignore[method-assign]
+    lake.store.calls.clear()
+    ours.commit()
+    plans = [key for verb, key in lake.store.calls if verb == "put" and key.endswith("/summary.json")]
+    assert len([key for key in plans if OURS in key]) == 1
+    assert lake.data() == {"dt=1/a": b"a"}

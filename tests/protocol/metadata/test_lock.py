@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.job import LockRecord
 from airflow_s3commit.protocol.model.progress import Progress
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
-KEY = f"{HOME}lock.json"
+KEY = f"{HOME}commit-lock.json"
 LEASE = 60.0
 
 
@@ -375,7 +375,7 @@ def test_a_holder_that_had_entered_the_log_is_finished() -> None:
     lake = Lake()
     lake.put(OLD)
     job = sealed(lake, NEW)
-    lake.store.die("put", "log/00000000000000000001.json", after=True)
+    lake.store.die("put", "log/00000000000000000002.json", after=True)
     with pytest.raises(Crash):
         job.commit()
     lake.store.rest()
@@ -383,7 +383,7 @@ def test_a_holder_that_had_entered_the_log_is_finished() -> None:
     sealed(lake, {"dt=2/theirs": b"t"}, THEIRS).commit()
     manifest = lake.job().manifest()
     assert manifest is not None
-    assert manifest.generation == 1
+    assert manifest.generation == 2
     assert lake.data() == {**NEW, "dt=2/theirs": b"t"}
     assert (lake.pending(), lake.staging()) == ([], [])
 

@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
-from airflow_s3commit.protocol.model.log import LogEntry, Removal
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.store.memory import MemoryStore
@@ -52,7 +52,7 @@ def entry(
     aborted = AbortedRecord(**place, since=0)
     ending: dict[str, Any] = {"manifest": manifest} if kind == "commit" else {"aborted": aborted}
     nonce = f"entry {number} of {job_id}"
-    return LogEntry(**place, number=number, kind=kind, removes=removes, nonce=nonce, **ending)
+    return LogEntry(**place, number=number, kind=kind, epoch=1, removes=removes, nonce=nonce, **ending)
 
 
 def write(lake: Lake, *entries: LogEntry, conditional: bool = True) -> None:
@@ -356,6 +356,19 @@ class TestHead:
         newest = newest_commit(lake.store, HERE)
         assert newest is not None
         assert (newest.job_id, newest.number) == (OURS, 2)
+
+    def test_many_aborted_jobs_in_a_row_are_passed_over(self) -> None:
+        """However many were aborted since, the commit before them is found; none before a baseline."""
+        lake = Lake()
+        aborted = [entry(number, an_id(f"{number}"), kind="abandon") for number in range(2, 41)]
+        write(lake, entry(1, OURS), *aborted)
+        newest = newest_commit(lake.store, HERE)
+        assert newest is not None
+        assert newest.number == 1
+        place = {"job_id": THEIRS, "destination": HERE.uri, "staging": f"{HERE.uri}__magic_job-{THEIRS}/"}
+        baseline = Baseline(reason="data", since=0)
+        write(lake, LogEntry(**place, number=41, kind="baseline", epoch=41, baseline=baseline, nonce="n"))
+        assert newest_commit(lake.store, HERE) is None
 
     def test_a_copied_log_has_no_commit(self) -> None:
         """What was copied with a dataset is not its history; nor are aborts that followed the copy."""

@@ -53,7 +53,7 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert LAYOUT.success == "flights/_SUCCESS"
     assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
     assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
-    assert LAYOUT.lock == "flights/_s3commit/lock.json"
+    assert LAYOUT.lock == "flights/_s3commit/commit-lock.json"
     assert log_prefix(HERE) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
 
@@ -93,7 +93,7 @@ def test_a_bucket_s_root_has_a_layout_too() -> None:
     layout = Layout.of(Destination("lake", ""), "j-1")
     assert layout.job == "__magic_job-j-1/job.json"
     assert layout.success == "_SUCCESS"
-    assert layout.lock == "_s3commit/lock.json"
+    assert layout.lock == "_s3commit/commit-lock.json"
 
 
 def test_records_of_one_upload_are_beside_their_pendingset() -> None:

@@ -72,7 +72,7 @@ def test_nothing_outside_the_destination_is_a_job_s(
     "path",
     [
         "_SUCCESS",
-        "_s3commit/lock.json",
+        "_s3commit/commit-lock.json",
         f"_s3commit/manifests/{THEIRS}.json",
         f"__magic_job-{THEIRS}/state.json",
         f"_x/{named('part-0')}",

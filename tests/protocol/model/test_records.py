@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.model.job import (
     SavedSuccess,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import LogEntry, PlanName
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -302,6 +302,7 @@ RECORDS.update(
             staging=STAGING,
             number=7,
             kind="abandon",
+            epoch=3,
             aborted=ABORTED,
             nonce="n-9",
         ),
@@ -309,6 +310,27 @@ RECORDS.update(
             destination=HERE, number=31, entry_nonce="n-9", generation=30, commits=1
         ),
         "live-commit": LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS)),
+        "log-entry-1-imported": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="commit",
+            epoch=3,
+            manifest=COMMITTED,
+            imported=True,
+            nonce="n-9",
+        ),
+        "log-entry-1-baseline": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="baseline",
+            epoch=7,
+            baseline=Baseline(reason="manifests", since=1739800000123),
+            nonce="n-9",
+        ),
     }
 )
 
@@ -320,7 +342,17 @@ OLDER = {
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.
-PARTS = {Counts, JobOptions, ObjectOptions, PlanName, PlanPart, SavedSuccess, SealedStage, SealedTask}
+PARTS = {
+    Baseline,
+    Counts,
+    JobOptions,
+    ObjectOptions,
+    PlanName,
+    PlanPart,
+    SavedSuccess,
+    SealedStage,
+    SealedTask,
+}
 
 UNDER_CONDITIONS = (
     JobRecord, StateRecord, StageSealRecord, SealRecord, ManifestRecord, LockRecord, LogEntry,
@@ -478,6 +510,12 @@ def test_a_field_out_of_its_range_is_refused_both_ways(name: str, fields: dict[s
         ("log-entry-1-abandon", {"aborted": None}),
         ("log-entry-1-abandon", {"job_id": "another"}),
         ("log-entry-1-abandon", {"destination": "s3://lake/trains/"}),
+        ("log-entry-1-abandon", {"epoch": 8}),
+        ("log-entry-1-baseline", {"baseline": None}),
+        ("log-entry-1-baseline", {"kind": "commit"}),
+        ("log-entry-1-baseline", {"epoch": 6}),
+        ("log-entry-1-baseline", {"aborted": {"job_id": JOB, "destination": HERE, "since": 0}}),
+        ("log-entry-1-baseline", {"baseline": {"reason": "hearsay", "since": 0}}),
     ],
 )
 def test_an_entry_of_the_log_holds_the_record_of_its_kind_and_job(name: str, fields: dict[str, Any]) -> None:

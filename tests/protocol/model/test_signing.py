@@ -34,7 +34,8 @@ STAGING = f"{ROOT}__magic_job-{OURS}/"
 RECORD = f"{STAGING}job.json"
 SEAL = f"{STAGING}sealed.json"
 STAGE_SEAL = f"{STAGING}stages/spark-1/sealed.json"
-ENTRY = f"{HOME}log/00000000000000000001.json"
+BASELINE = f"{HOME}log/00000000000000000001.json"
+ENTRY = f"{HOME}log/00000000000000000002.json"
 MANIFEST = f"{HOME}manifests/{OURS}.json"
 KINDS: dict[str, type[msgspec.Struct]] = {
     "job": JobRecord, "seal": SealRecord, "plan": PlanRecord, "manifest": ManifestRecord, "entry": LogEntry,
@@ -172,7 +173,7 @@ def test_an_entry_of_the_log_that_was_changed_decides_nothing() -> None:
         lake.store.put(BUCKET, ENTRY, json.dumps(other, separators=(",", ":")).encode())
         undone(lake, Job.commit, Job.abort, Job.recover)
     lake.store.put(BUCKET, ENTRY, json.dumps(record, separators=(",", ":")).encode())
-    assert keyed(lake).commit().generation == 1
+    assert keyed(lake).commit().generation == 2
 
 
 @pytest.mark.parametrize("kind", ["commit", "abandon"])
@@ -183,14 +184,16 @@ def test_an_entry_of_another_key_ends_no_signed_job(kind: str) -> None:
     place = {"job_id": OURS, "destination": lake.destination, "staging": f"s3://{BUCKET}/{STAGING}"}
     forged = LogEntry(
         **place,
-        number=1,
+        number=2,
         kind="abandon",
+        epoch=1,
         aborted=AbortedRecord(**place, since=0),
         nonce="n",
     )
+    donor = Lake()
+    planned(donor).commit()
+    lake.store.put(BUCKET, BASELINE, donor.get(BASELINE))
     if kind == "commit":
-        donor = Lake()
-        planned(donor).commit()
         forged = msgspec.structs.replace(decode(LogEntry, donor.get(ENTRY), ENTRY), signature=None)
     for signer in (None, HmacSigner(OTHER)):
         entry = sign(forged, signer) if signer is not None else forged

@@ -296,11 +296,11 @@ def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
         lake.set_up()
         staging = f"{FLIGHTS.uri}__magic_job-{held_by}/"
         lock = LockRecord(job_id=held_by, staging=staging, owner="somebody", lease=60.0, nonce="n")
-        lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+        lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
         lake.store_clock.advance(62 if lapsed else 60)
         report = _sweep(lake)
         assert report.lock == swept
-        assert (f"{ROOT}_s3commit/lock.json" not in lake.keys(ROOT)) == swept
+        assert (f"{ROOT}_s3commit/commit-lock.json" not in lake.keys(ROOT)) == swept
 
 
 def test_a_lock_that_is_taken_anew_stays() -> None:
@@ -309,16 +309,16 @@ def test_a_lock_that_is_taken_anew_stays() -> None:
     lock = LockRecord(
         job_id=THEIRS, staging=f"{FLIGHTS.uri}__magic_job-{THEIRS}/", owner="o", lease=60.0, nonce="n"
     )
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
     lake.store_clock.advance(100)
     plan = _plan(lake)
     assert plan.lock is not None
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", encode(lock))
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
     lake.store_clock.advance(100)
-    lake.store.put(BUCKET, f"{ROOT}_s3commit/lock.json", b"{}")
+    lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", b"{}")
     report = apply_sweep(lake.store, plan, threads=0)
     assert not report.lock
-    assert [skipped.what for skipped in report.skipped] == ["s3://lake/flights/_s3commit/lock.json"]
+    assert [skipped.what for skipped in report.skipped] == ["s3://lake/flights/_s3commit/commit-lock.json"]
 
 
 def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
@@ -504,7 +504,7 @@ class _Graveyard:
         lake = self.lake
         assert sorted(lake.pending()) == sorted([*self.kept, ROOT + named("dt=7/alive.parquet")])
         assert {key.split("/")[1] for key in lake.keys(f"{ROOT}__magic_job-")} == {f"__magic_job-{OURS}"}
-        assert lake.keys(f"{ROOT}_s3commit/lock.json") == []
+        assert lake.keys(f"{ROOT}_s3commit/commit-lock.json") == []
         assert lake.keys(f"{ROOT}_s3commit/time") == []
         ended = {named(path, ENDED): body for path, body in FILES.items()}
         assert lake.data() == {**ended, "dt=3/part-0.parquet": b"old 3/0"}

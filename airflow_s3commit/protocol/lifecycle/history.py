@@ -1,0 +1,175 @@
+"""Begin a dataset's history in the log, and enter what older versions commit to it later.
+
+A dataset can be older than its log: versions without a log wrote it, or another program did, or it was copied
+here with the log of the original. Then its first commit here creates a ``baseline`` entry before its own. The
+baseline names no files, so that an append does not list the whole table. An empty destination gets none: its
+history begins with the first commit.
+
+From then on versions without a log can only append. Such an append names its manifest in ``_SUCCESS``, and
+the next commit enters it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.listing import find_older_data
+from airflow_s3commit.protocol.metadata.lock import bar_older_versions
+from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifests_at, older_manifest
+from airflow_s3commit.protocol.model.job import SavedSuccess
+from airflow_s3commit.protocol.model.layout import Layout, entry_key
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.protocol.model.success import older_job
+from airflow_s3commit.store.base import Head
+from airflow_s3commit.store.execute import outcomes
+
+logger = logging.getLogger(__name__)
+
+
+def open_history(run: CommitRun) -> None:
+    """Begin the destination's history, unless it has begun. Repeatable by any process.
+
+    After: versions without a log can only append, and data that was there before has its baseline.
+
+    Args:
+        run: The commit; its log is read.
+
+    Raises:
+        LockHeld: A job of a version without a log is committing, and did so for all the time to wait.
+        InvalidRecord: The lock of such versions, or an entry, is damaged.
+
+    """
+    context, log = run.context, run.log
+    if log.epoch or run.is_history_open:
+        return
+    bar_older_versions(context, run.settle)
+    while not log.epoch:
+        reason = "copy" if _is_copied(context, log) else find_older_data(context)
+        if reason is None:
+            break
+        number = log.position + 1
+        entry = LogEntry(
+            **context.layout.place,
+            number=number,
+            kind="baseline",
+            epoch=number,
+            baseline=Baseline(reason=reason, since=context.now_ms()),
+            nonce=context.new_id(),
+        )
+        if log.add(entry):
+            logger.info("%s: the history begins with entry %d, a baseline (%s)", context.name, number, reason)
+    run.is_history_open = True
+
+
+def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
+    """Enter the commits of versions without a log since the newest entry, if ``_SUCCESS`` names one.
+
+    Before: the history is open. Repeatable by any process: a commit is entered once.
+
+    Args:
+        run: The commit; its log is read.
+        marker: The destination's ``_SUCCESS``, if no version with a log wrote it.
+
+    Raises:
+        InvalidRecord: An entry is damaged.
+
+    """
+    context, log = run.context, run.log
+    named = older_job(marker.body, context.layout.destination) if marker is not None else None
+    if named is None:
+        return
+    while True:
+        found = next(_older_commits(context, log, named), None)
+        if found is None:
+            return
+        imported = _entry_of(context, log, found)
+        if log.add(imported):
+            logger.info(
+                "%s: entry %d is job %s of an older version", context.name, log.position, found.job_id
+            )
+
+
+def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[ManifestRecord]:
+    """Yield the manifests of older versions that are in no entry and no baseline, oldest first.
+
+    The earlier commits have entered all that were there. So these are newer than the newest commit, but for
+    the one that ``_SUCCESS`` names: its job may have slept before it wrote that.
+    """
+    store, home = context.store, context.layout.destination
+    newest = newest_commit(store, home, imported=False)
+    since = _written(context, newest.number) if newest is not None else 0.0
+    is_older = log.epoch > 0 and read_entry(store, home, log.epoch).kind == "baseline"
+    before = _written(context, log.epoch) if is_older else -1.0
+    for written, job_id in sorted(manifests_at(store, home)):
+        is_new = written > before and (written >= since or job_id == named)
+        if not is_new or job_id == context.job_id or log.has_ended(job_id):
+            continue
+        manifest = older_manifest(store, home, job_id, signer=context.signer)
+        if manifest is not None and manifest.conflict_mode == "append" and _is_whole(context, manifest):
+            yield manifest
+
+
+def _is_copied(context: JobContext, log: Log) -> bool:
+    """Return whether the newest entry was copied here with its dataset."""
+    home = context.layout.destination
+    return log.position > 0 and read_entry(context.store, home, log.position).destination != home.uri
+
+
+def _written(context: JobContext, number: int) -> float:
+    """Return the time at which an entry was created, in seconds by the store's clock."""
+    home = context.layout.destination
+    return context.store.head(home.bucket, entry_key(home, number)).modified
+
+
+def _is_whole(context: JobContext, manifest: ManifestRecord) -> bool:
+    """Return whether a commit's files are there, by one of each partition.
+
+    A replace that began after the manifest was written has deleted all files of the partition.
+    """
+    first: dict[str, str] = {}
+    try:
+        for entry in manifest_files(context.store, manifest):
+            first.setdefault(entry.partition, entry.key)
+    except (NoSuchKey, InvalidRecord) as error:
+        logger.warning("%s: job %s is not entered: %s", context.name, manifest.job_id, error)
+        return False
+    calls = ((key, Head(context.bucket, key)) for key in first.values())
+    missing = [
+        key for key, outcome in outcomes(context.store, calls, NoSuchKey) if isinstance(outcome, NoSuchKey)
+    ]
+    if missing:
+        logger.warning(
+            "%s: job %s of an older version is not entered: a later job has replaced %s",
+            context.name,
+            manifest.job_id,
+            missing[0],
+        )
+    return not missing
+
+
+def _entry_of(context: JobContext, log: Log, manifest: ManifestRecord) -> LogEntry:
+    home, number = context.layout.destination, log.position + 1
+    staging = manifest.staging or Layout.of(home, manifest.job_id).staging.uri
+    entered = msgspec.structs.replace(manifest, generation=number, nonce=context.new_id())
+    if context.signer is not None:
+        entered = sign(entered, context.signer)
+    return LogEntry(
+        job_id=manifest.job_id,
+        destination=home.uri,
+        staging=staging,
+        number=number,
+        kind="commit",
+        epoch=log.epoch or number,
+        manifest=entered,
+        imported=True,
+        nonce=context.new_id(),
+    )
