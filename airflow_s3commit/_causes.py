@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["add_failure", "described", "ending", "noting", "run_all", "undoing", "whole_text"]
-
 
 def add_failure(first: BaseException, second: BaseException, doing: str, left: str) -> None:
     """Add a second error to the first one as a note of one line, followed by the second error's own notes.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["MOVED", "MovedModules", "forwarding", "install"]
 
 _PACKAGE = "airflow_s3commit."
 

@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import ParamSpec
 
-__all__ = ["age", "dollars", "moment", "number", "or_unknown", "plain", "several", "size"]
-
 P = ParamSpec("P")
 
 UNKNOWN = "?"

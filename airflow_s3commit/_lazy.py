@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-__all__ = ["lazy"]
-
 
 def lazy(
     package: str, names: Mapping[str, Iterable[str]]

@@ -21,11 +21,6 @@ from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.option_values import DatetimePattern
 from airflow_s3commit.tables.options import TextOptions
 
-__all__ = [
-    "date_text", "decimal_text", "float_text", "java_double", "java_float", "moment_text", "numbers_text",
-    "timestamp_text", "value_text",
-]  # fmt: skip
-
 #: Java writes numbers between these without an exponent.
 _LEAST_PLAIN = 1e-3
 _MOST_PLAIN = 1e7
