@@ -80,12 +80,12 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
             size = file.size()
         except FileNotFoundError as error:
             raise NoSuchKey(
-                f"s3://{path}, committed by job {committed.job_id}, is gone; {self._advice(committed)}"
+                f"s3://{path}, committed by {_committer(committed)}, is gone; {self._advice(committed)}"
             ) from error
         if size != committed.size:
             file.close()
             raise DestinationChanged(
-                f"s3://{path} has {size} bytes; job {committed.job_id} committed {committed.size};"
+                f"s3://{path} has {size} bytes; {_committer(committed)} committed {committed.size};"
                 f" {self._advice(committed)}"
             )
         return file
@@ -97,7 +97,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
     def _advice(self, committed: TableFile) -> str:
         return (
             "if a later commit has replaced it, open the dataset again, at the newest generation; otherwise"
-            f" check the job's files with: s3commit verify {self._destination} {committed.job_id}"
+            f" check the job's files with: s3commit verify {self._destination} {committed.job_id}".rstrip()
         )
 
     def get_type_name(self) -> str:
@@ -128,6 +128,10 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
     copy_file = _refuse
     open_output_stream = _refuse
     open_append_stream = _refuse
+
+
+def _committer(committed: TableFile) -> str:
+    return f"job {committed.job_id}" if committed.job_id else "another program"
 
 
 def s3_filesystem(config: S3Config) -> S3FileSystem:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from sys import intern
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
+from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ class Choice:
 _is_plain = re.compile("[A-Za-z0-9][A-Za-z0-9._=-]*").fullmatch
 _SHORT = 256
 
+#: Times to list files that are older than the log, while commits remove some.
+_TRIES = 10
+
 
 class TableFile(Struct, frozen=True, gc=False):
     """One file of a table.
@@ -61,7 +66,7 @@ class TableFile(Struct, frozen=True, gc=False):
         path: ``bucket/key``.
         size: Committed size in bytes.
         directory: Directory below the destination.
-        job_id: The job that committed it.
+        job_id: The job that committed it; empty if it is older than the log and its name does not tell.
         rows: Number of rows; None if the writer did not count them.
         statistics: Column statistics, by column; None if the writer has none.
 
@@ -120,13 +125,28 @@ def find_table(
 
     Raises:
         NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
+        DestinationChanged: Commits keep removing files that are older than the log.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
     if choice.job_id is None:
-        snapshot = read_snapshot(store, place, choice.generation)
-        if snapshot is not None:
-            return _table_at(store, place, snapshot, choice.since, kind)
+        for _ in range(_TRIES):
+            snapshot = read_snapshot(store, place, choice.generation)
+            if snapshot is None:
+                break
+            table = _table_at(store, place, snapshot, choice.since, kind)
+            if not snapshot.baseline or _is_readable(store, place, snapshot):
+                return table
+            if choice.generation is not None:
+                raise NoSuchKey(
+                    f"generation {choice.generation} of {place.uri} cannot be read any more: later commits"
+                    " have removed files that are older than its log; read the newest generation"
+                )
+        else:
+            raise DestinationChanged(
+                f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
+                " were being listed; read it again"
+            )
         if choice.since is not None:
             raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
     manifest = manifest_of(store, place, choice.job_id)
@@ -148,9 +168,36 @@ def _table_at(
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {snapshot.generation}")
     files = _files_of(store, place, snapshot.commits(since or 0), kind)
     sample: Sequence[TableFile] = ()
+    directories = set(snapshot.partitions)
+    if (since or 0) < snapshot.baseline:
+        listed = files if not since else _files_of(store, place, snapshot.commits(), kind)
+        older = _unlisted_files(store, place, snapshot, listed)
+        files, directories = [*older, *files], directories | {file.directory for file in older}
     if not files and (commits := snapshot.commits()):
         sample = _files_of(store, place, commits[:1], kind)
-    return Table(place.uri, snapshot.generation, files, snapshot.partitions, sample)
+    return Table(place.uri, snapshot.generation, files, directories, sample)
+
+
+def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot) -> bool:
+    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them."""
+    newest = read_snapshot(store, place)
+    return newest is not None and (newest.baseline, newest.removed) == (snapshot.baseline, snapshot.removed)
+
+
+def _unlisted_files(
+    store: ObjectStore, place: Destination, snapshot: TableSnapshot, listed: Sequence[TableFile]
+) -> list[TableFile]:
+    """Return the files that are older than the log."""
+    keys = {file.path.removeprefix(f"{place.bucket}/") for file in listed}
+    return [
+        TableFile(
+            f"{place.bucket}/{info.key}",
+            info.size,
+            intern(partition_of(info.key[len(place.prefix) :])),
+            owner_of(info.key) or "",
+        )
+        for info in unlisted_objects(store, place, snapshot, keys)
+    ]
 
 
 def _files_of(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.table import GENERATION
 from tests.cases import each
-from tests.protocol.building import OURS, THEIRS, an_id
+from tests.protocol.building import OURS, THEIRS, Crash, an_id, named, once
 from tests.reader.test_table import numbers
 
 if TYPE_CHECKING:
@@ -139,6 +141,75 @@ def test_a_destination_without_a_log_has_no_generations(table: Table) -> None:
     for choice in ({"generation": 1}, {"since": 1}):
         with pytest.raises(NoSuchKey, match="has no generation 1: no commit is in its log"):
             table.read(**choice)
+
+
+def older(table: Table, path: str, *rows: int) -> None:
+    """Put a file that no version with a log has committed."""
+    sink = io.BytesIO()
+    pq.write_table(numbers(*rows), sink)
+    table.lake.put({path: sink.getvalue()})
+
+
+def test_files_that_are_older_than_the_log_are_read(table: Table) -> None:
+    """They are in the table until a commit removes their partition, and not in what came since a commit."""
+    older(table, "dt=1/old.parquet", 1)
+    older(table, "dt=2/old.parquet", 2)
+    first = table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append").generation
+    assert values(table.read()) == [1, 2, 10]
+    second = table.commit({"dt=2/a.parquet": numbers(20)}, THEIRS).generation
+    assert values(table.read()) == values(table.read(since=0)) == [1, 10, 20]
+    assert values(table.read(since=first)) == [20]
+    with pytest.raises(NoSuchKey, match=f"generation {first} of .* cannot be read any more"):
+        table.read(generation=first)
+    assert values(table.read(generation=second)) == [1, 10, 20]
+    table.commit({"dt=3/a.parquet": numbers(30)}, an_id("3"), committer="directory")
+    older(table, "dt=4/foreign.parquet", 4)
+    assert values(table.read()) == [30]
+
+
+def test_files_of_jobs_that_have_not_committed_are_not_older_than_the_log(table: Table) -> None:
+    """A commit that died half-way, and one that has ended since the log was read, add nothing to it."""
+    older(table, "dt=1/old.parquet", 1)
+    table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append")
+    dying = table.sealed({"dt=1/b.parquet": numbers(20)}, THEIRS, conflict_mode="append")
+    table.lake.store.die("put", ".jsonl")
+    with pytest.raises(Crash):
+        dying.commit()
+    table.lake.store.rest()
+    assert values(table.read()) == [1, 10]
+    store = table.lake.store
+    store.before = once("list_objects", table.lake.prefix, lambda: finish(table, THEIRS))
+    assert values(table.read()) == [1, 10]
+    assert values(table.read()) == [1, 10, 20]
+
+
+def finish(table: Table, job_id: str) -> None:
+    """Commit a job as another process does."""
+    table.lake.store.rest()
+    table.lake.job(job_id).commit()
+
+
+def test_a_table_is_read_again_if_a_commit_removes_files_while_they_are_listed(table: Table) -> None:
+    """Files that a listing misses because a commit deletes them make no hole: the next generation is read."""
+    older(table, "dt=1/old.parquet", 1)
+    older(table, "dt=2/old.parquet", 2)
+    table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append")
+    table.sealed({"dt=2/b.parquet": numbers(20)}, THEIRS)
+    table.lake.store.before = once("list_objects", table.lake.prefix, lambda: finish(table, THEIRS))
+    found = find_table(table.lake.store, table.lake.context().layout.destination, Choice())
+    names = ["dt=1/old.parquet", named("dt=1/a.parquet"), named("dt=2/b.parquet", THEIRS)]
+    assert [file.path.removeprefix("lake/flights/") for file in found.files] == names
+
+
+def test_a_copied_table_has_the_files_of_the_original(table: Table) -> None:
+    """The log of the original is no history of the copy; its files are older than the copy's own."""
+    table.commit({"dt=1/a.parquet": numbers(1)})
+    lake = table.lake
+    copy = {key.removeprefix(lake.prefix): lake.get(key) for key in lake.keys(lake.prefix)}
+    lake.prefix = "copy/"
+    lake.put(copy)
+    table.commit({"dt=1/b.parquet": numbers(2)}, THEIRS, conflict_mode="append")
+    assert values(table.read()) == [1, 2]
 
 
 def test_types_of_partition_columns_do_not_depend_on_the_increment(table: Table) -> None:

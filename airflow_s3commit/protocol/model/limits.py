@@ -89,7 +89,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "PlanRecord": 16 * MIB,
     # Lines of lists.
     "LiveCommit": 128 * MIB,
-    "CheckpointHead": 64 * KIB,
+    "CheckpointHead": 128 * MIB,
     "FileEntry": LINE_BYTES,
     "PlannedObject": 16 * KIB,
     # What is handed from one process to another.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
@@ -46,6 +47,8 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
         entry_nonce: Nonce of that entry: a checkpoint of another log is not believed.
         generation: Generation of the newest commit.
         commits: How many lines follow.
+        baseline: Number of the baseline whose objects are still in the table; 0 without one.
+        removed: Partitions from which commits after the baseline have removed everything.
 
     """
 
@@ -54,6 +57,8 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
     entry_nonce: Text
     generation: Generation
     commits: Count
+    baseline: Generation = 0
+    removed: list[Line] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -73,6 +78,10 @@ class TableSnapshot:
         number: Number of the last entry.
         nonce: Nonce of that entry.
         generation: Generation of the newest commit; 0 without one.
+        baseline: Number of the baseline whose objects are still in the table; 0 without one. A baseline does
+            not list its objects: they are those in the store that no commit lists and no job owns that is in
+            the log or unfinished.
+        removed: Partitions that have no such objects, because commits have removed them.
 
     """
 
@@ -80,9 +89,11 @@ class TableSnapshot:
     number: int = 0
     nonce: str = ""
     generation: int = 0
-    _commits: dict[int, _Commit] = field(default_factory=dict)
+    baseline: int = 0
+    removed: set[str] = dataclasses.field(default_factory=set)
+    _commits: dict[int, _Commit] = dataclasses.field(default_factory=dict)
     #: The commits that have files in a partition, in their order.
-    _partitions: dict[str, list[int]] = field(default_factory=dict)
+    _partitions: dict[str, list[int]] = dataclasses.field(default_factory=dict)
 
     def apply(self, entry: LogEntry) -> None:
         """Take the next entry of the log into account.
@@ -93,6 +104,9 @@ class TableSnapshot:
         if entry.destination != self.destination:
             self.generation = 0
             self._remove_all()
+        elif entry.kind == "baseline":
+            self._remove_all()
+            self.baseline = entry.number
         elif entry.manifest is not None:
             self.generation = entry.number
             touched = entry.manifest.partitions
@@ -132,6 +146,8 @@ class TableSnapshot:
 
     def _remove(self, partitions: Collection[str]) -> None:
         for partition in partitions:
+            if self.baseline:
+                self.removed.add(partition)
             for number in self._partitions.pop(partition, ()):
                 commit = self._commits[number]
                 commit.live -= 1
@@ -141,6 +157,8 @@ class TableSnapshot:
     def _remove_all(self) -> None:
         self._commits.clear()
         self._partitions.clear()
+        self.baseline = 0
+        self.removed.clear()
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint: compressed JSON lines, the same bytes for the same log."""
@@ -151,6 +169,8 @@ class TableSnapshot:
             entry_nonce=self.nonce,
             generation=self.generation,
             commits=len(commits),
+            baseline=self.baseline,
+            removed=sorted(self.removed),
         )
         text = msgspec.json.Encoder().encode_lines([head, *commits])
         compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
@@ -174,7 +194,9 @@ class TableSnapshot:
         head = decode(CheckpointHead, first, where)
         if (head.destination, head.number) != (destination, number):
             raise InvalidRecord(f"{where} is the checkpoint of entry {head.number} of {head.destination}")
-        snapshot = cls(destination, number, head.entry_nonce, head.generation)
+        snapshot = cls(
+            destination, number, head.entry_nonce, head.generation, head.baseline, set(head.removed)
+        )
         last = 0
         for commit in decode_lines(LiveCommit, lines, where):
             check_id(commit.job_id)

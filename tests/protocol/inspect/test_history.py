@@ -12,14 +12,14 @@ from tests.protocol.metadata.test_log import HERE, entry, write
 
 
 def test_commits_are_listed_newest_first() -> None:
-    """Each with its manifest; numbers of aborted jobs are missing, entries of another place do not count."""
+    """Each with its manifest, down to the baseline; numbers of aborted jobs are missing."""
     lake = Lake()
     write(lake, entry(1, an_id("copied"), "dt=1", uri="s3://lake/trains/"))
     first = lake.sealed({"dt=1/a": b"a"}).commit()
     lake.set_up(an_id("gone")).abort()
     second = lake.sealed({"dt=2/a": b"a"}, job_id=THEIRS).commit()
     assert list(history(lake.store, lake.destination)) == [second, first]
-    assert [record.generation for record in (second, first)] == [4, 2]
+    assert [record.generation for record in (second, first)] == [5, 3]
     assert [record.job_id for record in history(lake.store, HERE, limit=1)] == [THEIRS]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import snapshot as module
-from airflow_s3commit.protocol.model.log import LogEntry, Removal
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
 from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
 from tests.cases import each
 from tests.protocol.building import an_id
@@ -113,6 +113,23 @@ def test_entries_that_were_copied_are_no_history() -> None:
     assert fold(copied).generation == 0
     own = fold([*copied, entry(3, an_id("3"), "dt=1")])
     assert [commit.number for commit in own.commits()] == [3]
+
+
+def test_a_baseline_holds_until_everything_is_removed() -> None:
+    """A checkpoint keeps from which partitions of the baseline commits have removed everything."""
+    begun = TableSnapshot(HERE.uri)
+    begun.apply(entry(1, an_id("1"), "dt=1"))
+    baseline = Baseline(reason="data", since=0)
+    job_id = an_id("2")
+    place = {"job_id": job_id, "destination": HERE.uri, "staging": f"{HERE.uri}__magic_job-{job_id}/"}
+    begun.apply(LogEntry(**place, number=2, kind="baseline", epoch=2, baseline=baseline, nonce="n"))
+    assert (begun.baseline, begun.commits()) == (2, [])
+    begun.apply(entry(3, an_id("3"), "dt=1", removes="partitions"))
+    begun.apply(entry(4, an_id("4"), "dt=2"))
+    again = TableSnapshot.from_bytes(begun.to_bytes(), HERE.uri, 4, "s3://lake/there")
+    assert (again, again.baseline, again.removed) == (begun, 2, {"dt=1"})
+    again.apply(entry(5, an_id("5"), removes="everything"))
+    assert (again.baseline, again.removed) == (0, set())
 
 
 def checkpoint(**changes: Any) -> bytes:

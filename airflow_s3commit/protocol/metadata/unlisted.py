@@ -1,0 +1,77 @@
+"""Find the objects of a table that are older than its log: a baseline does not list them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.listing import settled_objects
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import (
+    Layout,
+    aborted_prefix,
+    manifests_prefix,
+    owner_of,
+    partition_of,
+)
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+_PAGE = 1_000
+
+
+def unlisted_objects(
+    store: ObjectStore, destination: Destination, snapshot: TableSnapshot, listed: Collection[str]
+) -> Iterator[ObjectInfo]:
+    """Yield the objects of a snapshot's baseline. Lists the whole destination.
+
+    Objects that a commit after the snapshot deletes may be missing: read the log again when this has ended.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        snapshot: The snapshot; it has commits.
+        listed: Keys of all files that its commits list.
+
+    Raises:
+        InvalidRecord: A manifest is damaged.
+
+    """
+    newest = snapshot.commits()[-1].job_id if snapshot.commits() else _NOBODY
+    context = JobContext(store, Layout.of(destination, newest))
+    in_log: dict[str | None, bool] = {None: False}
+    for page in in_batches(settled_objects(context, None), _PAGE):
+        owners = {owner_of(info.key) for info in page}
+        in_log.update(_are_in_log(store, destination, {o for o in owners if o and o not in in_log}))
+        for info in page:
+            is_left = partition_of(info.key[len(destination.prefix) :]) not in snapshot.removed
+            if is_left and info.key not in listed and not in_log[owner_of(info.key)]:
+                yield info
+
+
+#: Stands for a job where the log has no commit.
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+def _are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) -> dict[str, bool]:
+    """Return for each job that is not unfinished whether its end is in the log, or it was aborted.
+
+    Manifests of versions without a log have no generation; those that were copied here are of another log.
+    """
+    found = dict.fromkeys(job_ids, False)
+    limit = largest(ManifestRecord)
+    manifests = [
+        (job_id, Get(home.bucket, f"{manifests_prefix(home)}{job_id}.json", limit)) for job_id in job_ids
+    ]
+    for job_id, outcome in outcomes(store, manifests, NoSuchKey):
+        if isinstance(outcome, Fetched):
+            record = decode(ManifestRecord, outcome.body, join_uri(home.bucket, outcome.info.key))
+            found[job_id] = record.generation > 0 and record.destination == home.uri
+    aborted = [(job_id, Head(home.bucket, f"{aborted_prefix(home)}{job_id}.json")) for job_id in job_ids]
+    for job_id, outcome in outcomes(store, aborted, NoSuchKey):
+        found[job_id] = found[job_id] or isinstance(outcome, ObjectInfo)
+    return found
