@@ -11,6 +11,7 @@ from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+from airflow_s3commit.testing import Fault, FaultyStore
 from tests.crash.interleave import Actor, Outcome, Schedule, play
 from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, inline
 
@@ -83,6 +84,10 @@ class Jobs(World):
 
     def commit_of(self, job_id: str, store: Any) -> None:
         self.job_of(job_id, store).commit()
+
+    def dying_commit_of(self, job_id: str, store: Any) -> None:
+        """Commit, and die before `_SUCCESS` is written."""
+        self.commit_of(job_id, FaultyStore(store, Fault("crash-before", "put", "*_SUCCESS")))
 
     def abort_of(self, job_id: str, store: Any) -> None:
         self.job_of(job_id, store).abort()
