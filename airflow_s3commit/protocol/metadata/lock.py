@@ -37,6 +37,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.state import find_aborted, first_state
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, LockRecord
@@ -47,9 +48,6 @@ logger = logging.getLogger(__name__)
 
 #: Fraction of the lease after which the holder renews it.
 _RENEW_AFTER = 1 / 3
-
-#: A store's times are whole seconds: a lease has lapsed when it is exceeded by more than this.
-_STORE_CLOCK_SECONDS = 1.0
 
 #: What holds the lock of versions without a log, for people and to recognise it; and its lease, which is over
 #: soon: only then does such a version read the holder's record and end.
@@ -167,7 +165,7 @@ def _take(
             pass
         elif holder.destination not in (None, context.layout.destination.uri):
             logger.warning("%s: the commit lock was copied here from %s", context.name, holder.destination)
-        elif stored.date - stored.modified > holder.lease + _STORE_CLOCK_SECONDS:
+        elif stored.date - stored.modified > holder.lease + STORE_CLOCK_SECONDS:
             _settle_holder(context, holder, key, settle)
         else:
             _wait(context, holder, began)
