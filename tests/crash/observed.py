@@ -113,5 +113,9 @@ class Observed(ForwardingStore):
         return self._read[1]
 
     def _is_somebody_at_work(self) -> bool:
-        states = (stored.body for key, stored in self._home.objects.items() if key.endswith("/state.json"))
+        states = (
+            stored.body
+            for key, stored in self._home.objects.items()
+            if key.startswith(f"{self._root}__magic_job-") and key.endswith("/state.json")
+        )
         return any(json.loads(body)["state"] in ("committing", "committed", "aborting") for body in states)

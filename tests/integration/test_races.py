@@ -129,7 +129,7 @@ class Table:
         assert data == history.data
         marker = json.loads(self._read(f"{self._prefix}_SUCCESS"))
         assert marker["diagnostics"]["s3commit.generation"] == str(history.newest)
-        assert [key for key in listed if "__magic_job-" in key] == []
+        assert [key for key in listed if key.startswith(f"{self._prefix}__magic_job-")] == []
         assert list(self._store.list_uploads(self._bucket, self._prefix)) == []
         return history
 
