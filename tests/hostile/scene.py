@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import pytest
 
 from airflow_s3commit import FileEntry, ManifestRecord, StateRecord
 from airflow_s3commit.exceptions import S3CommitError
@@ -276,7 +277,7 @@ def _committing(lake: Lake) -> None:
 
 def _entered(lake: Lake) -> None:
     lake.sealed({"dt=5/before.csv": b"1"}, job_id=BEFORE, conflict_mode="append").commit()
-    _commit_until(lake, "log/00000000000000000002.json", after=True)
+    _commit_until(lake, "log/00000000000000000003.json", after=True)
 
 
 def _finishing(lake: Lake) -> None:
@@ -291,10 +292,9 @@ def _commit_until(lake: Lake, ending: str, *, after: bool = False) -> None:
     job.plan()
     assert isinstance(lake.store, WatchedStore)
     lake.store.die("put", ending, after=after)
-    try:
+    with pytest.raises(Crash):
         job.commit()
-    except Crash:
-        lake.store.rest()
+    lake.store.rest()
 
 
 def _aborting(lake: Lake) -> None:
@@ -344,7 +344,7 @@ def _records(lake: Lake) -> dict[str, type[msgspec.Struct]]:
         f"{task_id(0)}.pendingset": PendingSet,
         "part-00001.parquet.pending": PendingUpload,
         "commit-lock.json": LockRecord,
-        **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2)},
+        **{f"_s3commit/log/{number:020d}.json": LogEntry for number in (1, 2, 3)},
         f"manifests/{OURS}.json": ManifestRecord,
         f"manifests/{OURS}.jsonl": FileEntry,
         f"aborted/{ENDED}.json": AbortedRecord,

@@ -331,10 +331,11 @@ def test_a_lost_answer_to_a_state_is_found_out(moment: str, nth: int) -> None:
 
 
 POINTS = [
-    ("get", "job.json"), ("list_objects", "tasks/"), ("put", "/summary.json"), ("put", "state.json"),
+    ("get", "job.json"), ("list_objects", "tasks/"), ("put", "/summary.json"), ("put", f"{OURS}/state.json"),
     ("delete", "_SUCCESS"), ("complete_upload", named("a")), ("complete_upload", named("c")),
     ("put", f"{OURS}.jsonl"), ("put", f"manifests/{OURS}.json"), ("delete", "dt=1/old"), ("put", "_SUCCESS"),
-    ("put", "log/00000000000000000001.json"), ("delete", "job.json"), ("delete", "state.json"),
+    ("put", "log/00000000000000000001.json"), ("put", "log/00000000000000000002.json"),
+    ("delete", "job.json"), ("delete", "state.json"),
 ]  # fmt: skip
 
 

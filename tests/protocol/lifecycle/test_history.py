@@ -15,7 +15,7 @@ import pytest
 from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import InvalidRecord, LockHeld
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.log import newest_commit
+from airflow_s3commit.protocol.metadata.log import newest_commit, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
@@ -443,6 +443,25 @@ def test_a_copy_begins_a_history_of_its_own(mode: str) -> None:
     assert {entry["epoch"] for entry in log(lake)[-2:]} == {len(log(lake)) - 1}
     home = Destination.parse(lake.destination)
     assert manifest_of(lake.store, home, None).job_id == an_id("back")
+
+
+@each("mode", MODES)
+def test_a_copy_in_another_bucket_begins_a_history_of_its_own(mode: str) -> None:
+    """What it holds is its baseline; the original is not touched, byte for byte."""
+    lake = begun()
+    copied(lake, "copy/", bucket="other")
+    original = {key: lake.get(key) for key in lake.keys("")}
+    options = JobOptions(committer="magic", conflict_mode=mode)  # type: ignore[arg-type]
+    made = Job.setup(
+        lake.store, "s3://other/copy/", options=options, job_id=OURS, clock=lake.clock, new_id=lake.new_id
+    )
+    job = Job.at(lake.store, made.reference, clock=lake.clock, new_id=lake.new_id)
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    job.seal()
+    assert job.commit().generation == 3
+    second = read_entry(lake.store, Destination("other", "copy/"), 2)
+    assert (second.kind, second.baseline and second.baseline.reason) == ("baseline", "copy")
+    assert {key: lake.get(key) for key in lake.keys("")} == original
 
 
 # The real thing.
