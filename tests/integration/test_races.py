@@ -193,6 +193,24 @@ def test_a_replace_leaves_the_files_of_an_append_that_is_half_published(
     assert len(history.data) == 24
 
 
+def test_a_replace_takes_the_files_of_an_append_whose_entry_came_first(
+    table: Table, workers: list[Worker]
+) -> None:
+    """An append commits while a replace is about to create its entry: its files are replaced too."""
+    slow, other = workers[:2]
+    replace, append = (
+        worker.take("write", table.uri, mode=mode, partitions=["dt=1"], files=4)
+        for worker, mode in ((slow, "replace"), (other, "append"))
+    )
+    slow.hold("commit", table.uri, BEFORE_ENTRY, job=replace)
+    other.take("commit", table.uri, job=append)
+    slow.wake()
+    slow.done()
+    history = table.check()
+    assert list(history.ended)[1:] == [append, replace]
+    assert len(history.data) == 4
+
+
 @pytest.mark.parametrize("number", rounds(8))
 @pytest.mark.parametrize("mode", ["replace", "append"])
 def test_two_processes_commit_one_unplanned_job(
