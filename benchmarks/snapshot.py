@@ -181,6 +181,7 @@ def main() -> None:
         how = (
             "A store in the reader's own process, which answers at once; one round, a process for each step."
         )
+        how += " Commits append, so all are live. There is no _SUCCESS, so history lists the whole log."
         write_section("snapshot", f"{machine()} {how}\n\n{as_markdown('What a reader needs', columns, rows)}")
 
 

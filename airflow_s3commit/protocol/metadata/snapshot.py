@@ -29,7 +29,7 @@ CHECKPOINT_EVERY = 31
 
 #: Entries that a checkpoint must save reading, as a part of the commits in it: else all of them together
 #: would grow with the square of the log.
-_PART = 10
+_PART = 100
 
 #: Bytes of a list of files that is read at once with others.
 _LIST_BYTES = 4 * 1024 * 1024

@@ -95,7 +95,7 @@ class TestCheckpoint:
         assert find_head(lake.store, HERE) == 70
 
     def test_long_ones_are_written_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A checkpoint saves reading a tenth of the commits in it: together they do not outgrow the log."""
+        """A checkpoint saves reading a part of the commits in it: together they do not outgrow the log."""
         monkeypatch.setattr(module, "_PART", 1)
         lake = Lake()
         for number in range(1, 32 * 8):
