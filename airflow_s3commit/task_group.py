@@ -188,7 +188,9 @@ class S3CommitGroup:
     def _commit(
         self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
     ) -> S3CommitJobOperator | S3CommitFinishOperator:
-        arguments = {"job": self.job, "conflicts": resolved.output, **self.connection, **commit}
+        # Nobody looks at the plan in between, so what other jobs commit meanwhile fails no run.
+        plan = {"conflicts": resolved.output, "pin_plan": False}
+        arguments = {"job": self.job, **plan, **self.connection, **commit}
         if shards is None:
             committing = S3CommitJobOperator(task_id="commit", **arguments)
             resolved >> committing

@@ -168,6 +168,8 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
     :param job: The job reference. (templated)
     :param conflicts: The output of `S3CommitResolveConflictsOperator`; the commit is refused if the job has
         another seal or plan. None if no such task ran; the commit makes the plan itself. (templated)
+    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``, because someone has looked
+        at it. False plans again if other jobs have changed the partitions since.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -177,9 +179,10 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
 
     template_fields: Sequence[str] = (*ManifestOperator.template_fields, "conflicts")
 
-    def __init__(self, *, conflicts: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, conflicts: Any = None, pin_plan: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.conflicts = conflicts
+        self.pin_plan = pin_plan
 
     @staticmethod
     def as_shards(**arguments: Any) -> ShardedCommit:
@@ -198,7 +201,7 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
         with commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.commit(
                 seal_etag=etag_of(self.conflicts, "seal", self.task_id),
-                plan_etag=etag_of(self.conflicts, "plan", self.task_id),
+                plan_etag=etag_of(self.conflicts, "plan", self.task_id) if self.pin_plan else None,
                 progress=self.report_progress,
             )
             count(manifest)
@@ -217,15 +220,19 @@ class S3CommitBeginOperator(CommitStepOperator):
     :param job: The job reference. (templated)
     :param shards: Number of shards, from 1 to 1,024, with equal numbers of files. (templated)
     :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
+    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``.
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "shards", "conflicts")
     ui_color = "#d7ead9"
 
-    def __init__(self, *, shards: int | str, conflicts: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, shards: int | str, conflicts: Any = None, pin_plan: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.shards = shards
         self.conflicts = conflicts
+        self.pin_plan = pin_plan
 
     def execute(self, context: Context) -> list[int]:  # noqa: ARG002 - Airflow's shape
         """Begin the commit, and return the shards' numbers; one number if the job is committed already.
@@ -236,7 +243,7 @@ class S3CommitBeginOperator(CommitStepOperator):
             numbers = self.opened_job().begin(
                 self._shard_count(),
                 seal_etag=etag_of(self.conflicts, "seal", self.task_id),
-                plan_etag=etag_of(self.conflicts, "plan", self.task_id),
+                plan_etag=etag_of(self.conflicts, "plan", self.task_id) if self.pin_plan else None,
             )
         if not numbers:
             # Airflow skips a task that is mapped over an empty list, and the tasks downstream of it.
@@ -322,6 +329,7 @@ def sharded_commit(
     shards: int | str,
     task_id: str = "commit",
     conflicts: Any = None,
+    pin_plan: bool = True,
     outlets: Sequence[Any] = (),
     partition_asset: Any = None,
     **kwargs: Any,
@@ -334,12 +342,18 @@ def sharded_commit(
     :param shards: Number of shards, from 1 to 1,024. (templated)
     :param task_id: The id of the last task; the others are ``<task_id>_begin`` and ``<task_id>_shards``.
     :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
+    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``.
     :param outlets: Assets of the table, as in `S3CommitJobOperator`.
     :param partition_asset: The asset of the partitions, as in `S3CommitJobOperator`.
     :param kwargs: Arguments of all three tasks: connection, retries, pool.
     """
     begin = S3CommitBeginOperator(
-        task_id=f"{task_id}_begin", job=job, shards=shards, conflicts=conflicts, **kwargs
+        task_id=f"{task_id}_begin",
+        job=job,
+        shards=shards,
+        conflicts=conflicts,
+        pin_plan=pin_plan,
+        **kwargs,
     )
     mapped = S3CommitShardOperator.partial(task_id=f"{task_id}_shards", job=job, **kwargs).expand(
         shard=begin.output

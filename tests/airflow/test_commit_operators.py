@@ -7,14 +7,17 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_s3commit import Job, JobReference, Progress
+from airflow_s3commit import Job, JobOptions, JobReference, Progress
 from airflow_s3commit.links import object_url
 from airflow_s3commit.operators import (
+    S3CommitBeginOperator,
     S3CommitCollectOperator,
+    S3CommitFinishOperator,
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
+    S3CommitShardOperator,
 )
-from tests.airflow.runs import DAY, commit, pending, set_up, visible, write_stage
+from tests.airflow.runs import DAY, FLIGHTS, commit, pending, set_up, visible, write_stage
 
 
 def resolve(reference, stages=None):
@@ -102,6 +105,47 @@ def test_a_plan_that_is_not_the_one_handed_over_is_refused(store, context) -> No
     with pytest.raises(AirflowFailException):
         S3CommitJobOperator(task_id="commit", job=reference, conflicts=conflicts).execute(context)
     assert visible(store) == []
+
+
+@pytest.fixture
+def overtaken(store, context) -> dict:
+    """A planned replace of a day to which another job has appended since."""
+    job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="replace"))
+    reference = job.reference.to_dict()
+    write_stage(store, reference)
+    conflicts = resolve(reference).execute(context)
+    appended = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="append"))
+    write_stage(store, appended.reference.to_dict(), files={f"{DAY}/more.parquet": b"more"})
+    appended.seal()
+    appended.commit()
+    return {"job": reference, "conflicts": conflicts}
+
+
+def test_a_pinned_plan_is_refused_when_its_partitions_have_changed(store, context, overtaken) -> None:
+    """What someone looked at in the resolve task is what the commit replaces, or nothing is."""
+    before = visible(store)
+    with pytest.raises(AirflowFailException, match="DestinationChanged"):
+        S3CommitJobOperator(task_id="commit", **overtaken).execute(context)
+    with pytest.raises(AirflowFailException, match="DestinationChanged"):
+        S3CommitBeginOperator(task_id="begin", shards=1, **overtaken).execute(context)
+    assert visible(store) == before
+
+
+def test_a_plan_that_nobody_looked_at_is_made_again(store, context, overtaken) -> None:
+    """Without a pin the commit replaces what other jobs have added since the resolve task too."""
+    summary = S3CommitJobOperator(task_id="commit", pin_plan=False, **overtaken).execute(context)
+    (left,) = visible(store)
+    assert summary["job_id"] in left
+
+
+def test_a_sharded_commit_makes_such_a_plan_again_too(store, context, overtaken) -> None:
+    """The task that begins the shards plans again."""
+    job = overtaken["job"]
+    (shard,) = S3CommitBeginOperator(task_id="b", shards=1, pin_plan=False, **overtaken).execute(context)
+    S3CommitShardOperator(task_id="shard", job=job, shard=shard).execute(context)
+    summary = S3CommitFinishOperator(task_id="commit", job=job).execute(context)
+    (left,) = visible(store)
+    assert summary["job_id"] in left
 
 
 def test_outlets_get_the_summary(store, context) -> None:

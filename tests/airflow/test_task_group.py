@@ -33,6 +33,8 @@ def test_the_wiring() -> None:
     assert "resolve_conflicts" in below["commit"]
     assert {"commit", "setup"} <= below["abort"]
     assert tasks["setup"].is_setup
+    # Nobody looks at the plan in between.
+    assert not tasks["commit"].pin_plan
     assert tasks["abort"].is_teardown
     assert tasks["abort"].on_failure_fail_dagrun
     assert tasks["abort"].trigger_rule == TriggerRule.ALL_DONE_SETUP_SUCCESS
@@ -163,6 +165,7 @@ def test_a_sharded_commit_takes_the_place_of_one_task() -> None:
     assert "refresh.commit_shards" in finish.upstream_task_ids
     assert "refresh.commit" in dag.get_task("refresh.abort").upstream_task_ids
     assert (begin.shards, shards.retries, finish.outlets) == (4, 2, [table, days])
+    assert not begin.pin_plan
     assert commit.manifest.operator is finish
     known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert known.get_task("refresh.commit_shards").is_mapped
