@@ -59,7 +59,7 @@ def dataset(
         generation: Read the table as it was after this commit. Its files can be read until a later commit
             replaces them.
         since: Read only files that commits after this generation added, and that are still in the table; 0
-            reads all. Whoever reads since the generation of the previous read gets each file once.
+            reads all. A consumer that passes the generation of its previous read gets each file once.
         job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
             together with ``generation`` or ``since``.
         schema: The columns, without partition columns, if the files' columns differ. By default those of the

@@ -79,7 +79,7 @@ def enter_commit(
     try:
         digest = write_files(context, files)
     except NoSuchUpload as error:
-        # Whoever ended the job aborted this upload.
+        # Another process ended the job and aborted this upload.
         run.log.read()
         if (ending := run.log.ending()) is not None:
             return ending

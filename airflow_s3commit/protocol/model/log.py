@@ -44,7 +44,7 @@ class Baseline(Struct, frozen=True, kw_only=True):
 class LogEntry(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/log/<number>.json``: the end of one job. Created if absent, never changed or deleted.
 
-    The numbers are consecutive: whoever creates an entry has read all before it. The log alone decides
+    The numbers are consecutive: a process that creates an entry has read all before it. The log alone decides
     whether a job is committed, and in which order jobs were.
 
     Attributes:
