@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "sweep": "Remove leftovers of dead jobs. A dry run by default.",
     "verify": "Compare a job's records with the store.",
     "adopt": "Finish or discard a job of Hadoop's S3A committers.",
+    "log": "List the commits to a destination, newest first.",
     "manifest": "Show what a job committed.",
     "doctor": "Check that a bucket supports jobs; print policies.",
 }
