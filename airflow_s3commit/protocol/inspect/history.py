@@ -10,9 +10,6 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.base import ObjectStore
 
-#: Entries to read at once where the caller wants all of them.
-_AT_ONCE = 64
-
 
 def history(
     store: ObjectStore, destination: str | Destination, *, limit: int | None = None
@@ -31,5 +28,6 @@ def history(
         InvalidRecord: An entry of the log is damaged or missing.
 
     """
-    entries = newest_entries(store, Destination.of(destination), min(limit or _AT_ONCE, _AT_ONCE))
+    place = Destination.of(destination)
+    entries = newest_entries(store, place, limit, limit) if limit else newest_entries(store, place)
     return islice((entry.manifest for entry in entries if entry.manifest is not None), limit)

@@ -344,7 +344,7 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
     write_success(context, manifest, keys)
     run.drop_lock()
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
-    clean_staging(context)
+    clean_staging(context, has_record=False)
     return manifest
 
 

@@ -37,13 +37,14 @@ def clean_if_ended(context: JobContext) -> bool:
     return True
 
 
-def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
+def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: bool = False) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
     Before: the job is committed and its manifest written, or it is aborted. Repeatable.
 
     Args:
         context: The job.
+        has_record: False if the caller has just deleted the job's record.
         keep_state: Leave its state.
 
     Raises:
@@ -59,7 +60,8 @@ def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
         )
         return
     store, bucket, layout = context.store, context.staging_bucket, context.layout
-    delete_record(context, bucket, layout.job)
+    if has_record:
+        delete_record(context, bucket, layout.job)
     listed = store.list_objects(bucket, layout.staging.prefix)
     delete_records(context, (info.key for info in listed if info.key != layout.state))
     if not keep_state:

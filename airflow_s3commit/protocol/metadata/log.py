@@ -274,54 +274,38 @@ def newest_commit(store: ObjectStore, destination: Destination, *, imported: boo
         InvalidRecord: An entry that must be read is damaged or missing.
 
     """
-    last, at_once = find_head(store, destination), 1
-    while last:
-        first = max(last - at_once + 1, 1)
-        for entry in _entries_down(store, destination, last, first):
-            if entry.destination != destination.uri or entry.kind == "baseline":
-                return None
-            if entry.kind == "commit" and (imported or not entry.imported):
-                return entry
-        # The newest is a commit, unless a job was aborted after it; then several may have been.
-        last, at_once = first - 1, _ABORTS_AT_ONCE
+    # The newest is a commit, unless a job was aborted after it; then several may have been.
+    for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE):
+        if entry.kind == "commit" and (imported or not entry.imported):
+            return entry
     return None
 
 
-def _entries_down(store: ObjectStore, destination: Destination, last: int, first: int) -> Iterator[LogEntry]:
-    limit = largest(LogEntry)
-    calls = [
-        (number, Get(destination.bucket, entry_key(destination, number), limit))
-        for number in range(last, first - 1, -1)
-    ]
-    read = dict(outcomes(store, calls, NoSuchKey, InvalidRecord)) if len(calls) > 1 else {}
-    for number, get in calls:
-        outcome = read.get(number)
-        if isinstance(outcome, Fetched):
-            yield _decode_entry(destination, get.key, outcome.body, number)
-        else:
-            yield read_entry(store, destination, number)
-
-
 def newest_entries(
-    store: ObjectStore, destination: Destination, at_once: int = _AT_ONCE
+    store: ObjectStore, destination: Destination, first: int = _AT_ONCE, then: int = _AT_ONCE
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
     Args:
         store: The store of the destination.
         destination: The destination.
-        at_once: How many to read at once, at most 64.
+        first: How many to read at once at first, at most 64.
+        then: How many to read at once after these, at most 64.
 
     Raises:
         InvalidRecord: An entry is damaged or missing.
 
     """
     bucket, limit = destination.bucket, largest(LogEntry)
-    for numbers in in_batches(range(find_head(store, destination), 0, -1), min(at_once, _AT_ONCE)):
+    last, at_once = find_head(store, destination), min(first, _AT_ONCE)
+    while last:
+        numbers = range(last, max(last - at_once, 0), -1)
         calls = ((number, Get(bucket, entry_key(destination, number), limit)) for number in numbers)
-        fetched = dict(outcomes(store, calls, NoSuchKey))
+        fetched = dict(outcomes(store, calls, NoSuchKey, InvalidRecord))
         for number in numbers:
             outcome = fetched[number]
+            if isinstance(outcome, InvalidRecord):
+                raise outcome
             if not isinstance(outcome, Fetched):
                 raise _missing(destination, number)
             entry = _decode_entry(destination, outcome.info.key, outcome.body, number)
@@ -330,6 +314,7 @@ def newest_entries(
             yield entry
             if entry.kind == "baseline":
                 return
+        last, at_once = numbers[-1] - 1, min(then, _AT_ONCE)
 
 
 def _missing(destination: Destination, number: int) -> InvalidRecord:
