@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
 
 from airflow_s3commit._format import moment, number, size
-from airflow_s3commit.cli.command import Session, store_command
+from airflow_s3commit.cli.command import Session, as_job_id, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import Column, Line, Table
+from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present.facts import amount
 from airflow_s3commit.protocol.inspect.history import history
+from airflow_s3commit.protocol.metadata.manifests import read_manifest
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 _COLUMNS = (
@@ -29,12 +33,26 @@ _COLUMNS = (
 )
 
 
+def _since(text: str) -> int | datetime:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is neither a generation nor a time such as 2026-11-01T06:00"
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 @store_command(
     "log",
     summary="List the commits to a destination, newest first.",
     examples="""
     s3commit log s3://lake/flights/                          the last 20
     s3commit log s3://lake/flights/ --limit 1000
+    s3commit log s3://lake/flights/ --since 2026-11-01       what is newer, of the last 20
+    s3commit log s3://lake/flights/ --partition dt=2026-11-01
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
     staging=False,
@@ -42,21 +60,73 @@ _COLUMNS = (
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many commits to list."
 )
-def log(session: Session, *, limit: int) -> ExitCode:
+@click.option("--job", "only_job", type=as_job_id, metavar="ID", help="List the commit of this job only.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="NAME",
+    help="List commits that added files to this partition, such as dt=2026-11-01; repeatable.",
+)
+@click.option(
+    "--since",
+    type=_since,
+    metavar="GENERATION|TIME",
+    help="List commits after this generation, or after this ISO 8601 time (UTC without a time zone).",
+)
+def log(
+    session: Session,
+    *,
+    limit: int,
+    only_job: str | None,
+    partitions: tuple[str, ...],
+    since: int | datetime | None,
+) -> ExitCode:
     """List the commits to a destination, newest first: which job added and replaced what, and when.
 
     The generation is what readers name to read the table as it was after the commit. Numbers that are
-    missing are of jobs that were aborted.
+    missing are of jobs that were aborted. The log is read from its newest entry backwards until the limit is
+    reached or, with --since, until a commit is older.
     """
+    wanted = {name.strip("/") for name in partitions}
     with session.output.working("reading the log") as step:
         found = []
-        for record in history(session.store, session.destination, limit=limit):
-            found.append(record)
-            step(len(found))
+        for number_read, record in enumerate(_commits(session, only_job, limit if not wanted else None), 1):
+            step(number_read)
+            if since is not None and not _is_after(record, since):
+                break
+            if not wanted or not wanted.isdisjoint(record.partitions):
+                found.append(record)
+            if len(found) == limit:
+                break
     value = {"destination": session.destination.uri, "commits": [_value(record) for record in found]}
-    if not found:
-        return session.output.result(value, Line(f"no commit is in the log of {session.destination.uri}"))
-    return session.output.result(value, Table(_COLUMNS, [_row(record) for record in found]))
+    if found:
+        return session.output.result(value, Table(_COLUMNS, [_row(record) for record in found]))
+    filters = only_job or wanted or since is not None
+    nothing = "no such commit is" if filters else "no commit is"
+    return session.output.result(value, Line(f"{nothing} in the log of {session.destination.uri}"))
+
+
+def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[ManifestRecord]:
+    """Yield commits, newest first; of one job its commit alone, without reading the whole log."""
+    if job_id is None:
+        yield from history(session.store, session.destination, limit=limit)
+        return
+    try:
+        record = read_manifest(session.store, session.destination, job_id)
+    except NoSuchKey:
+        # Only the newest commit may lack its manifest.
+        newest = history(session.store, session.destination, limit=1)
+        yield from (one for one in newest if one.job_id == job_id)
+    else:
+        # Manifests of versions without a log have no generation.
+        yield from [record] * (record.generation > 0)
+
+
+def _is_after(record: ManifestRecord, since: int | datetime) -> bool:
+    if isinstance(since, int):
+        return record.generation > since
+    return record.committed > since.timestamp() * 1000
 
 
 def _value(record: ManifestRecord) -> dict[str, Any]:

@@ -85,8 +85,10 @@ class S3CommitAuditOperator(SealingOperator):
         with refusals_are_final():
             job = self.opened_job()
             place = Destination.parse(job.reference.destination)
-            before = commit_before(self.hook.store, place) if rules.max_drift is not None else None
-            report = audit(job.reference.job_id, self.seal(job), rules, before=before)
+            sealed = self.seal(job)
+            drifts = rules.max_drift is not None
+            before = commit_before(self.hook.store, place, sealed.partitions) if drifts else None
+            report = audit(job.reference.job_id, sealed, rules, before=before)
             table = _table(report)
             self.log.info("Audit of job %s\n%s", report.job_id, table)
             plain = report.to_dict()

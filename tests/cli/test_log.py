@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import OURS, THEIRS, Lake
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
 
 
 def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
@@ -50,3 +52,36 @@ def test_a_destination_without_commits(lake: Lake, run: RunProgram) -> None:
     result = run("log", lake.destination)
     assert (result.exit_code, "no commit is in the log of" in result.stdout) == (0, True)
     assert plain_json(run("log", lake.destination, "--json"))["commits"] == []
+
+
+def test_commits_are_filtered(lake: Lake, run: RunProgram) -> None:
+    """By job, partition, generation and time; the limit counts the commits that are listed."""
+    for number in range(1, 5):
+        lake.clock.advance(60)
+        lake.sealed({f"dt={number % 2}/a": b"a"}, job_id=an_id(str(number))).commit()
+    between = datetime.fromtimestamp(lake.clock.time() - 90, UTC).replace(tzinfo=None).isoformat()
+
+    def generations(*filters: str) -> list[int]:
+        return [
+            one["generation"]
+            for one in plain_json(run("log", lake.destination, "--json", *filters))["commits"]
+        ]
+
+    assert generations() == [4, 3, 2, 1]
+    assert generations("--job", an_id("2")) == [2]
+    assert generations("--job", an_id("2"), "--since", "2") == []
+    assert generations("--partition", "dt=1/") == [3, 1]
+    assert generations("--partition", "dt=1", "--limit", "1") == [3]
+    assert generations("--partition", "dt=1", "--partition", "dt=0") == [4, 3, 2, 1]
+    assert generations("--since", "2") == [4, 3]
+    assert generations("--since", between) == [4, 3]
+    assert run("log", lake.destination, "--since", "yesterday").exit_code == 2
+    assert "no such commit is in the log" in run("log", lake.destination, "--job", OURS).stdout
+
+
+def test_the_newest_commit_is_found_without_its_manifest(lake: Lake, run: RunProgram) -> None:
+    """The entry decides; the manifest that a dead committer did not write is not missed."""
+    lake.sealed(FILES).commit()
+    lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
+    told = plain_json(run("log", lake.destination, "--job", OURS, "--json"))
+    assert [one["job_id"] for one in told["commits"]] == [OURS]

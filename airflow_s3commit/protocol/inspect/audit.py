@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, TypeAlias
 
@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from airflow_s3commit.exceptions import AuditFailed, ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.manifests import latest_job, read_manifest
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.limits import Count
@@ -21,7 +22,7 @@ from airflow_s3commit.store.base import ObjectStore
 
 _Ratio = Annotated[float, Meta(ge=0)]
 
-#: The last commit to a destination: its manifest, or the error if it cannot be read, or None without one.
+#: The commit to compare with: its manifest, or the error if it cannot be read, or None without one.
 CommitBefore: TypeAlias = ManifestRecord | S3CommitError | None
 
 
@@ -41,7 +42,9 @@ class AuditRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ranges: Minimum and maximum of the values by column, inclusive; None for no bound. Dates and times are
             compared as ISO 8601 text, in the same form as the column's.
         max_drift: Maximum relative difference between the number of rows and that of the previous commit:
-            0.5 allows half as many up to one and a half times as many.
+            0.5 allows half as many up to one and a half times as many. The previous commit is the newest one
+            with files in a partition that the job writes, and rows of the partitions that both write are
+            compared. If no commit has files there, it is the newest commit, and all rows are compared.
 
     """
 
@@ -137,16 +140,22 @@ class AuditReport(Plain, Struct, frozen=True, kw_only=True):
             )
 
 
-def commit_before(store: ObjectStore, destination: Destination) -> CommitBefore:
-    """Return the last commit to a destination, for `audit`. Reads only.
+def commit_before(
+    store: ObjectStore, destination: Destination, partitions: Collection[str] = ()
+) -> CommitBefore:
+    """Return the commit that a job's output is compared with, for `audit`. Reads only.
+
+    It is the newest commit in the log with files in one of the job's partitions; if there is none, or no log,
+    the last commit. A commit that is under way does not count.
 
     Args:
         store: The store of the destination.
         destination: The destination.
+        partitions: The partitions that the job writes.
 
     Returns:
-        The manifest of the last commit; None if there is none, or another committer wrote it; the error if
-        the manifest cannot be read, so that `audit` fails the rules that need it.
+        The manifest of the commit; None if there is none, or another committer wrote ``_SUCCESS``; the error
+        if it cannot be read, so that `audit` fails the rules that need it.
 
     Raises:
         S3CommitError: A request failed.
@@ -159,7 +168,9 @@ def commit_before(store: ObjectStore, destination: Destination) -> CommitBefore:
     except InvalidRecord as error:
         return error
     try:
-        return read_manifest(store, destination, job_id)
+        snapshot = read_snapshot(store, destination)
+        touching = snapshot.newest_in(partitions) if snapshot is not None else None
+        return read_manifest(store, destination, touching or job_id)
     except ForeignRecord:
         return None
     except (NoSuchKey, InvalidRecord) as error:
@@ -186,7 +197,7 @@ def audit(
         *_partitions(sealed.partitions, rules),
         *_nulls(sealed.counts, rules),
         *_ranges(sealed.counts, rules),
-        *_drift(sealed.counts, rules, before),
+        *_drift(sealed, rules, before),
     ]
     compared = before.job_id if isinstance(before, ManifestRecord) and rules.max_drift is not None else None
     return AuditReport(job_id=job_id, checks=checks, compared_with=compared)
@@ -268,21 +279,35 @@ def _at_most(lower: Any, upper: Any, column: ColumnStatistics) -> bool:
         return False
 
 
-def _drift(counts: Counts, rules: AuditRules, before: CommitBefore) -> Iterator[AuditCheck]:
+def _drift(sealed: SealReference, rules: AuditRules, before: CommitBefore) -> Iterator[AuditCheck]:
     if rules.max_drift is None:
         return
     expected = f"at most {rules.max_drift:g}"
     if before is None:
         yield _check("max_drift", True, expected, "no previous commit")
-    elif isinstance(before, S3CommitError):
+        return
+    if isinstance(before, S3CommitError):
         yield _check("max_drift", False, expected, f"a previous commit that cannot be read: {before}")
-    elif counts.rows is None or before.counts.rows is None:
+        return
+    rows, earlier, where = _comparable_rows(sealed, before)
+    if rows is None or earlier is None:
         yield _check("max_drift", False, expected, None)
     else:
-        earlier = before.counts.rows
-        drift = abs(counts.rows - earlier) / earlier if earlier else float(counts.rows > 0)
-        found = f"{drift:.4g}: {counts.rows} rows, previously {earlier}"
+        drift = abs(rows - earlier) / earlier if earlier else float(rows > 0)
+        found = f"{drift:.4g}: {rows} rows, previously {earlier}{where}"
         yield _check("max_drift", drift <= rules.max_drift, expected, found)
+
+
+def _comparable_rows(sealed: SealReference, before: ManifestRecord) -> tuple[int | None, int | None, str]:
+    """Return the rows of both in the partitions that both write, or all, and where they are as text."""
+    shared = sealed.partitions.keys() & before.partitions.keys()
+    if not shared or shared == sealed.partitions.keys() == before.partitions.keys():
+        return sealed.counts.rows, before.counts.rows, ""
+    rows, earlier = (
+        Counts.total(partitions[name].without_columns() for name in shared).rows
+        for partitions in (sealed.partitions, before.partitions)
+    )
+    return rows, earlier, f" in {_shortened(sorted(shared))}"
 
 
 def _check(name: str, passed: bool, expected: str, found: object) -> AuditCheck:

@@ -121,6 +121,11 @@ class TableSnapshot:
         """The directories that have files."""
         return self._partitions.keys()
 
+    def newest_in(self, partitions: Collection[str]) -> str | None:
+        """Return the job of the newest commit with files in one of the partitions; None without one."""
+        numbers = [self._partitions[name][-1] for name in partitions if name in self._partitions]
+        return self._commits[max(numbers)].job_id if numbers else None
+
     def commits(self, since: int = 0) -> list[LiveCommit]:
         """Return the commits after a generation whose files are still in the table, in their order."""
         partitions: dict[int, list[str]] = {number: [] for number in self._commits if number > since}

@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts, SealReference
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id
 
 COLUMNS = {
     "carrier": ColumnStatistics(values=90, nulls=10, least="AA", greatest="WN"),
@@ -126,6 +126,28 @@ def test_a_commit_under_way_does_not_hide_the_one_before() -> None:
     lake.store.rest()
     assert f"{lake.prefix}_SUCCESS" not in lake.keys("")
     assert commit_before(lake.store, Destination.parse(lake.destination)) == first
+
+
+def test_drift_is_measured_by_the_same_partitions() -> None:
+    """A refreshed day is compared with its own newest commit, in the partitions that both write."""
+    lake = Lake()
+    days = {"dt=1/a.parquet": b"1" * 10, "dt=2/a.parquet": b"2" * 90}
+    lake.sealed({"dt=1/a.parquet": b"1" * 500}, job_id=an_id("older")).commit()
+    backfill = lake.sealed(days).commit()
+    nightly = lake.sealed({"dt=3/a.parquet": b"3" * 80}, job_id=THEIRS).commit()
+    lake.sealed({"dt=1/a.parquet": b"1"}, job_id=an_id("under way"))
+    place = Destination.parse(lake.destination)
+    assert commit_before(lake.store, place, ["dt=1"]) == backfill
+    assert commit_before(lake.store, place, ["dt=1", "dt=3"]) == nightly
+    assert commit_before(lake.store, place, ["dt=4"]) == nightly
+    sealed = lake.set_up(an_id("again"))
+    lake.run_stage(sealed, {"dt=1/a.parquet": b"1" * 11, "dt=9/a.parquet": b"9" * 1_000})
+    reference = sealed.seal()
+    report = audit("again", reference, AuditRules.from_dict({"max_drift": 0.1}), before=backfill)
+    assert (report.passed, report.compared_with) == (True, OURS)
+    assert report.checks[0].found == "0.1: 11 rows, previously 10 in dt=1"
+    assert not passes({"max_drift": 0.09}, reference, before=backfill)
+    assert not passes({"max_drift": 9}, reference, before=nightly)
 
 
 @pytest.mark.parametrize(
