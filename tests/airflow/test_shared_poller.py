@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -100,8 +101,9 @@ def test_one_look_serves_all_until_it_is_old(counted) -> None:
             told.append(requests(counted))
         return told
 
-    # HEAD of _SUCCESS, one listing; a single job's manifest is told from the listing.
-    assert asyncio.run(looks()) == [2, 2, 4, 6]
+    # HEAD of _SUCCESS, one listing; a single job's manifest is told from the listing. The second search also
+    # looks for a log.
+    assert asyncio.run(looks()) == [2, 2, 5, 7]
 
 
 def test_those_who_look_more_often_look_for_the_others(counted) -> None:
@@ -120,7 +122,7 @@ def test_those_who_look_more_often_look_for_the_others(counted) -> None:
             clock.now += 6
 
     asyncio.run(looks())
-    assert requests(counted) == 2 * 6
+    assert requests(counted) == 2 * 6 + 1
 
 
 def test_a_manifest_is_read_once_for_all(counted, store) -> None:
@@ -182,21 +184,22 @@ def test_a_store_that_cannot_be_opened_is_tried_again_an_interval_later(counted)
     assert asyncio.run(looks()) == (0, 60)
 
 
-def test_an_unchanged_marker_is_not_read_again(counted, store) -> None:
-    """As long as the ETag of ``_SUCCESS`` is the same, a look is a HEAD and a listing."""
+def test_a_look_at_a_log_is_one_request(counted, store) -> None:
+    """The second search finds the end of the log; from then on one for all reads the next entry."""
     commit(store)
-    clock, wait = Clock(), waiting_for(run_id="another")
+    clock, waits = Clock(), [waiting_for(run_id="another"), waiting_for(job="a-job")]
 
     async def looks() -> list[int]:
         shared, told = lookout(counted, clock), []
-        for _ in range(3):
-            await shared.look(wait, 60)
+        for _ in range(5):
+            for wait in waits:
+                assert (await shared.look(wait, 60)).manifest is None
             told.append(requests(counted))
             clock.now += 60
         return told
 
-    first, second, third = asyncio.run(looks())
-    assert (second - first, third - second) == (2, 2)
+    told = asyncio.run(looks())
+    assert [after - before for before, after in pairwise(told)] == [4, 1, 1, 1]
 
 
 def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:

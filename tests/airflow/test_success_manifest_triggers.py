@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger
 
 from airflow_s3commit.exceptions import AccessDenied, Unavailable
 from airflow_s3commit.protocol.watch.criteria import Criteria
+from airflow_s3commit.protocol.watch.feed import ManifestFeed
+from airflow_s3commit.protocol.watch.snapshot import Snapshot
 from airflow_s3commit.triggers import S3SuccessManifestEventTrigger, S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
 
@@ -43,18 +46,20 @@ def events(waiting: BaseTrigger, number: int = 1) -> list[Any]:
     return asyncio.run(asyncio.wait_for(gather(), 30))
 
 
-def at_look(monkeypatch: pytest.MonkeyPatch, store: Any, number: int, act: Callable[[], object]) -> None:
-    """Let something happen right before the numbered listing of the manifests."""
-    listing, looks = store.list_objects, [0]
+def at_look(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Let something happen right before the numbered look at the destination."""
+    looks = count(1)
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if args[1].endswith("/manifests/"):
-            looks[0] += 1
-            if looks[0] == number:
+    def watched(look: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: object) -> Any:
+            if next(looks) == number:
                 act()
-        return listing(*args, **kwargs)
+            return look(self)
 
-    monkeypatch.setattr(store, "list_objects", watched)
+        return counted
+
+    monkeypatch.setattr(Snapshot, "refresh", watched(Snapshot.refresh))
+    monkeypatch.setattr(ManifestFeed, "look", watched(ManifestFeed.look))
 
 
 class AssetState:
@@ -89,7 +94,7 @@ def test_it_is_made_anew_from_plain_json(waiting) -> None:
 def test_it_finds_a_manifest_that_comes_later(store, monkeypatch) -> None:
     """It looks again and again, and its event carries the summary."""
     found: dict[str, str] = {}
-    at_look(monkeypatch, store, 3, lambda: found.update(commit(store)))
+    at_look(monkeypatch, 3, lambda: found.update(commit(store)))
     (event,) = events(trigger())
     assert event["status"] == "success"
     assert event["manifest"]["job_id"] == found["job_id"]
@@ -181,7 +186,7 @@ def test_every_commit_is_one_event(store, monkeypatch) -> None:
         for day in ("dt=2013-01-02", "dt=2013-01-03"):
             made.append(commit(store, partition=day)["job_id"])  # noqa: PERF401 - reads as what happens
 
-    at_look(monkeypatch, store, 2, two_more)
+    at_look(monkeypatch, 2, two_more)
     assert [event["job_id"] for event in events(watcher(), 2)] == made
 
 
@@ -193,7 +198,7 @@ def test_commits_that_are_not_asked_for_are_passed_over(store, monkeypatch) -> N
         commit(store, dag_id="weekly", partition="dt=2013-01-09")
         made.update(commit(store))
 
-    at_look(monkeypatch, store, 2, another_and_ours)
+    at_look(monkeypatch, 2, another_and_ours)
     (event,) = events(watcher(context={"dag_id": "nightly"}, partitions=[DAY]))
     assert event["job_id"] == made["job_id"]
 
@@ -208,8 +213,8 @@ def test_it_remembers_over_a_restart(store, monkeypatch) -> None:
         return waiting
 
     made: list[str] = []
-    at_look(monkeypatch, store, 2, lambda: made.append(commit(store)["job_id"]))
-    at_look(monkeypatch, store, 3, lambda: made.append(commit(store, partition="dt=2013-01-02")["job_id"]))
+    at_look(monkeypatch, 2, lambda: made.append(commit(store)["job_id"]))
+    at_look(monkeypatch, 3, lambda: made.append(commit(store, partition="dt=2013-01-02")["job_id"]))
     # The triggerer dies right after the second event, before that is remembered.
     assert [event["job_id"] for event in events(watching(), 2)] == made
     made.append(commit(store, partition="dt=2013-01-03")["job_id"])

@@ -224,6 +224,22 @@ def read_entries(
             yield _decode_entry(destination, key, outcome.body, after), outcome.body
 
 
+def next_entries(store: ObjectStore, destination: Destination, after: int) -> Iterator[LogEntry]:
+    """Yield the entries after a known one, in their order. Takes one request where there are none.
+
+    Raises:
+        InvalidRecord: An entry is damaged or missing.
+
+    """
+    key = entry_key(destination, after + 1)
+    try:
+        body = store.get(destination.bucket, key, limit=largest(LogEntry)).body
+    except NoSuchKey:
+        return
+    yield _decode_entry(destination, key, body, after + 1)
+    yield from (entry for entry, _ in read_entries(store, destination, after + 1))
+
+
 def find_head(store: ObjectStore, destination: Destination) -> int:
     """Return the number of the newest entry of a log by listing it; 0 without one.
 

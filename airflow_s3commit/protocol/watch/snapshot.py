@@ -1,11 +1,19 @@
-"""Cached snapshot of a destination's manifests, shared by all waiters of a process."""
+"""Cached snapshot of a destination's manifests, shared by all waiters of a process.
+
+A destination's log tells with one request whether there was a commit: its next entry is there or not. So the
+manifests are listed at first, and from then on only the entry after the newest known one is read. Commits of
+versions without a log are not in it until the next commit enters them. For those, and for a destination whose
+log was deleted, everything is listed again from time to time.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_s3commit.exceptions import NoSuchKey, S3CommitError
+from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchKey, S3CommitError
+from airflow_s3commit.protocol.metadata.log import find_head, next_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest, read_success
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
@@ -13,10 +21,16 @@ from airflow_s3commit.protocol.model.success import SuccessData
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.log import LogEntry
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.store.base import ObjectStore
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+#: Refreshes from one that lists the manifests to the next, where there is a log.
+_LIST_EVERY = 20
 
 
 class Snapshot:
@@ -44,10 +58,33 @@ class Snapshot:
         self._manifests: dict[str, ManifestRecord] = {}
         self._known_success: tuple[str, SuccessData] | None = None
         self._cache: dict[tuple[str, str], object] = {}
+        self._refreshes = 0
+        #: Number of the newest entry that was read; None while the manifests are listed.
+        self._position: int | None = None
+        #: Jobs whose entries were read, newest first.
+        self._entered: list[str] = []
+        self._listed: list[str] = []
+        self._failure: S3CommitError | None = None
 
     def refresh(self) -> None:
-        """Drop everything that may have changed since; the next call sends requests again."""
-        self._cache.clear()
+        """Find out what has changed: read the next entry of the log, or drop what was listed.
+
+        Does not raise: an error of the store is raised by the next call, until the next refresh.
+        """
+        self._refreshes += 1
+        self._failure = None
+        try:
+            if self._position is not None and self._refreshes % _LIST_EVERY:
+                self._follow(self._position)
+            else:
+                self._begin()
+        except (AccessDenied, InvalidRecord) as error:
+            # Whatever waiters need beside the log, they may still find.
+            logger.warning("%s: going by its manifests, not its log: %s", self.destination.uri, error)
+            self._position = None
+            self._cache.clear()
+        except S3CommitError as error:
+            self._failure = error
 
     def success(self) -> SuccessData | None:
         """Return the contents of ``_SUCCESS``; None if it has 0 bytes.
@@ -61,7 +98,8 @@ class Snapshot:
 
     def newest(self) -> list[str]:
         """Return the ids of all jobs that have a manifest, newest first."""
-        return self._cached(("listing", ""), self._list)
+        listed = self._cached(("listing", ""), self._list)
+        return [*self._entered, *(job for job in listed if job not in self._entered)]
 
     def manifest(self, job_id: str) -> ManifestRecord:
         """Return the manifest of a job.
@@ -84,7 +122,50 @@ class Snapshot:
         """The URI of ``_SUCCESS``."""
         return join_uri(self.destination.bucket, self.destination.key(SUCCESS))
 
+    def _begin(self) -> None:
+        """Drop what was listed, and find the newest entry of the log, before the manifests are listed.
+
+        The first refresh does not look for the log: most sensors find their manifest, or end, with it.
+        Where there is no log, later ones do not either, until a marker or manifest has a generation.
+        """
+        known = [manifest.generation for manifest in self._manifests.values()]
+        if self._known_success is not None:
+            known.append(self._known_success[1].generation or 0)
+        self._cache.clear()
+        self._entered.clear()
+        self._position = None
+        if self._refreshes == 1 or not (self._refreshes == 2 or any(known)):  # noqa: PLR2004
+            return
+        head = find_head(self._store, self.destination)
+        if head:
+            # Its manifest may not be there yet.
+            self._take(read_entry(self._store, self.destination, head))
+
+    def _follow(self, position: int) -> None:
+        """Read the entries after a position. Errors are dropped, but for those that only an entry changes."""
+        self._cache = {
+            key: value
+            for key, value in self._cache.items()
+            if isinstance(value, NoSuchKey) or not isinstance(value, S3CommitError)
+        }
+        for entry in next_entries(self._store, self.destination, position):
+            self._take(entry)
+            self._cache.pop(("success", ""), None)
+
+    def _take(self, entry: LogEntry) -> None:
+        self._position = entry.number
+        if (
+            entry.kind == "commit"
+            and entry.manifest is not None
+            and entry.destination == self.destination.uri
+        ):
+            self._entered = [entry.job_id, *self._entered][: self.depth]
+            self._manifests[entry.job_id] = entry.manifest
+            self._forget_old()
+
     def _cached(self, key: tuple[str, str], fetch: Callable[[], T]) -> T:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
         if key not in self._cache:
             try:
                 self._cache[key] = fetch()
@@ -106,10 +187,13 @@ class Snapshot:
 
     def _list(self) -> list[str]:
         found = sorted(manifests_at(self._store, self.destination), reverse=True)
-        newest = [job_id for _, job_id in found]
-        kept = set(newest[: self.depth])
+        self._listed = [job_id for _, job_id in found]
+        self._forget_old()
+        return self._listed
+
+    def _forget_old(self) -> None:
+        kept = {*self._entered, *self._listed[: self.depth]}
         self._manifests = {job: record for job, record in self._manifests.items() if job in kept}
-        return newest
 
     def _read_manifest(self, job_id: str) -> ManifestRecord:
         if self._shared and job_id not in self.newest():

@@ -1,0 +1,164 @@
+"""A wait for a manifest: by listing at first, then by the next entry of the log."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_s3commit import Destination, read_manifest
+from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Unavailable
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.layout import entry_key
+from airflow_s3commit.protocol.watch.criteria import Criteria, SearchResult
+from airflow_s3commit.protocol.watch.search import ManifestSearch
+from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
+
+FILES = {"dt=1/a.parquet": b"a"}
+
+
+class Wait:
+    """One who waits for a job of a run, and the requests of each look."""
+
+    def __init__(self, lake: Lake, *, shared: bool = True, **criteria: object) -> None:
+        self._lake = lake
+        self._view = Snapshot(lake.store, Destination.parse(lake.destination), shared=shared)
+        self._search = ManifestSearch(self._view, Criteria.of(**(criteria or {"run_id": "monday"})))  # type: ignore[arg-type]
+        self.requests: list[tuple[str, str]] = []
+
+    def look(self, times: int = 1) -> SearchResult:
+        """Look a number of times; return what the last look found."""
+        for _ in range(times):
+            self._lake.store.calls.clear()
+            self._view.refresh()
+            result = self._search.look()
+            self.requests = [(verb, key.removeprefix(HOME)) for verb, key in self._lake.store.calls]
+        return result
+
+    def found(self, times: int = 1) -> str | None:
+        """Look a number of times; return the job that the last look found."""
+        manifest = self.look(times).manifest
+        return manifest.job_id if manifest is not None else None
+
+
+def commit(lake: Lake, job_id: str = OURS, run_id: str = "sunday") -> None:
+    """Commit a job of a run."""
+    job = lake.set_up(job_id, said={"run_id": run_id})
+    lake.run_stage(job, FILES)
+    job.seal()
+    job.commit()
+
+
+def commit_without_a_log(lake: Lake, job_id: str, run_id: str = "monday") -> None:
+    """Write the manifest of a version without a log, as one of this version with other values."""
+    commit(lake, THEIRS)
+    record = read_manifest(lake.store, lake.destination, THEIRS)
+    older = msgspec.structs.replace(record, job_id=job_id, generation=0, context={"run_id": run_id})
+    lake.store.put(BUCKET, f"{HOME}manifests/{job_id}.json", encode(older))
+
+
+@each("criteria", [{"run_id": "monday"}, {"job": an_id("ours")}, {"partitions": ["dt=9"]}])
+@each("shared", [True, False])
+def test_a_look_is_one_request_where_there_is_a_log(criteria: dict[str, object], shared: bool) -> None:
+    """From the third look on only the next entry is read; whatever the criteria are."""
+    lake = Lake()
+    commit(lake)
+    wait = Wait(lake, shared=shared, **criteria)
+    wait.look(2)
+    for _ in range(10):
+        assert wait.found() is None
+        assert wait.requests == [("get", f"log/{2:020d}.json")]
+
+
+def test_a_commit_is_found_by_its_entry() -> None:
+    """Also if the committer died before it wrote the manifest; of several the newest is taken."""
+    lake = Lake()
+    commit(lake)
+    wait, by_job = Wait(lake), Wait(lake, job=THEIRS)
+    assert (wait.found(3), by_job.found(3)) == (None, None)
+    lake.set_up(an_id("gone")).abort()
+    commit(lake, an_id("first"), "monday")
+    commit(lake, THEIRS, "monday")
+    lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
+    assert (wait.found(), by_job.found()) == (THEIRS, THEIRS)
+
+
+def test_the_newest_entry_counts_without_its_manifest() -> None:
+    """The commit whose entry is the last one when the log is looked for is not missed."""
+    lake = Lake()
+    commit(lake)
+    wait = Wait(lake)
+    assert wait.found() is None
+    commit(lake, THEIRS, "monday")
+    lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
+    assert wait.found() == THEIRS
+
+
+def test_versions_without_a_log_are_seen_from_time_to_time() -> None:
+    """Their commits are in no entry yet: every twentieth look lists the manifests."""
+    lake = Lake()
+    commit(lake)
+    wait = Wait(lake)
+    wait.look(3)
+    commit_without_a_log(lake, an_id("older"))
+    assert wait.found(16) is None
+    assert wait.found() == an_id("older")
+
+
+def test_a_log_that_was_deleted_is_noticed() -> None:
+    """A dataset that was deleted and written anew has its first entries again."""
+    lake = Lake()
+    for name in "abc":
+        commit(lake, an_id(name))
+    wait = Wait(lake)
+    wait.look(3)
+    for key in lake.keys(""):
+        lake.store.delete(BUCKET, key)
+    commit(lake, OURS, "monday")
+    assert wait.found(17) == OURS
+
+
+def test_a_log_that_cannot_be_read_does_not_end_the_wait() -> None:
+    """With a damaged entry, or without permission, the manifests are listed as before."""
+    lake = Lake()
+    commit(lake)
+    wait = Wait(lake)
+    wait.look(3)
+    commit(lake, THEIRS, "monday")
+    lake.tamper(entry_key(Destination.parse(lake.destination), 2), cut=1)
+    assert wait.found() == THEIRS
+
+
+@pytest.mark.parametrize("error", [AccessDenied("403"), Unavailable("503"), NoSuchBucket("404")], ids=repr)
+def test_an_error_of_the_log_is_no_lasting_one(error: Exception) -> None:
+    """Permission for the log is not needed; any other error is raised to all, until the next look."""
+    lake = Lake()
+    commit(lake)
+    wait = Wait(lake)
+    wait.look(3)
+    commit(lake, THEIRS, "monday")
+
+    def fail(verb: str, key: str) -> None:
+        if "/log/" in key:
+            raise error
+
+    lake.store.before = fail
+    if isinstance(error, AccessDenied):
+        assert wait.found() == THEIRS
+    else:
+        with pytest.raises(type(error)):
+            wait.look()
+        lake.store.rest()
+        assert wait.found() == THEIRS
+
+
+def test_a_place_without_a_log_costs_what_it_did() -> None:
+    """A HEAD of the marker and a listing; once, the log is looked for."""
+    lake = Lake()
+    wait = Wait(lake)
+    for look in range(1, 20):
+        assert wait.look().outcome == "absent"
+        assert len(wait.requests) == (3 if look == 2 else 2)
+    commit(lake, OURS, "monday")
+    assert wait.found() == OURS
