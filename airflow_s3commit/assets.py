@@ -140,7 +140,7 @@ def hive_values(path: str) -> dict[str, str]:
 
 
 def event_extra(manifest: ManifestRecord) -> JsonObject:
-    """Return the ``extra`` of an asset event: the manifest's summary, and counts by partition.
+    """Return the ``extra`` of a table's event: the manifest's summary, and counts by partition.
 
     ``partition_counts`` has files, bytes and rows of up to 1,000 partitions, and ``partitions`` is the number
     of all partitions. The manifest has the counts of all.
@@ -169,14 +169,17 @@ def announce(
     :param manifest: The commit's manifest.
     :param tables: Assets that get one event each.
     :param partitions: The asset that gets an event for each partition with new files. Without new files, or
-        for an unpartitioned dataset, it gets the single event that Airflow emits for every outlet.
+        for an unpartitioned dataset, it gets the single event that Airflow emits for every outlet. Airflow
+        stores the same ``extra`` with each of them, so it has counts only if there is one partition.
     """
     extra = event_extra(manifest)
     for table in tables:
         events[table].extra = dict(extra)
     if partitions is None:
         return
-    events[partitions].extra = dict(extra)
+    if len(manifest.partitions) > 1:
+        del extra["partition_counts"]
+    events[partitions].extra = extra
     keys = [name for name, count in manifest.partitions.items() if name and count.files]
     if long := [key for key in keys if len(key) > _LONGEST_KEY]:
         logger.warning(

@@ -46,7 +46,9 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     meet all conditions; if several do, the sensor returns the newest. A ``_SUCCESS`` of 0 bytes (the classic
     committer's) or of another program is logged and ignored. A missing bucket, or missing permission, fails
     the task at once. After the timeout, the error has the outcome of the last search: nothing, a stale
-    manifest, 0 bytes, half a file. It may be retried.
+    manifest, 0 bytes, half a file. A condition that has no value in this run (an XCom that is not there, a
+    template that renders to nothing) fails the task at once: without it any manifest would do. It may be
+    retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
@@ -101,8 +103,15 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        conditions = (job, run_id, context, newer_than, partitions)
-        if all(condition is None for condition in conditions):
+        conditions = {
+            "job": job,
+            "run_id": run_id,
+            "context": context,
+            "newer_than": newer_than,
+            "partitions": partitions,
+        }
+        self._conditions = [name for name, condition in conditions.items() if condition is not None]
+        if not self._conditions:
             raise ValueError(
                 f"Sensor {self.task_id} would accept any manifest, even yesterday's. Set a condition: job, "
                 "run_id, context, newer_than or partitions."
@@ -135,7 +144,8 @@ class S3SuccessManifestSensor(BaseSensorOperator):
 
         :param context: The task's context.
         :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        :raises AirflowFailException: The store refuses the search, so waiting is useless; or a condition has
+            no value in this run.
         """
         if self.deferrable:
             result = self._first_poke(context)
@@ -253,11 +263,20 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     def _wanted(self) -> Criteria:
         from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
-        return Criteria.of(
-            job=self.job,
-            run_id=self.run_id,
-            context=self.context,
-            newer_than=self.newer_than,
-            partitions=self.partitions,
-            min_files=self.min_files,
-        )
+        lost = [name for name in self._conditions if getattr(self, name) is None]
+        if lost:
+            raise AirflowFailException(
+                f"Task {self.task_id}: the condition {', '.join(lost)} has no value in this run: look at the"
+                " task whose XCom it reads."
+            )
+        try:
+            return Criteria.of(
+                job=self.job,
+                run_id=self.run_id,
+                context=self.context,
+                newer_than=self.newer_than,
+                partitions=self.partitions,
+                min_files=self.min_files,
+            )
+        except ValueError as error:
+            raise AirflowFailException(f"Task {self.task_id}: {error}.") from error

@@ -279,9 +279,9 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         from airflow_s3commit.protocol.watch.feed import ManifestFeed  # noqa: PLC0415
 
         wanted = Criteria.of(
-            context=self.context,
+            context=self.context or None,
             newer_than=self.newer_than,
-            partitions=self.partitions,
+            partitions=self.partitions or None,
             min_files=self.min_files,
         )
         return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted, memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime
 
@@ -133,6 +134,25 @@ def test_an_event_tells_counts_of_a_thousand_partitions_at_most() -> None:
     extra = event_extra(manifest({f"n={number:04}": 1 for number in range(1_200)}))
     assert (extra["partitions"], len(extra["partition_counts"])) == (1_200, 1_000)
     assert extra["partition_counts"]["n=0000"] == {"files": 1, "bytes": 10, "rows": 1}
+
+
+def test_the_events_of_many_partitions_stay_small() -> None:
+    """Airflow stores the extra once for each partition, so it has no counts of the others."""
+    days, flights, events = Asset("flight_days"), Asset("flights"), OutletEventAccessors()
+    many = manifest({f"dt={number:05}": 1 for number in range(5_000)})
+    announce(events, many, tables=[flights], partitions=days)
+    assert len(events[days].partition_keys) == 5_000
+    assert "partition_counts" not in events[days].extra
+    assert len(json.dumps(events[days].extra)) < 1_000
+    assert events[days].extra["partitions"] == 5_000
+    assert len(events[flights].extra["partition_counts"]) == 1_000
+
+
+def test_the_event_of_a_single_partition_has_its_counts() -> None:
+    """A consumer of a nightly partition finds the counts in the event."""
+    days, events = Asset("flight_days"), OutletEventAccessors()
+    announce(events, manifest({"dt=1": 3}), tables=[], partitions=days)
+    assert events[days].extra["partition_counts"]["dt=1"]["files"] == 3
 
 
 def test_what_cannot_be_a_key_is_left_out(caplog) -> None:

@@ -173,7 +173,9 @@ def test_partitions_are_events_of_their_own(store, context) -> None:
     committing.execute(context)
     events = context["outlet_events"]
     assert events[days].partition_keys == {"dt=2013-01-01", "dt=2013-01-02"}
-    assert events[days].extra == events[table].extra
+    whole = dict(events[table].extra)
+    del whole["partition_counts"]
+    assert events[days].extra == whole
     assert events[table].partition_keys == set()
 
 

@@ -137,6 +137,43 @@ def test_a_sensor_that_would_take_anything_is_refused() -> None:
         S3SuccessManifestSensor(task_id="wait", destination=FLIGHTS)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"run_id": ""},
+        {"run_id": "None"},
+        {"job": ""},
+        {"job": {}},
+        {"newer_than": ""},
+        {"newer_than": "yesterday"},
+        {"partitions": ""},
+        {"partitions": []},
+        {"partitions": ["dt=2013-01-01", ""]},
+        {"context": {}},
+        {"context": {"dag_id": ""}},
+        {"partitions": ["dt=2013-01-01"], "min_files": ""},
+    ],
+)
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_condition_that_renders_to_nothing_fails(store, context, asked, deferrable) -> None:
+    """Without its condition a sensor would take yesterday's manifest, so the task fails and names it."""
+    commit(store)
+    waiting = S3SuccessManifestSensor(
+        task_id="wait", destination=FLIGHTS, deferrable=deferrable, **{"partitions": ["dt=1"], **asked}
+    )
+    with pytest.raises(AirflowFailException, match=next(reversed(asked))):
+        waiting.execute(context)
+
+
+def test_a_condition_whose_xcom_is_missing_fails(store, context) -> None:
+    """An XCom that is not there resolves to None, which must not count as a condition that was never set."""
+    commit(store)
+    waiting = sensor(run_id="{{ a }}", partitions=None)
+    waiting.run_id = None
+    with pytest.raises(AirflowFailException, match="run_id has no value"):
+        waiting.poke(context)
+
+
 def test_its_arguments_are_templates(context) -> None:
     """The day in a template becomes the partition that is waited for."""
     waiting = sensor(destination="s3://lake/{{ partition_key }}/", partitions=["dt={{ partition_key }}"])

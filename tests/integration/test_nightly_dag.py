@@ -126,39 +126,52 @@ def flights_of(day: str) -> Counter[str]:
     return Counter(flights.flights_of(date.fromisoformat(day))["carrier"].to_pylist())
 
 
-def test_a_night_a_failure_a_report_and_a_replacement(
+def test_a_night_a_report_and_a_replacement(
     seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path
 ) -> None:
-    """What commits is visible and right, what doesn't leaves nothing, and every run's state says which."""
+    """The report counts the rows of the night, and a second refresh of the day replaces its files."""
     destination = Destination("lake", f"{prefix}flights/")
     report = {
         "dag": "flights_daily_report",
         "date": FIRST,
         "conf": {"day": FIRST, "destination": destination.uri},
     }
-    first, failed, report_told, replaced = run(
+    first, reported, replaced = run(
         tmp_path,
         seaweed,
         [
             nightly(FIRST, destination.uri),
-            nightly(SECOND, destination.uri, fail_after_uploads=True),
             report,
             nightly(FIRST, destination.uri, conflict_mode="replace"),
         ],
     )
-    states = [each["state"] for each in (first, report_told, replaced)]
+    states = [each["state"] for each in (first, reported, replaced)]
     assert states == ["success"] * 3, errors_in(tmp_path / "airflow.log")
     assert first["xcoms"]["refresh.commit"]["rows"] == 842
-    assert report_told["xcoms"]["flights_by_carrier"] == dict(flights_of(FIRST).most_common())
-
-    assert failed["state"] == "failed"
-    assert failed["tasks"]["refresh.spark_submit"] == "failed"
-    assert failed["tasks"]["refresh.commit"] == "upstream_failed"
+    assert reported["xcoms"]["flights_by_carrier"] == dict(flights_of(FIRST).most_common())
 
     assert replaced["xcoms"]["refresh.commit"]["replaced_files"] == 3
     assert carriers(seaweed_store, destination, FIRST) == flights_of(FIRST)
-    keys = [info.key for info in seaweed_store.list_objects("lake", destination.prefix)]
-    assert sorted(key.split("/")[2] for key in keys if key.endswith(".parquet")) == [f"dt={FIRST}"] * 3
-    assert not [key for key in keys if "__magic" in key and "_s3commit/" not in key]
-    assert list(seaweed_store.list_uploads("lake", destination.prefix)) == []
+    assert [key.split("/")[2] for key in left_at(seaweed_store, destination)] == [f"dt={FIRST}"] * 3
     assert len(json.dumps(first["xcoms"])) < 4000
+
+
+@pytest.mark.all
+def test_a_night_that_fails_leaves_nothing(
+    seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path
+) -> None:
+    """A Spark application that fails after its uploads fails the run and leaves nothing."""
+    destination = Destination("lake", f"{prefix}flights/")
+    (failed,) = run(tmp_path, seaweed, [nightly(SECOND, destination.uri, fail_after_uploads=True)])
+    assert failed["state"] == "failed"
+    assert failed["tasks"]["refresh.spark_submit"] == "failed"
+    assert failed["tasks"]["refresh.commit"] == "upstream_failed"
+    assert left_at(seaweed_store, destination) == []
+
+
+def left_at(store: S3Store, destination: Destination) -> list[str]:
+    """Return the keys of a destination's files; no upload is pending there, and no job has a staging."""
+    keys = [info.key for info in store.list_objects("lake", destination.prefix)]
+    assert not [key for key in keys if "__magic" in key and "_s3commit/" not in key]
+    assert list(store.list_uploads("lake", destination.prefix)) == []
+    return [key for key in keys if key.endswith(".parquet")]

@@ -101,20 +101,35 @@ class Criteria:
             min_files: Minimum number of files.
 
         Raises:
-            ValueError: ``newer_than`` is not a time, or ``min_files`` is not a number.
+            ValueError: A condition is given but empty, as a template without a value renders: without it any
+                manifest could match. Or ``newer_than`` is not a time, or ``min_files`` is not a number.
 
         """
+        job_id = job.get("job_id") if isinstance(job, Mapping) else job
+        names = [partitions] if isinstance(partitions, str) else partitions
+        conditions = {
+            "job": None if job is None else [job_id],
+            "run_id": None if run_id is None else [run_id],
+            "context": None if context is None else list(context.values()),
+            "newer_than": None if newer_than is None else [newer_than],
+            "partitions": None if names is None else list(names),
+            "min_files": None if min_files is None else [min_files],
+        }
+        for name, values in conditions.items():
+            if values is not None and (not values or any(map(_is_empty, values))):
+                raise ValueError(
+                    f"the condition {name} is empty; any manifest could match without it. Look at the"
+                    " rendered template, and at the task whose XCom it reads"
+                )
         facts = {name: str(value) for name, value in (context or {}).items()}
-        if run_id:
+        if run_id is not None:
             facts["run_id"] = run_id
-        job_id = job["job_id"] if isinstance(job, Mapping) else job
-        names = [partitions] if isinstance(partitions, str) else list(partitions or [])
         return cls(
-            job_id=job_id or None,
+            job_id=job_id,
             context=facts,
             newer_than=_seconds(newer_than),
             min_files=int(min_files or 0),
-            partitions=frozenset(name.strip("/") for name in names),
+            partitions=frozenset(name.strip("/") for name in names or ()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,8 +158,16 @@ class Criteria:
         return None
 
 
+def _is_empty(value: Any) -> bool:
+    """Return whether a value is None, or text that a template without a value renders to."""
+    return value is None or (isinstance(value, str) and value.strip() in {"", "None"})
+
+
 def _seconds(moment: datetime | str | None) -> float | None:
-    if not moment:
+    if moment is None:
         return None
-    known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    try:
+        known = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError as error:
+        raise ValueError(f"the condition newer_than is {moment!r}; give a time in ISO 8601") from error
     return (known if known.tzinfo else known.replace(tzinfo=UTC)).timestamp()

@@ -51,7 +51,7 @@ def search_manifest(
         NoSuchBucket: The destination's bucket does not exist.
         AccessDenied: The credentials may not read the destination.
         S3CommitError: Another request failed.
-        ValueError: ``newer_than`` is not a time.
+        ValueError: A condition is given but empty, or ``newer_than`` is not a time.
 
     """
     criteria = Criteria.of(
