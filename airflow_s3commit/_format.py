@@ -1,6 +1,6 @@
-"""Format numbers, sizes and times for people, and make text safe for a terminal.
+"""Format numbers, sizes and times for people, make text safe for a terminal, and parse durations.
 
-Records and stores may contain any number, so nothing here raises: a value that cannot be formatted becomes a
+Records and stores may contain any number, so no formatter raises: a value that cannot be formatted becomes a
 question mark.
 """
 
@@ -20,6 +20,8 @@ _KIB = 1024
 _CENT = 0.01
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGE_UNITS = (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0))
+_SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -97,3 +99,19 @@ def moment(milliseconds: int | None) -> str:
 def dollars(amount: float) -> str:
     """Return an amount in US dollars as ``$1,000.00``; below one cent ``<$0.01``."""
     return "<$0.01" if 0 < amount < _CENT else f"${amount:,.2f}"
+
+
+def seconds_of(text: str) -> float:
+    """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: The text is not a duration with units.
+
+    """
+    found = _DURATION.findall(text)
+    if not found or _DURATION.sub("", text).strip():
+        raise ValueError(f"{text!r} is not a duration; write 7d, 12h, 90m, 30s or 1d12h")
+    return sum(float(count) * _SECONDS[unit] for count, unit in found)

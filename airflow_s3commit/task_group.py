@@ -220,6 +220,7 @@ def s3_commit_task_group(
     fencing: str = "required",
     pendingset_format: str = "hadoop-3.4.2",
     object_options: Mapping[str, Any] | None = None,
+    retain: str = "0s",
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
@@ -255,6 +256,8 @@ def s3_commit_task_group(
         pending uploads. (templated)
     :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
         writes, as in `S3CommitSetupOperator`. (templated)
+    :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
+        them at once. For tables that are read by generation. (templated)
     :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as in
         `S3CommitJobOperator`.
@@ -288,6 +291,7 @@ def s3_commit_task_group(
             fencing=fencing,
             pendingset_format=pendingset_format,
             object_options=object_options,
+            retain=retain,
             kill_window=kill_window,
             **connection,
             **step,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from airflow_s3commit._format import seconds_of
 from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
 from airflow_s3commit.cli.output import Declined, Output, logged_to
@@ -26,9 +26,6 @@ from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
-_SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([wdhms])")
-
 T = TypeVar("T")
 
 
@@ -42,22 +39,6 @@ def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise click.BadParameter(str(error)) from error
 
     return checked
-
-
-def seconds_of(text: str) -> float:
-    """Parse a duration such as ``7d``, ``12h``, ``1d12h`` or ``30m``.
-
-    Returns:
-        Seconds.
-
-    Raises:
-        ValueError: The text is not a duration with units.
-
-    """
-    found = _DURATION.findall(text)
-    if not found or _DURATION.sub("", text).strip():
-        raise ValueError(f"{text!r} is not a duration; write 7d, 12h, 90m, 30s or 1d12h")
-    return sum(float(count) * _SECONDS[unit] for count, unit in found)
 
 
 def _uri(text: str) -> str:

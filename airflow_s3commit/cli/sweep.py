@@ -48,8 +48,9 @@ _BATCH = 1_000
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
     """Remove leftovers of dead jobs at a destination: pending uploads, records, a lapsed lock.
 
-    A dry run unless --apply is given. Lists a job whose commit was interrupted, but does not touch it: use
-    recover. Exit code 1 if a removal failed.
+    Also deletes files that commits replaced, after the time that their jobs' option retain says; --older-than
+    does not apply to them. A dry run unless --apply is given. Lists a job whose commit was interrupted, but
+    does not touch it: use recover. Exit code 1 if a removal failed.
     """
     if apply and dry_run:
         raise click.UsageError("--apply and --dry-run exclude each other")
@@ -57,15 +58,15 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
         plan = plan_sweep(
             session.store, session.destination, older_than=older_than, staging_root=session.staging_root
         )
-    empty = not (plan.jobs or plan.uploads or plan.lock or plan.spent)
-    if not apply or empty:
+    if not apply or plan.is_empty:
         report = SweepReport(plan=plan, dry_run=not apply)
-        views = _plan_views(session, plan, dry_run=not apply and not empty)
+        views = _plan_views(session, plan, dry_run=not apply and not plan.is_empty)
         return session.output.result(report.to_dict(), *views)
     if not session.output.as_json:
         session.output.result({}, *_plan_views(session, plan, dry_run=False))
     session.output.confirm(
-        f"End {several(len(plan.jobs), 'job')} and discard {several(plan.pending, 'upload')}?",
+        f"End {several(len(plan.jobs), 'job')} and discard {several(plan.pending, 'upload')}"
+        f"{_and_delete(plan)}?",
         yes=session.yes,
     )
     report = _applied(session, plan)
@@ -74,13 +75,15 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     """Apply a plan in pieces, to show progress."""
-    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[])
+    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[], replaced=[])
     pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
     pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
     if plan.lock is not None:
         pieces.append(msgspec.structs.replace(nothing, lock=plan.lock))
     if plan.spent:
         pieces.append(msgspec.structs.replace(nothing, spent=plan.spent))
+    if plan.replaced:
+        pieces.append(msgspec.structs.replace(nothing, replaced=plan.replaced))
     reports = []
     with session.output.working("sweeping", len(pieces)) as step:
         for piece in pieces:
@@ -94,6 +97,7 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         bytes=sum(report.bytes for report in reports),
         lock=any(report.lock for report in reports),
         spent=sum(report.spent for report in reports),
+        replaced=sum(report.replaced for report in reports),
         skipped=[left for report in reports for left in report.skipped],
         failures=[left for report in reports for left in report.failures],
     )
@@ -139,7 +143,22 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         yield Line(f"Lapsed lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
     if plan.spent:
         yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
-    if plan.jobs or plan.uploads or plan.lock or plan.spent:
+    if plan.replaced:
+        yield Table(
+            (
+                Column("replaced by generation", right=True),
+                Column("files", right=True),
+                Column("size", right=True),
+                Column("age", right=True),
+                Column("retained for", right=True),
+            ),
+            [
+                [one.generation, number(one.files), size(one.bytes), age(one.age), age(one.retain)]
+                for one in plan.replaced
+            ],
+            "Replaced files",
+        )
+    if not plan.is_empty:
         yield BLANK
         yield Line(
             f"total: {several(plan.pending, 'upload')}, {size(plan.bytes)}, {cost_per_month(plan.bytes)}"
@@ -154,16 +173,22 @@ def _report_views(report: SweepReport) -> Iterator[View]:
     with_jobs = sum(job.uploads for job in report.jobs)
     taken = sum(job.objects for job in report.jobs)
     old = f", {several(report.spent, 'old record')} removed" if report.spent else ""
+    replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
     yield Line(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
         f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)})"
         f"{', the lock removed' if report.lock else ''}"
-        f"{old}",
+        f"{old}{replaced}",
         "green",
     )
     yield from _list("skipped", report.skipped, "yellow")
     yield from _list("FAILED", report.failures, "red")
+
+
+def _and_delete(plan: SweepPlan) -> str:
+    files = sum(one.files for one in plan.replaced)
+    return f", and delete {several(files, 'replaced file')}" if plan.replaced else ""
 
 
 def _list(label: str, things: list[LeftAlone], style: str) -> Iterator[Line]:

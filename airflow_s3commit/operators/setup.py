@@ -50,6 +50,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
         writes: a dict with the entries of `ObjectOptions` (``storage_class``, ``sse``, ``sse_kms_key_id``,
         ``sse_bucket_key``, ``acl``, ``tags``, ``headers``). (templated)
+    :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
+        them at once. For tables that are read by generation. (templated)
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
@@ -64,6 +66,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         "fencing",
         "pendingset_format",
         "object_options",
+        "retain",
     )
     ui_color = "#e8f0f7"
 
@@ -79,6 +82,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         fencing: str = "required",
         pendingset_format: str = "hadoop-3.4.2",
         object_options: Mapping[str, Any] | None = None,
+        retain: str = "0s",
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
@@ -92,6 +96,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.fencing = fencing
         self.pendingset_format = pendingset_format
         self.object_options = object_options
+        self.retain = retain
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -141,6 +146,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "pendingset_format": self.pendingset_format,
                 "staging": self.staging,
                 "object_options": ObjectOptions.from_dict(self.object_options or {}),
+                "retain": self.retain,
             }
             return msgspec.convert(options, JobOptions)
         except (ValueError, msgspec.ValidationError) as error:

@@ -111,6 +111,8 @@ def _unusual(options: JobOptions) -> Iterator[str]:
         yield f"uploads tracked on {options.track_pending}"
     if options.pendingset_format != "hadoop-3.4.2":
         yield f"pendingsets for {options.pendingset_format}"
+    if options.retain_seconds:
+        yield f"replaced files retained for {age(options.retain_seconds)}"
     if options.fencing != "required":
         yield f"fencing {options.fencing}"
 

@@ -43,6 +43,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.metadata.seals import committed_task
 from airflow_s3commit.protocol.metadata.state import is_spent, read_state
 from airflow_s3commit.protocol.model.codec import encode
@@ -287,7 +288,10 @@ def check(adoption: Adoption, files: HadoopFiles) -> _CommittedOutput:
         pass
     if adoption.options.conflict_mode == "fail":
         whole = adoption.options.whole_destination
+        is_retained = is_retained_at(context.store, context.layout.destination)
         for info in data_objects(context, None if whole else sorted(output.partitions)):
+            if is_retained(info.key):
+                continue
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
                 " use replace or append"

@@ -10,6 +10,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.listing import settled_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import Plain
@@ -106,7 +107,10 @@ def _from_listing(
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and mode != "append"
     replaced = size = overwritten = 0
+    is_retained = is_retained_at(context.store, context.layout.destination)
     for info in settled_objects(context, None if whole else seal.partitions):
+        if is_retained(info.key):
+            continue
         if mode == "fail":
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
         is_own = text_digest(info.key) in own

@@ -15,6 +15,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import latest_job, manifest_files, manifest_of
+from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode
@@ -70,6 +71,7 @@ class VerifyReport(Plain, Struct, kw_only=True):
         changed: The first `MAX_NAMED` changed files.
         unlisted_count: Number of data objects in the manifest's partitions that are not in the manifest.
             After a ``replace`` or ``fail`` they are foreign; after an ``append`` they may be older data.
+            Files that the table had and retains do not count.
         unlisted: Keys of the first `MAX_NAMED` unlisted objects.
         latest_job: Id of the last job that committed to the destination; it may have replaced files of this
             one. None if unknown, because ``_SUCCESS`` is missing, damaged, or of another committer.
@@ -206,12 +208,18 @@ def _expected(context: JobContext, manifest: ManifestRecord, partitions: set[str
 def _compare(
     context: JobContext, partitions: set[str], expected: dict[str, _Expected], report: VerifyReport
 ) -> None:
-    """Compare a listing with the expected files, and remove from ``expected`` the files that exist."""
+    """Compare a listing with the expected files, and remove from ``expected`` the files that exist.
+
+    Files that the table had and retains are not foreign.
+    """
+    is_retained = is_retained_at(context.store, context.layout.destination)
     for batch in in_batches(data_objects(context, sorted(partitions)), _BATCH):
         doubtful = []
         for info in batch:
             file = expected.pop(info.key, None)
             if file is None:
+                if is_retained(info.key):
+                    continue
                 report.unlisted_count += 1
                 _add_key(report.unlisted, info.key)
             elif info.size != file.size:

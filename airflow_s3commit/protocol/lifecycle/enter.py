@@ -201,6 +201,7 @@ def _commit_entry(
         epoch=run.log.epoch or number,
         manifest=manifest,
         removes=_removal(options),
+        retain=options.retain_seconds if options.conflict_mode != "append" else 0,
         plan=plan,
         nonce=context.new_id(),
     )

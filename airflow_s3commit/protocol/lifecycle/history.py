@@ -119,9 +119,24 @@ def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[Manife
 
 
 def _is_copied(context: JobContext, log: Log) -> bool:
-    """Return whether the newest entry was copied here with its dataset."""
+    """Return whether the newest entry was copied here with its dataset.
+
+    Raises:
+        InvalidRecord: So it was, with retained files, which a baseline would take for data.
+
+    """
     home = context.layout.destination
-    return log.position > 0 and read_entry(context.store, home, log.position).destination != home.uri
+    if not log.position:
+        return False
+    entry = read_entry(context.store, home, log.position)
+    if entry.destination == home.uri:
+        return False
+    if entry.retaining:
+        raise InvalidRecord(
+            f"{context.name}: {home.uri} is a copy of {entry.destination}, which retains files that it has"
+            " replaced: they would be taken for data; write to a new destination from a read of the original"
+        )
+    return True
 
 
 def _written(context: JobContext, number: int) -> float:

@@ -32,6 +32,7 @@ from airflow_s3commit.protocol.metadata.listing import settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import gone, move, require_state
 from airflow_s3commit.protocol.model.codec import encode
@@ -212,7 +213,12 @@ def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Lo
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and options.conflict_mode != "append"
+    known: KnownFiles | None = None
+    if log.retaining or options.retain_seconds:
+        known = known_files(context.store, context.layout.destination, at_least=log.position)
     for info in settled_objects(context, None if whole else seal.partitions, log.has_ended):
+        if known is not None and known.is_retained(info.key):
+            continue
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
@@ -220,7 +226,13 @@ def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Lo
             )
         overwritten = text_digest(info.key) in own
         if overwritten or options.conflict_mode == "replace":
-            yield PlannedObject(key=info.key, size=info.size, etag=info.etag, overwritten=overwritten)
+            yield PlannedObject(
+                key=info.key,
+                size=info.size,
+                etag=info.etag,
+                overwritten=overwritten,
+                retained=options.retain_seconds > 0 and known is not None and known.is_live(info.key),
+            )
 
 
 def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:
@@ -249,6 +261,8 @@ class _Digest:
             self.overwritten += item.overwritten
             self.unnamed += owner_of(item.key) is None
             text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
+            if item.retained:
+                text += "\0retained"
             self._sum += int.from_bytes(text_digest(text))
             yield item
 

@@ -188,12 +188,12 @@ class CommitRun:
             )
 
     def delete_planned(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
-        """Delete the planned objects, unless they changed or the job overwrote them."""
+        """Delete the planned objects, unless they changed, or the job overwrote or retains them."""
         delete_objects(self.context, self._replaced(job, seal, plan), "plan")
 
     def _replaced(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> Iterator[ObjectToDelete]:
         """Yield the planned objects to delete while this job holds the lock."""
         for item in replaced_objects(self.context, job, seal, plan):
             self.keep_lease()
-            if not item.overwritten:
+            if not (item.overwritten or item.retained):
                 yield ObjectToDelete(item.key, item.etag)

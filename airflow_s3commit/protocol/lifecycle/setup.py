@@ -23,10 +23,12 @@ from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import find_head, read_entry, record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
+from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import check_new_id
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.store.headers import with_headers
 
@@ -68,8 +70,8 @@ def set_up_job(
                 return None
             conditional = check_store(context, options)
             _refuse_object(context)
-            _refuse_data(context, options)
-            head, epoch = _head_of_log(context)
+            head, newest = _head_of_log(context)
+            _refuse_data(context, options, newest)
             record = JobRecord(
                 **context.layout.place,
                 options=options,
@@ -77,7 +79,8 @@ def set_up_job(
                 conditional_writes=conditional,
                 created=context.now_ms(),
                 log=head,
-                epoch=epoch,
+                epoch=newest.epoch if newest is not None else 0,
+                retaining=newest is not None and newest.retaining,
                 nonce=context.new_id(),
             )
             stored = records.create(
@@ -108,17 +111,20 @@ def set_up_job(
     return existing
 
 
-def _head_of_log(context: JobContext) -> tuple[int, int]:
-    """Return number and epoch of the newest entry, after writing its manifest or record of abort."""
+def _head_of_log(context: JobContext) -> tuple[int, LogEntry | None]:
+    """Return the newest entry after writing its manifest or record of abort, and its number.
+
+    None for an entry that was copied here.
+    """
     store, destination = context.store, context.layout.destination
     head = find_head(store, destination)
     if not head:
-        return 0, 0
+        return 0, None
     entry = read_entry(store, destination, head)
     if entry.destination != destination.uri:
-        return head, 0
+        return head, None
     record_ending(context, entry)
-    return head, entry.epoch
+    return head, entry
 
 
 def _has_committed(context: JobContext) -> bool:
@@ -171,10 +177,15 @@ def _refuse_object(context: JobContext) -> None:
     raise InvalidDestination(f"{join_uri(destination.bucket, key)} is an object; data goes into a directory")
 
 
-def _refuse_data(context: JobContext, options: JobOptions) -> None:
+def _refuse_data(context: JobContext, options: JobOptions, newest: LogEntry | None) -> None:
     if options.conflict_mode != "fail" or not options.whole_destination:
         return
+    known: KnownFiles | None = None
+    if newest is not None and newest.retaining:
+        known = known_files(context.store, context.layout.destination, at_least=newest.number)
     for info in data_objects(context, None):
+        if known is not None and known.is_retained(info.key):
+            continue
         raise DestinationNotEmpty(
             f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
             " use replace or append, or another destination"

@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 
+from msgspec import structs
+
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -54,6 +56,7 @@ class Log:
     Attributes:
         position: Number of the newest entry that was read; 0 without one.
         epoch: Number of the entry that the history begins with; 0 if it has not begun.
+        retaining: Whether a commit of the history has retained files that it removed.
 
     """
 
@@ -62,6 +65,7 @@ class Log:
         self._begun = context.record is not None
         self.position = context.record.log if context.record is not None else 0
         self.epoch = context.record.epoch if context.record is not None else 0
+        self.retaining = context.record is not None and context.record.retaining
         self._ended: set[str] = set()
         self._newest: LogEntry | None = None
         self._ending: LogEntry | None = None
@@ -123,7 +127,7 @@ class Log:
         now: decide anew. Signs the entry where jobs are signed.
 
         Args:
-            entry: A baseline, or the end of any job.
+            entry: A baseline, a release, or the end of any job.
 
         Raises:
             OutcomeUnknown: The response was lost, and reading back did not settle it.
@@ -133,6 +137,7 @@ class Log:
         self.record_newest()
         context, destination = self._context, self._context.layout.destination
         key = entry_key(destination, entry.number)
+        entry = structs.replace(entry, retaining=self.retaining or entry.retain > 0)
         if context.signer is not None:
             entry = sign(entry, context.signer)
         stored = records.create(
@@ -171,7 +176,7 @@ class Log:
     def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
         is_own = (entry.job_id, entry.destination) == (context.job_id, destination.uri)
-        if context.signer is not None and is_own and entry.kind != "baseline":
+        if context.signer is not None and is_own and entry.kind in ("commit", "abandon"):
             where = join_uri(destination.bucket, entry_key(destination, entry.number))
             check_signature(context.signer, entry, body, where)
         self._know(entry)
@@ -180,11 +185,11 @@ class Log:
         self.position = entry.number
         if entry.destination != self._context.layout.destination.uri:
             # Copied here with the dataset: another place's history.
-            self._newest, self.epoch = None, 0
+            self._newest, self.epoch, self.retaining = None, 0, False
             self._ended.clear()
             return
-        self._newest, self.epoch = entry, entry.epoch
-        if entry.kind == "baseline":
+        self._newest, self.epoch, self.retaining = entry, entry.epoch, entry.retaining
+        if entry.kind not in ("commit", "abandon"):
             return
         self._ended.add(entry.job_id)
         if entry.job_id == self._context.job_id:

@@ -144,7 +144,9 @@ def delete_ours(context: JobContext, uploads: Iterable[PendingUpload]) -> int:
 
 
 def delete_objects(
-    context: JobContext, doomed: Iterable[ObjectToDelete], proof: Literal["record", "metadata", "plan"]
+    context: JobContext,
+    doomed: Iterable[ObjectToDelete],
+    proof: Literal["record", "metadata", "plan", "release"],
 ) -> int:
     """Delete the job's objects that still have their ETags, and return how many.
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError, TooLarge
-from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries
+from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import F, list_pieces, read_list
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
@@ -36,7 +36,7 @@ _LIST_BYTES = 4 * 1024 * 1024
 
 
 def read_snapshot(
-    store: ObjectStore, destination: Destination, generation: int | None = None
+    store: ObjectStore, destination: Destination, generation: int | None = None, *, at_least: int = 0
 ) -> TableSnapshot | None:
     """Return the table at a generation, by default the newest; None if its log has no commit.
 
@@ -46,6 +46,7 @@ def read_snapshot(
         store: The store of the destination.
         destination: The destination.
         generation: The generation, from 1.
+        at_least: Number of an entry that is known to be there, though a listing may lack it.
 
     Raises:
         NoSuchKey: There is no such generation yet.
@@ -55,6 +56,8 @@ def read_snapshot(
     snapshot, entries = _newest_checkpoint(store, destination, generation)
     while snapshot.number != generation and (entry := next(entries, None)) is not None:
         snapshot.apply(entry)
+    while snapshot.number < at_least:
+        snapshot.apply(read_entry(store, destination, snapshot.number + 1))
     if generation is None:
         return snapshot if snapshot.generation else None
     if snapshot.number < generation or not snapshot.generation:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from airflow_s3commit._format import seconds_of
 from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
 from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -30,6 +32,10 @@ ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
 
 
+#: The longest retention, in seconds.
+_RETAIN_SECONDS = 100 * 366 * 86_400
+
+
 class JobOptions(Checked, frozen=True, kw_only=True):
     """How a job commits. Fixed for a job: another setup with its id must have the same options.
 
@@ -48,6 +54,9 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         pendingset_format: Hadoop releases that can read the job's pending uploads: ``hadoop-3.4.2`` or
             later, or ``hadoop-3.3`` to 3.4.1, whose ETags have no checksums. This package reads both.
         object_options: Storage class, encryption, ACL, tags and headers of the objects that the job writes.
+        retain: How long the files that the commit replaces stay in place before a sweep may delete them:
+            ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
+            listing sees old and new files. Needs unique file names, ``publish-then-delete`` and ``fencing``.
 
     Raises:
         InvalidOption: A field has a wrong type or value, or contradicts another.
@@ -63,14 +72,36 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
+    retain: Line = "0s"
 
     def check(self) -> None:
-        """Check the URI of the staging."""
+        """Check the URI of the staging, and the retention."""
         if self.staging is not None:
             try:
                 Destination.parse(self.staging)
             except InvalidDestination as error:
                 raise InvalidOption(f"staging: {error}") from error
+        try:
+            seconds = self.retain_seconds
+        except ValueError as error:
+            raise InvalidOption(f"retain: {error}") from error
+        if seconds > _RETAIN_SECONDS:
+            raise InvalidOption(f"retain={self.retain!r} is more than a hundred years")
+        if seconds and self.needs_lock:
+            raise InvalidOption(
+                f"retain={self.retain!r} needs unique file names and replace_order='publish-then-delete': a"
+                " commit without them overwrites or deletes old files before it is in the log"
+            )
+        if seconds and self.fencing != "required":
+            raise InvalidOption(
+                f"retain={self.retain!r} needs fencing='required': a sweep and a commit exclude each other by"
+                " conditional writes"
+            )
+
+    @property
+    def retain_seconds(self) -> int:
+        """Seconds that replaced files stay in place."""
+        return math.ceil(seconds_of(self.retain))
 
     @property
     def needs_lock(self) -> bool:
@@ -125,6 +156,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
+        retaining: Whether a commit of the history had retained replaced files, at setup.
         nonce: Unique to each write.
         signature: Where jobs are signed.
 
@@ -138,6 +170,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     created: Milliseconds
     log: Generation = 0
     epoch: Generation = 0
+    retaining: bool = False
     nonce: Text
     signature: Text | None = None
 

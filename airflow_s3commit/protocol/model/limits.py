@@ -89,6 +89,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "PlanRecord": 16 * MIB,
     # Lines of lists.
     "LiveCommit": 128 * MIB,
+    "RetainedCommit": 128 * MIB,
     "CheckpointHead": 128 * MIB,
     "FileEntry": LINE_BYTES,
     "PlannedObject": 16 * KIB,

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import AbortedRecord
-from airflow_s3commit.protocol.model.limits import Generation, Milliseconds, Text
+from airflow_s3commit.protocol.model.limits import Count, Generation, Milliseconds, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
-EntryKind: TypeAlias = Literal["commit", "abandon", "baseline"]
+EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release"]
 BaselineReason: TypeAlias = Literal["manifests", "data", "copy"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 
@@ -41,29 +41,48 @@ class Baseline(Struct, frozen=True, kw_only=True):
     since: Milliseconds
 
 
+class Release(Struct, frozen=True, kw_only=True):
+    """Retained files that may be deleted from now on, and that no later entry may bring back.
+
+    Attributes:
+        commits: Generations that replaced them: what these commits removed and retained is released, but for
+            files that the table has again.
+        finished: Number of the newest earlier release whose files are all deleted; 0 without one.
+        since: Time of the entry, in milliseconds since the epoch by the writer's clock, for people.
+
+    """
+
+    commits: list[Generation]
+    finished: Generation = 0
+    since: Milliseconds
+
+
 class LogEntry(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/log/<number>.json``: the end of one job. Created if absent, never changed or deleted.
+    """``_s3commit/log/<number>.json``: the end of one job, or a release. Created if absent, never changed.
 
     The numbers are consecutive: a process that creates an entry has read all before it. The log alone decides
     whether a job is committed, and in which order jobs were.
 
     Attributes:
         version: Always 1.
-        job_id: The job; of a baseline, the one whose commit needs it.
+        job_id: The job; of a baseline, the one whose commit needs it; of a release, an id of its own.
         destination: URI of its destination. In a copy of the log it names the original: not this history.
         staging: URI of its staging.
         number: Number of the entry, from 1; the generation of a commit.
         kind: ``commit``: the job is committed. ``abandon``: it never will be. ``baseline``: the history
-            begins here, with data that is older.
+            begins here, with data that is older. ``release``: retained files may be deleted.
         epoch: Number of the entry that this history begins with, a baseline or the first commit to an empty
             destination; 0 in an ``abandon`` before it.
         manifest: The manifest of a commit; its copy below ``manifests/`` is derived.
         removes: What a commit removes from the table before it adds its files: ``nothing``, all files of the
             ``partitions`` that its manifest names, or ``everything``.
+        retain: Seconds that the files which a commit removes stay in place; 0: they may be deleted at once.
+        retaining: Whether this commit, or an earlier one of the history, retains files that it removed.
         imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
         baseline: What a baseline says.
+        release: What a release says.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -78,17 +97,25 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     epoch: Generation = 0
     manifest: ManifestRecord | None = None
     removes: Removal = "nothing"
+    retain: Count = 0
+    retaining: bool = False
     imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None
     baseline: Baseline | None = None
+    release: Release | None = None
     nonce: Text
     signature: Text | None = None
 
     def __post_init__(self) -> None:
         """Check that the fields fit the kind."""
         super().__post_init__()
-        contents = {"commit": self.manifest, "abandon": self.aborted, "baseline": self.baseline}
+        contents = {
+            "commit": self.manifest,
+            "abandon": self.aborted,
+            "baseline": self.baseline,
+            "release": self.release,
+        }
         if [kind for kind, content in contents.items() if content is not None] != [self.kind]:
             raise ValueError(f"an entry of kind {self.kind} needs its own record and no other")
         if self.epoch > max(self.number, 0) or (self.kind == "baseline" and self.epoch != self.number):

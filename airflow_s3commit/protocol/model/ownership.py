@@ -35,8 +35,9 @@ PLACE_METADATA = "s3commit-place"
 #: * ``record``: a record of the job names this upload, or for an object the ETag that follows from its parts;
 #: * ``metadata``: the object carries the job's id;
 #: * ``plan``: the job's plan names it, by key and ETag;
+#: * ``release``: an entry of the log has released it;
 #: * ``staging``: it is in the job's staging.
-Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "plan", "staging"]
+Proof: TypeAlias = Literal["writer", "name", "record", "metadata", "plan", "release", "staging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | N
         return None
     if is_hidden(relative) or relative.endswith("/"):
         return f"{_uri(thing)} is no data file: readers do not see it"
-    return None if thing.proof == "plan" else _why_not_output(layout, options, thing)
+    return None if thing.proof in ("plan", "release") else _why_not_output(layout, options, thing)
 
 
 def _why_not_output(layout: Layout, options: JobOptions | None, thing: Thing) -> str | None:

@@ -16,6 +16,7 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
         size: Its bytes.
         etag: Its ETag when the plan was made.
         overwritten: The job writes the same key: completing the upload replaces the object.
+        retained: It is a file of the table, and stays in place until a sweep releases it.
 
     """
 
@@ -23,6 +24,7 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
     size: Count
     etag: Line
     overwritten: bool = False
+    retained: bool = False
 
 
 class PlanPart(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Text
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.log import LogEntry, Release
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
 _TEXT_BYTES = GIB
@@ -37,8 +37,31 @@ class LiveCommit(Struct, frozen=True, kw_only=True):
     partitions: list[Line]
 
 
+class RetainedCommit(Struct, frozen=True, kw_only=True):
+    """Files of a commit that a later one removed and left in place; a line of a checkpoint.
+
+    Attributes:
+        number: Number of its entry.
+        job_id: The job.
+        files_sha256: SHA-256 of the job's list of files, in hexadecimal.
+        partitions: The partitions whose files have left the table.
+        removed: Generation that removed them.
+        retain: Seconds that it retains them.
+        released: Number of the entry that has released them; 0 without one.
+
+    """
+
+    number: Generation
+    job_id: Text
+    files_sha256: Line
+    partitions: list[Line]
+    removed: Generation
+    retain: Count
+    released: Generation = 0
+
+
 class CheckpointHead(Versioned, frozen=True, kw_only=True):
-    """The first line of a checkpoint. A line for each `LiveCommit` follows.
+    """The first line of a checkpoint. One for each `LiveCommit` follows, then one for each `RetainedCommit`.
 
     Attributes:
         version: Always 1.
@@ -46,7 +69,8 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
         number: Number of the last entry.
         entry_nonce: Nonce of that entry: a checkpoint of another log is not believed.
         generation: Generation of the newest commit.
-        commits: How many lines follow.
+        commits: How many lines of commits with live files follow.
+        retained: How many lines of commits with retained files follow them.
         baseline: Number of the baseline whose objects are still in the table; 0 without one.
         removed: Partitions from which commits after the baseline have removed everything.
 
@@ -57,6 +81,7 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
     entry_nonce: Text
     generation: Generation
     commits: Count
+    retained: Count = 0
     baseline: Generation = 0
     removed: list[Line] = field(default_factory=list)
 
@@ -67,6 +92,15 @@ class _Commit:
     files_sha256: str
     #: Partitions of it that are still in the table.
     live: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Retained:
+    job_id: str
+    files_sha256: str
+    removed: int
+    retain: int
+    released: int = 0
 
 
 @dataclass(slots=True)
@@ -94,6 +128,8 @@ class TableSnapshot:
     _commits: dict[int, _Commit] = dataclasses.field(default_factory=dict)
     #: The commits that have files in a partition, in their order.
     _partitions: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    #: The commits that have retained files in a partition, by number.
+    _retained: dict[str, dict[int, _Retained]] = dataclasses.field(default_factory=dict)
 
     def apply(self, entry: LogEntry) -> None:
         """Take the next entry of the log into account.
@@ -103,17 +139,21 @@ class TableSnapshot:
         self.number, self.nonce = entry.number, entry.nonce
         if entry.destination != self.destination:
             self.generation = 0
-            self._remove_all()
+            self._begin_anew()
         elif entry.kind == "baseline":
-            self._remove_all()
+            self._begin_anew()
             self.baseline = entry.number
+        elif entry.release is not None:
+            self._release(entry.number, entry.release)
         elif entry.manifest is not None:
             self.generation = entry.number
             touched = entry.manifest.partitions
             if entry.removes == "everything":
-                self._remove_all()
+                self._remove(list(self._partitions), entry)
+                self.baseline = 0
+                self.removed.clear()
             elif entry.removes == "partitions":
-                self._remove(touched)
+                self._remove(touched, entry)
             self._add(entry.number, entry.job_id, entry.manifest.files_sha256, touched)
 
     @property
@@ -143,41 +183,97 @@ class TableSnapshot:
             for number, live in sorted(partitions.items())
         ]
 
+    def retained(self) -> list[RetainedCommit]:
+        """Return the commits that have retained files, by number: released ones until they are deleted."""
+        partitions: dict[tuple[int, _Retained], list[str]] = {}
+        for partition, commits in sorted(self._retained.items()):
+            for number, retained in commits.items():
+                partitions.setdefault((number, retained), []).append(partition)
+        return [
+            RetainedCommit(
+                number=number,
+                job_id=retained.job_id,
+                files_sha256=retained.files_sha256,
+                partitions=theirs,
+                removed=retained.removed,
+                retain=retained.retain,
+                released=retained.released,
+            )
+            for (number, retained), theirs in sorted(
+                partitions.items(), key=lambda item: (item[0][0], item[0][1].removed)
+            )
+        ]
+
+    def live_jobs(self, partition: str) -> frozenset[str]:
+        """Return the jobs with files in a partition of the table."""
+        return frozenset(self._commits[number].job_id for number in self._partitions.get(partition, ()))
+
+    def retained_jobs(self, partition: str) -> frozenset[str]:
+        """Return the jobs with retained files in a partition, released ones until they are deleted."""
+        return frozenset(retained.job_id for retained in self._retained.get(partition, {}).values())
+
     def _add(self, number: int, job_id: str, files_sha256: str, partitions: Collection[str]) -> None:
         for partition in partitions:
             self._partitions.setdefault(partition, []).append(number)
         if partitions:
             self._commits[number] = _Commit(job_id, files_sha256, len(partitions))
 
-    def _remove(self, partitions: Collection[str]) -> None:
+    def _remove(self, partitions: Collection[str], remover: LogEntry) -> None:
         for partition in partitions:
             if self.baseline:
                 self.removed.add(partition)
             for number in self._partitions.pop(partition, ()):
                 commit = self._commits[number]
+                if remover.retain:
+                    self._retain(
+                        partition,
+                        number,
+                        _Retained(commit.job_id, commit.files_sha256, remover.number, remover.retain),
+                    )
                 commit.live -= 1
                 if not commit.live:
                     del self._commits[number]
 
-    def _remove_all(self) -> None:
+    def _retain(self, partition: str, number: int, retained: _Retained) -> None:
+        self._retained.setdefault(partition, {})[number] = retained
+
+    def _release(self, number: int, release: Release) -> None:
+        """Mark what the named commits have removed as released, and forget what is deleted."""
+        removers = frozenset(release.commits)
+        for partition, commits in list(self._retained.items()):
+            left = {
+                commit: dataclasses.replace(retained, released=number)
+                if not retained.released and retained.removed in removers
+                else retained
+                for commit, retained in commits.items()
+                if not 0 < retained.released <= release.finished
+            }
+            if left:
+                self._retained[partition] = left
+            else:
+                del self._retained[partition]
+
+    def _begin_anew(self) -> None:
         self._commits.clear()
         self._partitions.clear()
+        self._retained.clear()
         self.baseline = 0
         self.removed.clear()
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint: compressed JSON lines, the same bytes for the same log."""
-        commits = self.commits()
+        commits, retained = self.commits(), self.retained()
         head = CheckpointHead(
             destination=self.destination,
             number=self.number,
             entry_nonce=self.nonce,
             generation=self.generation,
             commits=len(commits),
+            retained=len(retained),
             baseline=self.baseline,
             removed=sorted(self.removed),
         )
-        text = msgspec.json.Encoder().encode_lines([head, *commits])
+        text = msgspec.json.Encoder().encode_lines([head, *commits, *retained])
         compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
         return compressor.compress(text) + compressor.flush()
 
@@ -203,15 +299,29 @@ class TableSnapshot:
             destination, number, head.entry_nonce, head.generation, head.baseline, set(head.removed)
         )
         last = 0
-        for commit in decode_lines(LiveCommit, lines, where):
+        for commit in decode_lines(LiveCommit, lines[: head.commits], where):
             check_id(commit.job_id)
             if not last < commit.number <= number:
                 raise InvalidRecord(f"{where} names commit {commit.number} after {last}")
             last = commit.number
             partitions = list(dict.fromkeys(commit.partitions))
             snapshot._add(commit.number, commit.job_id, commit.files_sha256, partitions)
-        if len(lines) != head.commits:
-            raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits}")
+        for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
+            check_id(retained.job_id)
+            for partition in retained.partitions:
+                snapshot._retain(
+                    partition,
+                    retained.number,
+                    _Retained(
+                        retained.job_id,
+                        retained.files_sha256,
+                        retained.removed,
+                        retained.retain,
+                        retained.released,
+                    ),
+                )
+        if len(lines) != head.commits + head.retained:
+            raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")
         return snapshot
 
 

@@ -51,6 +51,7 @@ from airflow_s3commit.protocol.sweep.plan import (
     LapsedLock,
     LeftAlone,
     OrphanUpload,
+    ReplacedFiles,
     SpentId,
     SweepPlan,
 )
@@ -61,6 +62,7 @@ from airflow_s3commit.protocol.sweep.planner import (
     lapsed_lock,
     plan_sweep,
 )
+from airflow_s3commit.protocol.sweep.release import release_files
 from airflow_s3commit.store.base import Abort, ObjectStore, Upload
 from airflow_s3commit.store.execute import in_batches
 
@@ -101,6 +103,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
         bytes: Size of their parts in bytes, by the plan.
         lock: Whether the lapsed lock was removed.
         spent: Number of records of aborts that were removed.
+        replaced: Number of retained files that were deleted.
         skipped: Planned items that were left because they had changed.
         failures: Planned items that could not be removed, each with its error; sweep again.
 
@@ -113,6 +116,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
     bytes: int = 0
     lock: bool = False
     spent: int = 0
+    replaced: int = 0
     skipped: list[LeftAlone] = []
     failures: list[LeftAlone] = []
 
@@ -131,7 +135,8 @@ def sweep(
 ) -> SweepReport:
     """Remove what dead jobs left at a destination: pending uploads, records, a lapsed lock.
 
-    A job is dead after ``older_than`` seconds without activity. Each item is checked again right before its
+    Also releases and deletes the files that commits replaced, once their jobs' ``retain`` has passed. A job
+    is dead after ``older_than`` seconds without activity. Each item is checked again right before its
     removal. Repeatable. Even a dry run may write and delete a small hidden object, and start and abort an
     upload, to read the store's clock.
 
@@ -194,6 +199,8 @@ def apply_sweep(
         run.guard(plan.lock.uri, run.remove_lock, plan.lock)
     for spent in plan.spent:
         run.guard(spent.uri, run.remove_spent, spent)
+    if plan.replaced:
+        run.guard("retained files", run.release, plan.replaced)
     return SweepReport(
         plan=plan,
         dry_run=False,
@@ -202,6 +209,7 @@ def apply_sweep(
         bytes=run.bytes,
         lock=run.lock,
         spent=run.spent,
+        replaced=run.replaced,
         skipped=run.skipped,
         failures=run.failures,
     )
@@ -221,6 +229,7 @@ class _Sweep:
     bytes: int = 0
     lock: bool = False
     spent: int = 0
+    replaced: int = 0
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
@@ -288,6 +297,18 @@ class _Sweep:
         """Remove the record of an abort, if it has not changed since the plan."""
         key = f"{aborted_prefix(self.scope.destination)}{check_id(spent.job_id)}.json"
         self.spent += self._removed(key, spent.etag)
+
+    def release(self, replaced: list[ReplacedFiles]) -> None:
+        """Release the retained files that no rollback has brought back, and delete them."""
+        self.replaced = release_files(
+            self.scope.store,
+            self.scope.destination,
+            [one.generation for one in replaced],
+            clock=self.clock,
+            new_id=self.new_id,
+            threads=self.scope.threads,
+            signer=self.signer,
+        )
 
     def _removed(self, key: str, etag: str) -> bool:
         bucket = self.scope.destination.bucket

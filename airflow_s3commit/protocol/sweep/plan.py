@@ -92,6 +92,29 @@ class LapsedLock(Struct, frozen=True, kw_only=True):
     age: float
 
 
+class ReplacedFiles(Struct, frozen=True, kw_only=True):
+    """Files that a commit replaced and retained, to be released and deleted.
+
+    Attributes:
+        generation: The commit that replaced them.
+        files: How many of them are in place.
+        bytes: Their bytes.
+        age: Seconds since that commit.
+        retain: Seconds that it retains them.
+        released: Number of the entry that has released them, by a sweep that died; 0 if none has.
+        reason: Why they are to be deleted.
+
+    """
+
+    generation: int
+    files: int
+    bytes: int
+    age: float
+    retain: int
+    released: int = 0
+    reason: str
+
+
 class SpentId(Struct, frozen=True, kw_only=True):
     """The record of an abort, for a job of which nothing else is left.
 
@@ -134,6 +157,7 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
         uploads: Orphaned uploads to abort.
         lock: The lapsed lock to remove; None if there is none.
         spent: Records of aborts to remove.
+        replaced: Retained files to release and delete.
         left: What it leaves, and why: among them the jobs that need a recovery.
 
     """
@@ -148,7 +172,13 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     uploads: list[OrphanUpload] = []
     lock: LapsedLock | None = None
     spent: list[SpentId] = []
+    replaced: list[ReplacedFiles] = []
     left: list[LeftAlone] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to remove."""
+        return not (self.jobs or self.uploads or self.lock or self.spent or self.replaced)
 
     @property
     def pending(self) -> int:

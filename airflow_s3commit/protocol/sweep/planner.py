@@ -7,7 +7,8 @@ A sweep removes:
 * staging of unknown jobs, inactive for as long;
 * pending uploads that no job claims, started as long ago;
 * a lapsed commit lock whose job is gone;
-* records of aborts that are older than ``older_than`` and thirty days.
+* records of aborts that are older than ``older_than`` and thirty days;
+* files that a commit has replaced and retained for as long as its job's ``retain`` says.
 
 It leaves everything that a live job may need, and every job that is ``committing``: some of its output may be
 visible, and an operator decides with ``recover`` whether to commit it or roll it back. It also leaves a
@@ -64,9 +65,11 @@ from airflow_s3commit.protocol.sweep.plan import (
     LapsedLock,
     LeftAlone,
     OrphanUpload,
+    ReplacedFiles,
     SpentId,
     SweepPlan,
 )
+from airflow_s3commit.protocol.sweep.release import plan_releases
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 logger = logging.getLogger(__name__)
@@ -125,8 +128,9 @@ def plan_sweep(
     now = read_time(store, destination)
     if now is None and (uploads or folders):
         now = probe_time(store, destination)
-    planner = _Planner(scope, older_than, now or 0.0)
+    planner = _Planner(scope, older_than, now)
     planner.judge_all(folders, uploads)
+    planner.judge_replaced()
     return SweepPlan(
         destination=destination.uri,
         staging_root=staging_root.uri if staging_root is not None else None,
@@ -138,6 +142,7 @@ def plan_sweep(
         spent=list(
             spent_ids(store, destination, now=now, older_than=older_than, folders=folders, uploads=uploads)
         ),
+        replaced=planner.replaced,
         left=planner.left,
     )
 
@@ -263,17 +268,33 @@ class _Planner:
     Args:
         scope: Where to look for jobs.
         older_than: Seconds without activity after which a job is dead.
-        now: The store's time, in seconds since the epoch.
+        now: The store's time, in seconds since the epoch; None if there was nothing to date.
 
     """
 
-    def __init__(self, scope: SweepScope, older_than: float, now: float) -> None:
+    def __init__(self, scope: SweepScope, older_than: float, now: float | None) -> None:
         self._scope = scope
         self._older_than = older_than
-        self._now = now
+        self._now = now or 0.0
+        self._has_records = now is not None
         self.jobs: list[DeadJob] = []
         self.orphans: list[OrphanUpload] = []
+        self.replaced: list[ReplacedFiles] = []
         self.left: list[LeftAlone] = []
+
+    def judge_replaced(self) -> None:
+        """Decide about the files that commits have replaced and retained."""
+        if not self._has_records:
+            return
+        scope = self._scope
+        try:
+            for found in plan_releases(scope.store, scope.destination, self._now, threads=scope.threads):
+                if isinstance(found, ReplacedFiles):
+                    self.replaced.append(found)
+                else:
+                    self.left.append(found)
+        except InvalidRecord as error:
+            self._leave("retained files", f"the log cannot be read: {error}")
 
     def judge_all(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> None:
         """Decide about every folder and the uploads that it claims, then about those that no job claims."""

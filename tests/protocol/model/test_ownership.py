@@ -28,7 +28,7 @@ NO_NAME = f"{ROOT}dt=1/part-0.parquet"
 
 
 @each("options", [UNIQUE, FIXED, None])
-@each("proof", [proof for proof in PROOFS if proof not in ("writer", "plan")])
+@each("proof", [proof for proof in PROOFS if proof not in ("writer", "plan", "release")])
 @each("kind", ["upload", "object"])
 def test_output_is_known_by_its_name(kind: Any, proof: Any, options: JobOptions | None) -> None:
     """A file with the job's id in its name is the job's; another one only where names are fixed."""

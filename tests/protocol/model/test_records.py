@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.model.job import (
     SavedSuccess,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import Baseline, LogEntry, PlanName
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry, PlanName, Release
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -42,7 +42,7 @@ from airflow_s3commit.protocol.model.seal import (
     ShardRecord,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.model.snapshot import CheckpointHead, LiveCommit
+from airflow_s3commit.protocol.model.snapshot import CheckpointHead, LiveCommit, RetainedCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
 
@@ -334,10 +334,48 @@ RECORDS.update(
     }
 )
 
+#: As they were written before jobs could retain what they replace, with what they say since.
+UNRETAINED: dict[str, dict[str, Any]] = {
+    "job-1-logged": {"retaining": True, "options": JobOptions(retain="7d")},
+    "planned-object": {"retained": True},
+}
+
+RECORDS.update(
+    {
+        f"{name.removesuffix('-logged')}-retaining": msgspec.structs.replace(RECORDS[name], **fields)
+        for name, fields in UNRETAINED.items()
+    }
+)
+
+RECORDS.update(
+    {
+        "log-entry-1-release": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=9,
+            kind="release",
+            epoch=3,
+            retaining=True,
+            release=Release(commits=[7, 8], finished=6, since=1739800000123),
+            nonce="n-9",
+        ),
+        "retained-commit": RetainedCommit(
+            number=3,
+            job_id=JOB,
+            files_sha256=SHA256,
+            partitions=list(PARTITIONS),
+            removed=7,
+            retain=604_800,
+            released=9,
+        ),
+    }
+)
+
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
-    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED,
+    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
@@ -349,6 +387,7 @@ PARTS = {
     ObjectOptions,
     PlanName,
     PlanPart,
+    Release,
     SavedSuccess,
     SealedStage,
     SealedTask,

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import snapshot as module
-from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
+from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Release, Removal
 from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
 from tests.cases import each
 from tests.protocol.building import an_id
@@ -105,6 +106,44 @@ def test_a_checkpoint_continues_where_it_ends(commits: list[Commit], cut: int) -
     again = TableSnapshot.from_bytes(body, HERE.uri, number, "s3://lake/there")
     assert (again, again.to_bytes()) == (before, body)
     assert fold(log[cut:], again).to_bytes() == fold(log).to_bytes()
+
+
+@given(COMMITS, st.integers(0, 12))
+def test_a_checkpoint_keeps_what_is_retained(commits: list[Commit], cut: int) -> None:
+    """Retained and released files outlive a checkpoint; the table is the one of a log without retention."""
+    log = [retaining(one) for one in entries(commits)]
+    before = fold(log[:cut])
+    if not before.number:
+        return
+    again = TableSnapshot.from_bytes(before.to_bytes(), HERE.uri, before.number, "s3://lake/there")
+    assert (again, again.retained()) == (before, before.retained())
+    whole = fold(log)
+    assert fold(log[cut:], again).to_bytes() == whole.to_bytes()
+    assert whole.commits() == fold(entries(commits)).commits()
+
+
+def retaining(one: LogEntry) -> LogEntry:
+    """Return a commit that retains what it removes; in place of an abort, a release."""
+    if one.kind == "commit":
+        return replace(one, retain=60, retaining=True)
+    release = Release(commits=list(range(1, one.number, 2)), finished=max(one.number - 3, 0), since=0)
+    return replace(one, kind="release", aborted=None, release=release)
+
+
+def test_retained_files_are_released_once_and_then_forgotten() -> None:
+    """A release names who has removed files; the next one, that they are deleted."""
+    snapshot = TableSnapshot(HERE.uri)
+    snapshot.apply(entry(1, an_id("1"), "dt=1", "dt=2"))
+    snapshot.apply(retaining(entry(2, an_id("2"), "dt=1", removes="partitions")))
+    snapshot.apply(retaining(entry(3, an_id("3"), removes="everything")))
+    kept = [(one.number, one.partitions, one.removed, one.released) for one in snapshot.retained()]
+    assert kept == [(1, ["dt=1"], 2, 0), (1, ["dt=2"], 3, 0), (2, ["dt=1"], 3, 0)]
+    for number, (commits, finished) in enumerate([([2], 0), ([2, 3], 4), ([], 5)], start=4):
+        release = Release(commits=commits, finished=finished, since=0)
+        abandon = entry(number, an_id(str(number)), kind="abandon")
+        snapshot.apply(replace(abandon, kind="release", aborted=None, release=release))
+        kept = [(one.removed, one.released) for one in snapshot.retained()]
+        assert kept == {4: [(2, 4), (3, 0), (3, 0)], 5: [(3, 5), (3, 5)], 6: []}[number]
 
 
 def test_entries_that_were_copied_are_no_history() -> None:
