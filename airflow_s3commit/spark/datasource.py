@@ -165,6 +165,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
         Raises:
             InvalidRecord: A task did not report.
+            InvalidOption: An overwrite by a job of its own has no rows.
             S3CommitError: The stage could not be sealed, or the job not committed. Spark then calls `abort`.
 
         """
@@ -174,7 +175,7 @@ class S3CommitWriter(DataSourceArrowWriter):
                 f"{len(reports)} of {len(messages)} tasks reported: an incomplete write is not sealed; write"
                 " again"
             )
-        commit_write(reports[0].target, [message.task for message in reports])
+        commit_write(reports[0].target, self._options, [message.task for message in reports])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort this write's uploads; a failure to abort is logged with the job's id, not raised."""

@@ -27,6 +27,12 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+from airflow_s3commit.spark.overwrite import (
+    check_job_overwrite,
+    check_own_overwrite,
+    check_rows,
+    sets_static,
+)
 from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
@@ -43,7 +49,7 @@ from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.spark.options import WriteOptions
@@ -69,6 +75,7 @@ class Target:
         twins: Whether Spark may run two attempts at a task at the same time.
         object_options: Encryption, storage class, ACL, tags and headers of the objects of a write's own job.
         session: The session's S3A settings for the bucket.
+        session_static: Whether the session sets Spark's ``partitionOverwriteMode`` to ``static``.
 
     """
 
@@ -80,6 +87,7 @@ class Target:
     twins: bool = False
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     session: S3ASettings = field(default_factory=S3ASettings)
+    session_static: bool = False
 
     def job(self) -> Job:
         """Return the job, with this process's store."""
@@ -137,11 +145,15 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     """
     store = options.store.or_else(store_from_conf(conf))
     found = given or job_from_conf(conf)
+    static = sets_static(conf)
     if found is None:
         target = own_target(options, job_id)
         session = s3a_settings(conf, split_uri(target.reference.destination)[0])
         object_options = session.fill(options.object_options)
-        return replace(target, store=store, twins=tasks_have_twins(conf), object_options=object_options)
+        return replace(
+            target, store=store, twins=tasks_have_twins(conf), object_options=object_options,
+            session_static=static,
+        )  # fmt: skip
     destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
@@ -150,8 +162,9 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         )
     session = s3a_settings(conf, split_uri(destination)[0])
     return Target(
-        found.reference, options.stage or found.stage, found.stage_attempt, False, store, session=session
-    )
+        found.reference, options.stage or found.stage, found.stage_attempt, False, store, session=session,
+        session_static=static,
+    )  # fmt: skip
 
 
 def ready_job(target: Target, options: WriteOptions) -> Job:
@@ -160,8 +173,9 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
     Repeatable; every task calls it.
 
     Raises:
-        JobMismatch: The save mode, the option ``conflictMode``, or the object options of the write or the
-            session contradict the job.
+        InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
+        JobMismatch: The save mode, the option ``conflictMode`` or ``partitionOverwriteMode``, or the object
+            options of the write or the session contradict the job.
         S3CommitError: The job could not be read or set up.
 
     """
@@ -169,15 +183,18 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
         job = target.job()
         if not target.own:
             _check_modes(job, options)
+            check_job_overwrite(job, options, session_static=target.session_static)
             _check_object_options(job, options, target.session)
             return job
         if job.state() is not None:
             return job
+        destination, static = target.reference.destination, target.session_static
+        check_own_overwrite(target.job_store(), destination, options, session_static=static)
         return Job.setup(
             target.job_store(),
             target.reference.destination,
             options=JobOptions(
-                committer=options.committer,
+                committer=options.own_committer,
                 conflict_mode=options.own_conflict_mode,
                 object_options=target.object_options,
             ),
@@ -187,7 +204,7 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
 
 
 def commit_write(
-    target: Target, tasks: Iterable[CommittedTask]
+    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask]
 ) -> tuple[SealReference, ManifestRecord | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
@@ -195,12 +212,15 @@ def commit_write(
         The stage's seal; and the manifest, if the job was committed.
 
     Raises:
+        InvalidOption: An overwrite by a job of its own has no rows; see `check_rows`.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
 
     """
     with renewing_store(target.store):
         job = target.job()
+        if target.own:
+            check_rows(target.job_store(), target.reference.destination, options, tasks)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MIB = 1024 * 1024
+
+#: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
+PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
 
 #: One part in this number of a task's encoded bytes may be in flight.
 _IN_FLIGHT_SHARE = 2
@@ -123,6 +126,15 @@ class WriteOptions:
         ),
         default=None,
     )  # fmt: skip
+    partition_overwrite: PartitionOverwriteMode | None = set_by(
+        Option(
+            "partitionOverwriteMode", one_of(*cast("tuple[str, ...]", get_args(PartitionOverwriteMode))),
+            "What save mode overwrite replaces: dynamic the partitions that get rows, static the whole"
+            " table.",
+            default="dynamic, but refused if the session sets static",
+        ),
+        default=None,
+    )  # fmt: skip
     stage: str | None = set_by(
         Option("stage", _stage, "Name of this write's stage in its job.", default="the conf's, or spark"),
         default=None,
@@ -151,6 +163,22 @@ class WriteOptions:
     def own_conflict_mode(self) -> ConflictMode:
         """The conflict mode of a write's own job."""
         return self.conflict_mode or ("replace" if self.overwrite else "append")
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the write asks to replace data, by its save mode or ``conflictMode``."""
+        return self.overwrite or self.conflict_mode == "replace"
+
+    @property
+    def replaces_table(self) -> bool:
+        """Whether the commit of a write's own job replaces the whole table."""
+        return self.own_conflict_mode == "replace" and self.own_committer == "directory"
+
+    @property
+    def own_committer(self) -> Committer:
+        """The committer of a write's own job."""
+        static = self.partition_overwrite == "static" and self.own_conflict_mode == "replace"
+        return "directory" if static else self.committer
 
     @property
     def in_flight_bytes(self) -> int:
@@ -201,6 +229,12 @@ def parse_options(
         raise InvalidOption(
             f"save mode overwrite contradicts conflictMode={parsed.conflict_mode}; "
             'use .mode("append") with it, or leave it out'
+        )
+    clash = {"static": "magic", "dynamic": "directory"}.get(parsed.partition_overwrite or "")
+    if clash is not None and parsed.committer == clash:
+        raise InvalidOption(
+            f"partitionOverwriteMode={parsed.partition_overwrite} contradicts committer={clash}: only the"
+            " committer directory replaces the whole table; leave committer out"
         )
     encoded = max(parsed.upload_bytes - parsed.in_flight_bytes, parsed.part_bytes)
     return replace(parsed, table=replace(parsed.table, encoded_bytes=encoded))

@@ -33,6 +33,7 @@ from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store
 from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.overwrite import check_own_overwrite, sets_static
 from airflow_s3commit.spark.s3a_conf import conf_of, s3a_settings
 from airflow_s3commit.spark.session import job_from_conf, store_from_conf, store_of_process
 from airflow_s3commit.spark.write import write_pending
@@ -73,7 +74,9 @@ def foreach_batch(
     Args:
         destination: URI of the destination, or a `Destination`.
         partition_by: Partition columns, outermost first.
-        mode: ``append``, or ``overwrite`` to replace the partitions that a batch has rows for.
+        mode: ``append``, or ``overwrite`` to replace the partitions that a batch has rows for; with the
+            option ``partitionOverwriteMode=static`` the whole table. A batch without rows replaces nothing,
+            or with that option everything.
         name: Distinguishes this write from other writes of the same query to the same destination. Without
             it, the second write of a batch is taken for the first and skipped.
         stream: The stream's identity, required in Spark Connect, which does not reveal the query's id. Change
@@ -142,7 +145,8 @@ class BatchWriter:
             batch_id: Spark's number of the batch.
 
         Raises:
-            InvalidOption: The query's id is unknown, or the conf names a job.
+            InvalidOption: The query's id is unknown, or the conf names a job; or an overwrite would replace
+                other data than it seems to, as in `write_pending`.
             JobClosed: Another driver of the same query has begun this batch meanwhile.
             S3CommitError: The batch could not be written or committed; see `write_pending` and `Job.commit`.
 
@@ -156,12 +160,13 @@ class BatchWriter:
         s3a = s3a_settings(conf, split_uri(batch.destination)[0])
         object_options = s3a.fill(self.parsed.object_options)
         options = JobOptions(
-            committer=self.parsed.committer,
+            committer=self.parsed.own_committer,
             conflict_mode=self.parsed.own_conflict_mode,
             object_options=object_options,
         )
         with renewing_store(settings):
             store = with_headers(store_of_process(settings), object_options.of_records)
+            check_own_overwrite(store, self.destination, self.parsed, session_static=sets_static(conf))
             job = begin_batch(store, batch, options, token)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)

@@ -19,12 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_hidden
+from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.seal import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.overwrite import first_data_path
 from airflow_s3commit.spark.plan import months_columns, plan_table
 from airflow_s3commit.spark.s3a_conf import conf_of
 from airflow_s3commit.spark.session import (
@@ -139,9 +140,10 @@ def write_pending(
         destination: URI of the destination, or a `Destination`; by default the job's.
         partition_by: Partition columns, outermost first. They become directories with the names that Spark's
             own writer gives them.
-        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows. Without a job the
-            default is ``errorifexists``, as in Spark. With a job the default is the job's conflict mode, and
-            the mode must not contradict it.
+        mode: Spark's save mode. ``overwrite`` replaces the partitions that get rows, or with the option
+            ``partitionOverwriteMode=static`` the whole table. Without a job the default is
+            ``errorifexists``, as in Spark. With a job the job's conflict mode decides: ``append`` accepts
+            any, and other modes must not contradict it.
         job: The job to write for; by default the one in the Spark conf.
         stage: Name of the write's stage in the job; by default the conf's, or ``spark``.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
@@ -154,7 +156,9 @@ def write_pending(
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, or an argument of this function.
+        InvalidOption: An option is unknown, malformed, or an argument of this function; or an overwrite
+            without a job would replace other data than it seems to: it has no rows, the table has other
+            partition columns, or the session sets Spark's ``partitionOverwriteMode=static``.
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
         UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
         InvalidDestination: There is no destination, or it differs from the job's.
@@ -179,6 +183,9 @@ def write_pending(
         target = replace(target, stage_attempt=stage_attempt)
     if target.own:
         parsed = _as_own(parsed, mode or _DEFAULT_MODE)
+    elif mode == "append":
+        # Spark's own default for a job's writes: it never contradicts the job.
+        parsed = replace(parsed, conflict_mode=None)
     elif mode == "ignore":
         raise InvalidOption(
             "mode ignore is only for writes without a job: leave mode out, or set the job's conflict mode"
@@ -221,7 +228,7 @@ def _write(frame: DataFrame, settings: _Settings) -> PendingWrite:
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
-        seal, manifest = commit_write(target, tasks)
+        seal, manifest = commit_write(target, options, tasks)
     except BaseException as error:
         abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
         raise
@@ -298,5 +305,4 @@ def _as_own(options: WriteOptions, mode: SaveMode) -> WriteOptions:
 
 def _has_data(target: Target) -> bool:
     destination = Destination.parse(target.reference.destination)
-    found = store_of_process(target.store).list_objects(destination.bucket, destination.prefix)
-    return any(not is_hidden(info.key.removeprefix(destination.prefix)) for info in found)
+    return first_data_path(store_of_process(target.store), destination) is not None

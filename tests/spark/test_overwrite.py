@@ -1,0 +1,210 @@
+"""What save mode ``overwrite`` replaces, and when it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore
+from airflow_s3commit.exceptions import InvalidOption, JobMismatch
+from airflow_s3commit.spark import foreach_batch, write_pending
+from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.overwrite import (
+    OVERWRITE_MODE,
+    check_job_overwrite,
+    check_own_overwrite,
+    check_rows,
+    first_data_path,
+    sets_static,
+)
+from tests.spark.conftest import write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import Lake
+
+TABLE = "s3://lake/t/"
+
+
+def options(mode: str = "overwrite", **given: str) -> WriteOptions:
+    """Return the options of a write."""
+    return parse_options({"path": TABLE, **given}, overwrite=mode == "overwrite")
+
+
+def table(*paths: str) -> MemoryStore:
+    """Return a store with a table of empty files."""
+    store = MemoryStore()
+    for path in paths:
+        store.put("lake", f"t/{path}", b"")
+    return store
+
+
+HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
+
+
+@pytest.mark.parametrize(
+    ("paths", "given", "says"),
+    [
+        (["dt=1/f"], {}, r"the table is partitioned by dt, but the write is not partitioned.*such as dt=1/f"),
+        (["f"], {"partitionBy": "dt"}, "the table is not partitioned, but the write is partitioned by dt"),
+        (["dt=1/f"], {"partitionBy": "DT"}, "partitioned by dt, but the write is partitioned by DT"),
+        (["dt=1/f"], {"partitionBy": "dt,h"}, "partitioned by dt, but the write is partitioned by dt, h"),
+        (["dt=1/f"], {"conflictMode": "replace"}, "partitioned by dt, but"),
+        (["dt=1/f"], {"partitionOverwriteMode": "dynamic"}, "partitioned by dt, but"),
+        (["dt=1/f"], {"partitionOverwriteMode": "static"}, None),
+        (["dt=1/f"], {"committer": "directory"}, None),
+        (["dt=1/f"], {"partitionBy": "dt"}, None),
+        (["a%3Ab=1/f"], {"partitionBy": "a:b"}, None),
+        (["2013/01/f"], {}, None),
+        (["f"], {}, None),
+        ([], {"partitionBy": "dt"}, None),
+    ],
+)
+def test_a_table_with_other_partition_columns_is_not_replaced_in_part(
+    paths: list[str], given: dict[str, str], says: str | None
+) -> None:
+    """An overwrite that would leave old rows beside the new ones is refused, unless it replaces the table."""
+    store = table(*HIDDEN, *paths)
+    wanted = options("append" if "conflictMode" in given else "overwrite", **given)
+    if says is None:
+        check_own_overwrite(store, TABLE, wanted, session_static=False)
+    else:
+        with pytest.raises(InvalidOption, match=says):
+            check_own_overwrite(store, TABLE, wanted, session_static=False)
+    check_own_overwrite(store, TABLE, options("append", partitionBy="x"), session_static=True)
+
+
+def test_static_of_the_session_is_refused_until_the_write_chooses() -> None:
+    """A session's explicit static contradicts the default of a partitioned write, and names both choices."""
+    store = table("dt=1/f")
+    parted = options(partitionBy="dt")
+    with pytest.raises(InvalidOption, match=r"session sets .*=static.* to dynamic to .* or to static to"):
+        check_own_overwrite(store, TABLE, parted, session_static=True)
+    for chosen in ("static", "DYNAMIC"):
+        choice = options(partitionBy="dt", partitionOverwriteMode=chosen)
+        check_own_overwrite(store, TABLE, choice, session_static=True)
+        assert choice.replaces_table is (chosen == "static")
+        assert choice.own_committer == ("directory" if chosen == "static" else "partitioned")
+    assert options("append", partitionOverwriteMode="static").own_committer == "partitioned"
+    assert sets_static({OVERWRITE_MODE: "Static"}.get)
+    assert not sets_static({OVERWRITE_MODE: "dynamic"}.get)
+    assert not sets_static({}.get)
+
+
+@pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
+def test_a_committer_that_cannot_replace_so_is_refused(mode: str, committer: str) -> None:
+    """The committer and the overwrite mode must agree on what is replaced."""
+    with pytest.raises(InvalidOption, match=f"{mode} contradicts committer={committer}"):
+        options(partitionOverwriteMode=mode, committer=committer)
+
+
+@pytest.mark.parametrize(
+    ("committer", "given", "static", "says"),
+    [
+        ("partitioned", {"partitionOverwriteMode": "static"}, False, "static contradicts job"),
+        ("directory", {"partitionOverwriteMode": "dynamic"}, False, "dynamic contradicts .* whole table"),
+        ("partitioned", {}, True, "static of the session contradicts"),
+        ("partitioned", {"partitionOverwriteMode": "dynamic"}, True, None),
+        ("directory", {}, True, None),
+        ("partitioned", {}, False, None),
+    ],
+)
+def test_a_job_decides_what_is_replaced(
+    committer: Any, given: dict[str, str], static: bool, says: str | None
+) -> None:
+    """Under another's job an overwrite mode that differs from the job's is refused; append never is."""
+    job = Job.setup(
+        MemoryStore(), TABLE, options=JobOptions(committer=committer, conflict_mode="replace")
+    )  # fmt: skip
+    wanted = options(partitionBy="dt", **given)
+    check_job_overwrite(
+        job, replace(wanted, overwrite=False, partition_overwrite=None), session_static=static
+    )
+    if says is None:
+        check_job_overwrite(job, wanted, session_static=static)
+    else:
+        with pytest.raises(JobMismatch, match=says):
+            check_job_overwrite(job, wanted, session_static=static)
+
+
+def test_no_rows_replace_nothing_unless_asked_for() -> None:
+    """An overwrite without rows is refused where there is data, and the write has not chosen a mode."""
+
+    def task(rows: int | None) -> CommittedTask:
+        return CommittedTask(
+            stage="spark",
+            stage_attempt="0",
+            task="0",
+            attempt="1",
+            location="s3://lake/x",
+            etag="e",
+            files=0,
+            bytes=0,
+            rows=rows,
+        )
+
+    store, parted = table("dt=1/f"), options(partitionBy="dt")
+    for wanted, says in ((parted, "would replace nothing"), (options(), "would empty the table")):
+        with pytest.raises(InvalidOption, match=f"has no rows and {says}"):
+            check_rows(store, TABLE, wanted, [task(0), task(0)])
+        check_rows(table(*HIDDEN), TABLE, wanted, [task(0)])
+    check_rows(store, TABLE, parted, [task(0), task(1)])
+    check_rows(store, TABLE, parted, [task(None)])
+    for chosen in ("static", "dynamic"):
+        check_rows(store, TABLE, options(partitionBy="dt", partitionOverwriteMode=chosen), [])
+    check_rows(store, TABLE, options("append", partitionBy="dt"), [])
+
+
+def test_hidden_directories_are_passed_over_whole() -> None:
+    """The first data file is found behind hidden directories with many objects, in few listings."""
+    store = table(*(f"_s3commit/log/{n}" for n in range(50)), "_col=1/f", "z/g")
+    assert first_data_path(store, Destination.parse(TABLE)) == "_col=1/f"
+    assert first_data_path(table(*HIDDEN), Destination.parse(TABLE)) is None
+    assert first_data_path(table(".hidden/a", "_x/b", "c"), Destination.parse(TABLE)) == "c"
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_overwrites_of_a_session_empty_no_table_by_surprise(spark: SparkSession, lake: Lake) -> None:
+    """Both doors, and a stream's batches, refuse a surprising overwrite and keep what the option asks for."""
+    frame = spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt")
+    write(frame, lake, partitionBy="dt")
+    later = frame.where("dt = 'd1'").selectExpr("id + 10 as id", "dt")
+    none = frame.where("id < 0")
+    before = lake.visible()
+
+    def pend(**given: Any) -> None:
+        chosen = {**lake.options, **given.pop("options", {})}
+        write_pending(
+            given.pop("frame", later), destination=lake.uri, options=chosen, mode="overwrite", **given
+        )
+
+    spark.conf.set(OVERWRITE_MODE, "static")
+    try:
+        with pytest.raises(Exception, match=r"the session sets .*partitionOverwriteMode=static"):
+            write(later, lake, "overwrite", partitionBy="dt")
+        with pytest.raises(InvalidOption, match="the session sets"):
+            pend(partition_by=["dt"])
+        batch = foreach_batch(
+            destination=lake.uri, partition_by=["dt"], mode="overwrite", stream="s", options=lake.options
+        )
+        with pytest.raises(InvalidOption, match="the session sets"):
+            batch(later, 0)
+    finally:
+        spark.conf.unset(OVERWRITE_MODE)
+    with pytest.raises(Exception, match="has no rows and would replace nothing"):
+        write(none, lake, "overwrite", partitionBy="dt")
+    with pytest.raises(InvalidOption, match="the table is partitioned by dt, but the write is not"):
+        pend()
+    assert lake.visible() == before
+    assert lake.pending() == []
+    write(none, lake, "overwrite", partitionBy="dt", partitionOverwriteMode="dynamic")
+    assert lake.visible() == before
+    pend(partition_by=["dt"], options={"partitionOverwriteMode": "static"})
+    assert sorted(lake.table("dt")["id"].to_pylist()) == [11, 13]
+    pend(frame=none, partition_by=["dt"], options={"partitionOverwriteMode": "static"})
+    assert lake.visible() == []
