@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
@@ -17,12 +17,15 @@ from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.store.base import ObjectStore
+
+    #: Returns those of all directories of a table whose files are wanted.
+    Pick = Callable[[Collection[str]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ def find_table(
     place: Destination,
     choice: Choice,
     kind: type[FileEntry] | type[FileSummary] = FileSummary,
+    pick: Pick | None = None,
 ) -> Table:
     """Return the chosen files of a destination.
 
@@ -122,6 +126,8 @@ def find_table(
         place: The destination.
         choice: Which files.
         kind: `FileEntry` for files with their statistics.
+        pick: Chooses, of all directories of the table, those whose files to return; by default all. Lists of
+            commits to other directories are not read.
 
     Raises:
         NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
@@ -134,7 +140,7 @@ def find_table(
             snapshot = read_snapshot(store, place, choice.generation)
             if snapshot is None:
                 break
-            table = _table_at(store, place, snapshot, choice.since, kind)
+            table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
             if not snapshot.baseline or _is_readable(store, place, snapshot):
                 return table
             if choice.generation is not None:
@@ -154,7 +160,8 @@ def find_table(
     files = [
         _table_file(place, manifest.job_id, entry, directories) for entry in manifest_files(store, manifest)
     ]
-    return Table(place.uri, None, files, set(directories.values()), job_id=manifest.job_id)
+    known = set(directories.values())
+    return Table(place.uri, None, _in_picked(files, known, pick), known, files[:1], manifest.job_id)
 
 
 def _table_at(
@@ -163,19 +170,45 @@ def _table_at(
     snapshot: TableSnapshot,
     since: int | None,
     kind: type[FileEntry] | type[FileSummary],
+    *,
+    pick: Pick | None,
 ) -> Table:
     if since is not None and since > snapshot.generation:
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {snapshot.generation}")
-    files = _files_of(store, place, snapshot.commits(since or 0), kind)
-    sample: Sequence[TableFile] = ()
-    directories = set(snapshot.partitions)
+    directories: Collection[str] = set(snapshot.partitions)
     if (since or 0) < snapshot.baseline:
-        listed = files if not since else _files_of(store, place, snapshot.commits(), kind)
-        older = _unlisted_files(store, place, snapshot, listed)
-        files, directories = [*older, *files], directories | {file.directory for file in older}
+        by_commit = _lists_of(store, place, snapshot.commits(), kind)
+        older = _unlisted_files(store, place, snapshot, _latest_of(by_commit.values()))
+        directories = {*directories, *(file.directory for file in older)}
+        newer = _latest_of(files for number, files in by_commit.items() if number > (since or 0))
+        files = _in_picked([*older, *newer], directories, pick)
+    else:
+        commits = snapshot.commits(since or 0)
+        if pick is not None:
+            commits = _narrowed(commits, frozenset(pick(directories)))
+        files = _files_of(store, place, commits, kind)
+    sample: Sequence[TableFile] = ()
     if not files and (commits := snapshot.commits()):
         sample = _files_of(store, place, commits[:1], kind)
     return Table(place.uri, snapshot.generation, files, directories, sample)
+
+
+def _narrowed(commits: Iterable[LiveCommit], picked: Collection[str]) -> list[LiveCommit]:
+    """Return the commits with files in these directories, and with no other directories."""
+    narrow = (
+        structs.replace(commit, partitions=[name for name in commit.partitions if name in picked])
+        for commit in commits
+    )
+    return [commit for commit in narrow if commit.partitions]
+
+
+def _in_picked(
+    files: Sequence[TableFile], directories: Collection[str], pick: Pick | None
+) -> Sequence[TableFile]:
+    if pick is None:
+        return files
+    picked = frozenset(pick(directories))
+    return [file for file in files if file.directory in picked]
 
 
 def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot) -> bool:
@@ -206,13 +239,28 @@ def _files_of(
     commits: Sequence[LiveCommit],
     kind: type[FileEntry] | type[FileSummary],
 ) -> list[TableFile]:
-    """Return the live files of some commits; of two with one key, as fixed names make them, the later."""
+    """Return the live files of some commits, in their order."""
+    return _latest_of(_lists_of(store, place, commits, kind).values())
+
+
+def _lists_of(
+    store: ObjectStore,
+    place: Destination,
+    commits: Sequence[LiveCommit],
+    kind: type[FileEntry] | type[FileSummary],
+) -> dict[int, list[TableFile]]:
+    """Return the live files of each commit, by its number, in their order."""
     directories: dict[str, str] = {}
     listed = {
         commit.number: [_table_file(place, commit.job_id, entry, directories) for entry in entries]
         for commit, entries in live_files(store, place, commits, kind)
     }
-    return list({file.path: file for commit in commits for file in listed[commit.number]}.values())
+    return {commit.number: listed[commit.number] for commit in commits}
+
+
+def _latest_of(lists: Iterable[list[TableFile]]) -> list[TableFile]:
+    """Return the files of lists; of two with one key, as fixed names make them, the later."""
+    return list({file.path: file for files in lists for file in files}.values())
 
 
 def _table_file(

@@ -8,6 +8,7 @@ with NaN.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics, Value
+
+#: The beginning of a time in a list of files.
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T")
 
 
 def bounds_expression(
@@ -82,6 +86,9 @@ def _read(text: str, kind: pa.DataType) -> Any:
         if pt.is_timestamp(kind):
             return _moment(text, kind)
     except (ValueError, ArithmeticError):
+        return None
+    if _TIME.match(text):
+        # The bounds of times that are read as text: their text in the list of files is another one.
         return None
     return text if pt.is_string(kind) or pt.is_large_string(kind) else None
 

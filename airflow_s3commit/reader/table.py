@@ -15,6 +15,7 @@ from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
 from airflow_s3commit.reader.formats import FileReading, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
+from airflow_s3commit.reader.parts import FilePart, row_groups_of
 from airflow_s3commit.reader.statistics import bounds_expression
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
@@ -130,7 +131,7 @@ def first_schema(
         files = [file for file in files if file.rows != 0] or (files if reading.options.header else [])
     if not files:
         return pa.schema([])
-    return reading.inspect(files[0].path, _guarded(table, filesystem, files[:1]), infer=infer)
+    return reading.inspect(files[0].path, guarded_files(table, filesystem, files[:1]), infer=infer)
 
 
 def dataset_of(
@@ -163,7 +164,10 @@ def dataset_of(
     if missing := set(prune_by) - set(whole.names):
         raise ValueError(f"prune_by names {', '.join(sorted(missing))}; the dataset has no such column")
     reading.check(kept)
-    arrow, guarded = reading.arrow(kept.names), _guarded(table, filesystem, table.files, stays=reading.stays)
+    arrow, guarded = (
+        reading.arrow(kept.names),
+        guarded_files(table, filesystem, table.files, stays=reading.stays),
+    )
 
     def fragments() -> Iterator[ds.Fragment]:
         for file in table.files:
@@ -173,12 +177,18 @@ def dataset_of(
             bounds = bounds_expression(file.statistics or {}, whole, prune_by) if prune_by else None
             if bounds is not None:
                 guarantee = bounds if guarantee is None else guarantee & bounds
-            yield arrow.make_fragment(file.path, guarded, guarantee)
+            fragment = arrow.make_fragment(file.path, guarded, guarantee)
+            if isinstance(file, FilePart):
+                groups = row_groups_of(fragment, file)
+                if groups:
+                    yield fragment.subset(row_group_ids=groups)
+                continue
+            yield fragment
 
     return ds.FileSystemDataset(fragments(), whole, arrow, guarded)
 
 
-def _guarded(
+def guarded_files(
     table: Table, filesystem: FileSystem, files: Iterable[TableFile], *, stays: str | None = None
 ) -> PyFileSystem:
     """Return a file system that opens files of the table if their sizes are the committed ones."""

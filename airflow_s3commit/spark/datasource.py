@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.seal import CommittedTask
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.spark.reading import S3CommitReader
+    from airflow_s3commit.spark.splits import SplitSizes
     from airflow_s3commit.tables.write import TablePlan
 
 
@@ -50,7 +51,7 @@ class S3CommitDataSource(DataSource):
     ``overwrite``; Spark passes no others.
 
     Options of a read: ``path`` (or ``.load(path)``), ``generation`` (the newest by default), ``since``,
-    ``job``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
+    ``job``, ``pruneFiles``, ``endpointUrl``, ``region``, ``pathStyle``, and those of the files' format.
     """
 
     #: The store settings of the session's conf, read at registration.
@@ -58,6 +59,9 @@ class S3CommitDataSource(DataSource):
 
     #: The session's S3A settings for stored objects, read at registration.
     s3a_defaults: ClassVar[Mapping[str, str]] = {}
+
+    #: The session's sizes of the tasks of a read, read at registration; None for Spark's defaults.
+    split_sizes: ClassVar[SplitSizes | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -88,9 +92,9 @@ class S3CommitDataSource(DataSource):
             InvalidOption: An option is unknown or malformed, or there is no path.
 
         """
-        from airflow_s3commit.spark.reading import S3CommitReader, parse_read_options  # noqa: PLC0415
+        from airflow_s3commit.spark.reading import parse_read_options, reader_of  # noqa: PLC0415
 
-        return S3CommitReader(schema, parse_read_options(self.options, self.store_defaults))
+        return reader_of(schema, parse_read_options(self.options, self.store_defaults), self.split_sizes)
 
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
@@ -209,18 +213,34 @@ def register(spark: SparkSession) -> None:
     than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits for
     the time of the write only, and not for rows with binary or variant columns.
 
+    Reads get the session's ``spark.sql.files.maxPartitionBytes``, ``….openCostInBytes`` and
+    ``….minPartitionNum`` as they are now.
+
     Args:
         spark: The session, classic or Spark Connect.
 
     Raises:
         ImportError: PySpark or pyarrow is missing.
+        ValueError: One of these settings is no size or number.
 
     """
     # PySpark is heavy, and Airflow's processes import this package without it.
     from airflow_s3commit.spark.s3a_conf import hadoop_conf  # noqa: PLC0415
+    from airflow_s3commit.spark.splits import SplitSizes  # noqa: PLC0415
 
-    store = store_from_conf(lambda key: spark.conf.get(key, None))
-    defaults = {"store_defaults": store, "s3a_defaults": hadoop_conf(spark)}
+    def conf(key: str) -> str | None:
+        return spark.conf.get(key, None)
+
+    defaults = {
+        "store_defaults": store_from_conf(conf),
+        "s3a_defaults": hadoop_conf(spark),
+        "split_sizes": SplitSizes.of_conf(conf, _parallelism(spark)),
+    }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)
     spark.dataSource.register(source)
     count_rows(spark)
+
+
+def _parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once; 0 in Spark Connect, whose client does not know."""
+    return int(spark.sparkContext.defaultParallelism) if hasattr(spark, "_jsparkSession") else 0

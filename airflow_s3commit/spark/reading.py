@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.types as pt
+from msgspec import structs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.reader.files import s3_filesystem
 from airflow_s3commit.reader.formats import (
     FILE_OPTIONS,
@@ -29,25 +33,36 @@ from airflow_s3commit.reader.formats import (
 )
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
-from airflow_s3commit.reader.table import dataset_of, first_schema
+from airflow_s3commit.reader.parts import FilePart, stripes_of
+from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.reader.table import dataset_of, first_schema, guarded_files
+from airflow_s3commit.spark.filters import as_arrow, columns_of, keep
 from airflow_s3commit.spark.options import STORE_OPTIONS
 from airflow_s3commit.spark.session import store_of_process
+from airflow_s3commit.spark.splits import SplitSizes, split_files
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.option_values import Option, at_least, options_of, read_fields, set_by
+from airflow_s3commit.tables.option_values import (
+    Option,
+    at_least,
+    options_of,
+    parse_flag,
+    read_fields,
+    set_by,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
+    from pyspark.sql.datasource import Filter
 
-    from airflow_s3commit.reader.listing import TableFile
+    from airflow_s3commit.reader.listing import Pick, TableFile
+
+logger = logging.getLogger(__name__)
 
 #: The footer entry with Spark's schema of a file; our writer sets it too.
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
-
-#: Bytes of files for one task, as the default of ``spark.sql.files.maxPartitionBytes``.
-_GROUP_BYTES = 128 * 1024 * 1024
 
 #: Rows of a batch for Spark.
 _BATCH_ROWS = 10_000
@@ -59,6 +74,13 @@ def _destination(value: str) -> str:
 
 def _job(value: str) -> str | None:
     return check_id(value) if value else None
+
+
+def _flag_of_pushing(value: str) -> bool:
+    wanted = parse_flag(value)
+    if wanted and not hasattr(DataSourceReader, "pushFilters"):
+        raise ValueError("not possible: PySpark before 4.1 passes no filters to a data source in Python")
+    return wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,13 @@ class ReadOptions:
         Option("job", _job, "Read only the files that the job with this id committed.", default="all"),
         default=None,
     )
+    prune_files: bool = set_by(
+        Option(
+            "pruneFiles", _flag_of_pushing,
+            "Leave out files without rows for the query's filters. Only for a DataFrame of one query.",
+        ),
+        default=False,
+    )  # fmt: skip
     store: StoreAddress = field(default_factory=StoreAddress)
     files: FileOptions = field(default_factory=FileOptions)
 
@@ -101,7 +130,7 @@ class ReadOptions:
 #: Every option of a read.
 READ_OPTIONS: tuple[Option, ...] = (*options_of(ReadOptions), *STORE_OPTIONS, *FILE_OPTIONS)
 
-_CHOICE_FIELDS = {"generation", "since", "job_id"}
+_READ_FIELDS = {"generation", "since", "job_id", "prune_files"}
 _STORE_FIELDS = {option.field for option in STORE_OPTIONS}
 _FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
 
@@ -125,7 +154,7 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
         store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
-    chosen = {name: found[name] for name in _CHOICE_FIELDS & found.keys()}
+    chosen = {name: found[name] for name in _READ_FIELDS & found.keys()}
     parsed = ReadOptions(found["destination"], **chosen, store=store.or_else(store_defaults), files=files)
     try:
         _ = parsed.choice
@@ -183,30 +212,55 @@ class S3CommitReader(DataSourceReader):
     Args:
         schema: The columns to read, in this order; files' columns and partition columns.
         options: The options of the read.
+        sizes: How to size the tasks.
 
     """
 
-    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+    def __init__(self, schema: StructType, options: ReadOptions, sizes: SplitSizes | None = None) -> None:
         self._schema = schema
         self._options = options
+        self._sizes = sizes or SplitSizes()
+        self._filters: list[Filter] = []
 
     def partitions(self) -> list[InputPartition]:
-        """Return the files in groups of at most 128 MiB; a larger file is a group of its own.
+        """Return the files of each task; large files of Parquet and ORC are read by several tasks.
+
+        Files that no row of can pass the pushed filters are left out: by their partition values, and by the
+        bounds of their columns in the list of files.
 
         Raises:
             S3CommitError: The log or a manifest cannot be read, as in `airflow_s3commit.reader.dataset`.
             UnreadablePartitions: A partition value does not fit its column's type.
 
         """
-        table = _find_table(self._options)
-        reading = _reading(table, self._options)
         wanted = _arrow(self._schema)
-        directories = table.directories
-        names = PartitionColumns(directories).schema.names
-        given = pa.schema([column for column in wanted if column.name in names])
-        # Types are inferred here from all files: a task's own files could give another type.
-        schema = PartitionColumns(directories, given).schema
-        return [FileGroup(_part(table, files), reading, schema) for files in _groups(table.files)]
+        named = columns_of(self._filters) & set(wanted.names)
+
+        def pick(directories: Collection[str]) -> Collection[str]:
+            columns = _partition_columns(directories, wanted)
+            known = {directory: columns.expression(directory) for directory in directories}
+            return keep(known, columns.schema, as_arrow(self._filters, columns.schema))
+
+        table = _find_table(self._options, FileEntry if named else FileSummary, pick if named else None)
+        reading = _reading(table, self._options)
+        schema = _partition_columns(table.directories, wanted).schema
+        bounded = named - set(schema.names)
+        files = table.files
+        if bounded and not reading.is_text:
+            # Bounds are of the written values; text is read in the types that the caller gives.
+            bounds = {
+                number: bounds_expression(file.statistics or {}, wanted, bounded)
+                for number, file in enumerate(files)
+            }
+            files = [files[number] for number in keep(bounds, wanted, as_arrow(self._filters, wanted))]
+        if named:
+            logger.info(
+                "%s: the filters leave %d of %d files, in %d of %d directories",
+                table.destination, len(files), len(table.files),
+                len({file.directory for file in files}), len(table.directories),
+            )  # fmt: skip
+        groups = split_files(files, self._sizes, splittable=not reading.is_text)
+        return [FileGroup(_part(table, group), reading, schema) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of files.
@@ -221,12 +275,61 @@ class S3CommitReader(DataSourceReader):
             return
         wanted, table, reading = _arrow(self._schema), partition.table, partition.reading
         columns = PartitionColumns(table.directories, partition.partition_schema)
+        filesystem = _filesystem(self._options.store)
+        stripes: list[FilePart] = []
+        if reading.format == "orc":
+            stripes = [file for file in table.files if isinstance(file, FilePart)]
+            table = replace(table, files=[file for file in table.files if not isinstance(file, FilePart)])
         scanned = wanted if reading.format != "json" else pa.schema(map(_in_json, wanted))
-        found = dataset_of(table, _filesystem(self._options.store), columns, scanned, reading=reading)
+        found = dataset_of(table, filesystem, columns, scanned, reading=reading)
         for batch in found.to_batches(columns=wanted.names, batch_size=_BATCH_ROWS):
             if batch.num_rows:
                 cast = [_as_type(*pair) for pair in zip(batch.columns, wanted.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(cast, schema=wanted)
+        guarded = guarded_files(table, filesystem, stripes)
+        for part in stripes:
+            for stripe in stripes_of(part, guarded, columns, wanted.names):
+                yield from _in_schema(stripe, wanted).to_batches(_BATCH_ROWS)
+
+
+class PruningReader(S3CommitReader):
+    """A reader that takes the filters of a query.
+
+    Spark keeps one plan of a DataFrame's source, the last one, for all of its queries: a query without
+    filters, or one that was planned earlier, reads what another query's filters left (seen with Spark 4.3).
+    So a DataFrame of this reader is for one query.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters for `partitions`, and return all of them: Spark applies them to the rows."""
+        self._filters = filters
+        return filters
+
+
+def reader_of(schema: StructType, options: ReadOptions, sizes: SplitSizes | None) -> S3CommitReader:
+    """Return the reader of a DataFrame."""
+    return (PruningReader if options.prune_files else S3CommitReader)(schema, options, sizes)
+
+
+def _partition_columns(directories: Collection[str], wanted: pa.Schema) -> PartitionColumns:
+    """Return the partition columns, in the wanted types.
+
+    Other types are inferred from all files: a task's own files could give another type.
+    """
+    names = PartitionColumns(directories).schema.names
+    return PartitionColumns(directories, pa.schema([column for column in wanted if column.name in names]))
+
+
+def _in_schema(found: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Return rows of a file in the wanted columns; those that the file lacks are null."""
+    columns = []
+    for column in wanted:
+        if column.name not in found.column_names:
+            columns.append(pa.chunked_array([pa.nulls(len(found), column.type)]))
+            continue
+        chunks = [_as_type(chunk, column.type) for chunk in found[column.name].chunks]
+        columns.append(pa.chunked_array(chunks, column.type))
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
 def _in_json(column: pa.Field) -> pa.Field:
@@ -245,12 +348,17 @@ def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(kind)
 
 
-def _find_table(options: ReadOptions) -> Table:
+def _find_table(
+    options: ReadOptions,
+    kind: type[FileEntry] | type[FileSummary] = FileSummary,
+    pick: Pick | None = None,
+) -> Table:
     store = store_of_process(options.store)
-    return find_table(store, Destination.parse(options.destination), options.choice)
+    return find_table(store, Destination.parse(options.destination), options.choice, kind, pick)
 
 
-def _part(table: Table, files: list[TableFile]) -> Table:
+def _part(table: Table, files: Sequence[TableFile]) -> Table:
+    files = [structs.replace(file, statistics=None) if file.statistics else file for file in files]
     return replace(table, files=files, directories={file.directory for file in files}, sample=())
 
 
@@ -267,16 +375,3 @@ def _filesystem(settings: StoreAddress) -> FileSystem:
 def _arrow(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of a Python data source."""
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def _groups(files: Iterable[TableFile]) -> Iterator[list[TableFile]]:
-    group: list[TableFile] = []
-    size = 0
-    for file in files:
-        if group and size + file.size > _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(file)
-        size += file.size
-    if group:
-        yield group

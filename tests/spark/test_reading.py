@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_s3commit import history
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.reader.formats import FileOptions
+from airflow_s3commit.spark import register
 from airflow_s3commit.spark.reading import ReadOptions, parse_read_options
 from airflow_s3commit.store.credentials import StoreAddress
 from tests.spark.conftest import write
@@ -116,6 +118,63 @@ def test_other_formats_are_read_back(
         assert dict(read(spark, lake, **how, inferSchema="true").dtypes)["share"] == "double"
     if format_ == "json":
         assert dict(read(spark, lake).dtypes)["nested"] == "array<struct<x:bigint>>"
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_files_that_the_filters_exclude_are_not_read(spark: SparkSession, lake: Lake) -> None:
+    """By partition and by bounds: a query that needs few files succeeds where all others are gone."""
+    write(spark.range(0, 10).selectExpr("id", "'early' as kind", "id % 2 as half"), lake, partitionBy="half")
+    write(spark.range(10, 20).selectExpr("id", "'late' as kind", "id % 2 as half"), lake, partitionBy="half")
+
+    def rows(where: str, **options: str) -> int:
+        # Spark would read the columns from the first file.
+        reader = spark.read.format("s3commit").schema("id bigint, kind string, half int")
+        return reader.options(**lake.options, **options).load(lake.uri).where(where).count()
+
+    assert rows("half = 1 and id >= 12") == 4
+    with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+        rows("half = 1", pruneFiles="true")
+    first = next(entry.job_id for entry in history(lake.store, lake.uri) if entry.generation == 1)
+    for path in lake.visible():
+        if "half=0" in path or first in path:
+            lake.store.delete(lake.destination.bucket, lake.destination.key(path))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert rows("half = 1 and id >= 12", pruneFiles="true") == 4
+        assert rows("half = 1 and kind = 'late'", pruneFiles="true") == 5
+        assert rows("half = 1 and id in (13, 15)", pruneFiles="true") == 2
+        assert rows("half is null", pruneFiles="true") == 0
+        with pytest.raises(Exception, match="is gone"):
+            rows("half = 1 and id >= 9", pruneFiles="true")
+        with pytest.raises(Exception, match="is gone"):
+            rows("half = 1 and id >= 12")
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake, format_: str) -> None:
+    """The session's sizes count; each row is read once, with its partition."""
+    rows = spark.range(200_000, numPartitions=1).selectExpr("id", "md5(cast(id as string)) as s", "7 as p")
+    size = {"orc": "orc.stripe.size", "parquet": "parquet.block.size"}[format_]
+    write(rows, lake, format=format_, partitionBy="p", **{size: "1m"})
+    assert len(lake.visible()) == 1
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1m")
+    try:
+        register(spark)
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    found = read(spark, lake)
+    assert found.rdd.getNumPartitions() > 3
+    assert found.selectExpr("count(*)", "sum(id)", "count(distinct s)", "min(p)").collect() == [
+        (200_000, 19_999_900_000, 200_000, 7)
+    ]
+    assert found.select("s", "id").where("id = 5").collect() == [("e4da3b7fbbce2345d7772b0674a318d5", 5)]
 
 
 def test_options_of_a_read_are_checked() -> None:

@@ -1,0 +1,138 @@
+"""Spark's filters, as Arrow compares them with what is known of files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.spark.filters import as_arrow, columns_of, keep
+from tests.cases import each
+
+datasource = pytest.importorskip("pyspark.sql.datasource")
+if not hasattr(datasource, "EqualTo"):
+    pytest.skip("this PySpark pushes no filters", allow_module_level=True)
+
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int32()), ("s", pa.string()), ("d", pa.date32()), ("f", pa.float64()), ("b", pa.bool_()),
+        ("t", pa.timestamp("us", "UTC")), ("c", pa.decimal128(6, 2)),
+    ]
+)  # fmt: skip
+
+#: Rows of which each is a file, known by its values.
+ROWS: list[dict[str, Any]] = [
+    {"n": 1, "s": "ab", "d": dt.date(2013, 1, 1), "f": 1.0, "b": True, "c": Decimal("1.50")},
+    {"n": 2, "s": "b", "d": dt.date(2013, 1, 2), "f": float("nan"), "b": False, "c": Decimal("-2.00")},
+    {"n": 3, "s": "é", "d": dt.date(2013, 1, 3), "f": 3.0, "b": True, "c": Decimal("3.00")},
+    dict.fromkeys(("n", "s", "d", "f", "b", "c")),
+]
+
+
+def spark_filter(name: str, *arguments: Any) -> Any:
+    """Return a filter as Spark pushes it; ``not X`` is the negation of X."""
+    if name.startswith("not "):
+        return datasource.Not(spark_filter(name.removeprefix("not "), *arguments))
+    column, *value = arguments
+    return getattr(datasource, name)((column,), *value)
+
+
+def left(*filters: Any) -> list[int]:
+    """Return the numbers of the rows' files that filters leave."""
+    known = {
+        number: reduce(and_, (_equals(name, value) for name, value in row.items() if name != "f"))
+        for number, row in enumerate(ROWS)
+    }
+    return list(keep(known, SCHEMA, as_arrow(filters, SCHEMA)))
+
+
+def _equals(name: str, value: Any) -> ds.Expression:
+    field = ds.field(name)
+    return field.is_null() if value is None else field == pa.scalar(value, SCHEMA.field(name).type)
+
+
+@each(
+    ("one", "files"),
+    [
+        (("EqualTo", "n", 2), [1]),
+        (("not EqualTo", "n", 2), [0, 2]),
+        (("EqualNullSafe", "n", None), [3]),
+        (("not EqualNullSafe", "n", 2), [0, 2, 3]),
+        (("In", "n", (1, 3, None)), [0, 2]),
+        (("In", "n", tuple(range(2, 200))), [1, 2]),
+        (("GreaterThan", "d", dt.date(2013, 1, 1)), [1, 2]),
+        (("GreaterThanOrEqual", "d", dt.date(2013, 1, 2)), [1, 2]),
+        (("LessThan", "s", "b"), [0]),
+        (("LessThanOrEqual", "c", Decimal("1.5")), [0, 1]),
+        (("not LessThan", "n", 2), [1, 2]),
+        (("IsNull", "s"), [3]),
+        (("IsNotNull", "s"), [0, 1, 2]),
+        (("not IsNull", "s"), [0, 1, 2]),
+        (("StringStartsWith", "s", "a"), [0]),
+        (("StringContains", "s", "b"), [0, 1]),
+        (("not StringEndsWith", "s", "b"), [2]),
+        (("EqualTo", "b", True), [0, 2]),
+    ],
+)
+def test_a_filter_leaves_the_files_that_may_have_its_rows(one: tuple[Any, ...], files: list[int]) -> None:
+    """Each kind of filter excludes exactly the files whose known values contradict it."""
+    assert left(spark_filter(*one)) == files
+
+
+def test_a_negated_list_excludes_no_row_that_spark_keeps() -> None:
+    """Null is neither in a list nor outside of it; Spark drops such rows itself."""
+    assert {0, 2} <= set(left(spark_filter("not In", "n", (2,)))) <= {0, 2, 3}
+
+
+@each(
+    "one",
+    [
+        ("EqualTo", "f", 1.0),
+        ("EqualTo", "n", "2"),
+        ("EqualTo", "n", 2**40),
+        ("EqualTo", "d", dt.datetime(2013, 1, 1)),
+        ("EqualTo", "t", dt.datetime(2013, 1, 1)),
+        ("EqualTo", "c", Decimal("1.555")),
+        ("In", "n", (1, "x")),
+        ("EqualTo", "unknown", 1),
+        ("StringContains", "n", "1"),
+    ],
+)
+def test_a_filter_that_arrow_compares_otherwise_leaves_all_files(one: tuple[Any, ...]) -> None:
+    """Floats, other types than the column's, and unknown columns exclude nothing."""
+    assert left(spark_filter(*one)) == [0, 1, 2, 3]
+
+
+def test_filters_are_joined_by_and() -> None:
+    """Each one excludes files; fields inside of columns are no columns."""
+    both = [spark_filter("GreaterThan", "n", 1), spark_filter("not EqualTo", "s", "é")]
+    assert left(*both) == [1]
+    inner = datasource.EqualTo(("n", "x"), 1)
+    assert left(inner) == [0, 1, 2, 3]
+    assert columns_of([*both, inner]) == {"n", "s"}
+
+
+def test_a_files_bounds_exclude_it() -> None:
+    """A comparison with a value beyond the least or the greatest one excludes the file."""
+    known = {
+        start: bounds_expression(
+            {"n": ColumnStatistics(values=5, nulls=1, least=start, greatest=start + 9)}, SCHEMA, ["n"]
+        )
+        for start in (0, 10, 20)
+    }
+    for one, files in (
+        (spark_filter("EqualTo", "n", 15), [10]),
+        (spark_filter("In", "n", (5, 25)), [0, 20]),
+        (spark_filter("In", "n", tuple(range(12, 100))), [10, 20]),
+        (spark_filter("LessThan", "n", 10), [0]),
+        (spark_filter("IsNull", "n"), [0, 10, 20]),
+    ):
+        assert keep(known, SCHEMA, as_arrow([one], SCHEMA)) == files
