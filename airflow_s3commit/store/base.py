@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.store.profile import StoreProfile
 
 #: A multipart upload has at most this many parts, numbered from 1 (S3's limit).
 MAX_PARTS = 10_000
@@ -126,6 +127,25 @@ class ObjectStore(Protocol):
         """Current concurrency and the retries so far; sends no request."""
         ...
 
+    def profile(self, bucket: str) -> StoreProfile:
+        """Return what is known of a bucket, measured or learned from responses; sends no request.
+
+        Args:
+            bucket: The bucket.
+
+        """
+        ...
+
+    def follow(self, bucket: str, profile: StoreProfile) -> None:
+        """Send further requests as a bucket's profile says; sends no request.
+
+        Args:
+            bucket: The bucket.
+            profile: Its profile, measured before; ``StoreProfile()`` forgets what was learned.
+
+        """
+        ...
+
     def check_bucket(self, bucket: str) -> None:
         """Check that a bucket exists and that these credentials may use it.
 
@@ -235,6 +255,7 @@ class ObjectStore(Protocol):
 
         Raises:
             PreconditionFailed: The object has another ETag than ``if_match``.
+            StoreRejected: The store has no conditional deletes.
 
         """
         ...

@@ -19,6 +19,7 @@ from airflow_s3commit.store.base import (
     Upload,
     Written,
 )
+from airflow_s3commit.store.profile import StoreProfile
 
 T = TypeVar("T")
 
@@ -55,6 +56,14 @@ class ForwardingStore:
     def load(self) -> Load:
         """The inner store's load; sends no request."""
         return self.inner.load
+
+    def profile(self, bucket: str) -> StoreProfile:
+        """Return the inner store's profile of a bucket; sends no request."""
+        return self.inner.profile(bucket)
+
+    def follow(self, bucket: str, profile: StoreProfile) -> None:
+        """Have the inner store follow a profile; sends no request."""
+        self.inner.follow(bucket, profile)
 
     def check_bucket(self, bucket: str) -> None:
         """Forward `ObjectStore.check_bucket`."""

@@ -40,6 +40,7 @@ from airflow_s3commit.store.base import (
 )
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, boto3_parameters, object_headers
+from airflow_s3commit.store.profile import StoreProfile
 
 T = TypeVar("T")
 
@@ -100,6 +101,7 @@ class MemoryStore:
         self._repeat_complete = repeat_complete
         self._conditions = conditions
         self._stale_upload_days = stale_upload_days
+        self._profiles: dict[str, StoreProfile] = {}
         self._lock = threading.RLock()
         self._upload_ids = count(1)
 
@@ -107,6 +109,14 @@ class MemoryStore:
     def load(self) -> Load:
         """Implement `ObjectStore.load`."""
         return Load(1, 0)
+
+    def profile(self, bucket: str) -> StoreProfile:
+        """Implement `ObjectStore.profile`."""
+        return self._profiles.get(bucket, StoreProfile())
+
+    def follow(self, bucket: str, profile: StoreProfile) -> None:
+        """Implement `ObjectStore.follow`: what is remembered changes no behaviour."""
+        self._profiles[bucket] = profile
 
     def check_bucket(self, bucket: str) -> None:
         """Implement `ObjectStore.check_bucket`."""

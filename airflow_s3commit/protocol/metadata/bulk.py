@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
-from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, StoreRejected
+from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, OutcomeUnknown, StoreRejected
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -36,8 +36,13 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
         for upload in uploads
     )
     doubtful: list[PendingUpload] = []
-    for upload, outcome in outcomes(context.store, calls, NoSuchUpload, StoreRejected):
-        if isinstance(outcome, NoSuchUpload):
+    for upload, outcome in outcomes(context.store, calls, NoSuchUpload, OutcomeUnknown, StoreRejected):
+        if isinstance(outcome, OutcomeUnknown):
+            # Some stores fail, time after time, to complete an upload that was completed before.
+            if not _is_completed(context, upload):
+                raise outcome
+            yield upload
+        elif isinstance(outcome, NoSuchUpload):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
                 yield from _check_objects(context, doubtful)
@@ -49,6 +54,13 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
         else:
             yield upload
     yield from _check_objects(context, doubtful)
+
+
+def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
+    try:
+        return is_ours(upload, context.store.head(upload.bucket, upload.destinationKey))
+    except NoSuchKey:
+        return False
 
 
 def _check_objects(context: JobContext, doubtful: list[PendingUpload]) -> Iterator[PendingUpload]:

@@ -108,7 +108,7 @@ def _refuses_false_conditions(store: ObjectStore, bucket: str, key: str) -> bool
                 continue
             return False
         store.put(bucket, key, b"probe once more", if_match=first.etag)
-    except StoreRejected as refused:
+    except (PreconditionFailed, StoreRejected) as refused:
         logger.warning("bucket %s refuses conditional writes: %s", bucket, refused)
         return False
     return True

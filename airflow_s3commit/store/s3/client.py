@@ -6,11 +6,15 @@ name and in what order they list.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
 from airflow_s3commit.exceptions import StoreRejected
+from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
 from airflow_s3commit.store.s3.request import Request
 from airflow_s3commit.store.s3.responses import response_time
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.retry import RetryPolicy
 
 T = TypeVar("T")
+
+
+log = logging.getLogger(__name__)
 
 
 #: The code of the error for a listing that cannot be finished.
@@ -39,6 +46,8 @@ class Listing:
 
 OBJECTS = Listing({"ContinuationToken": "NextContinuationToken"})
 UPLOADS = Listing({"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"})
+#: A listing whose own markers are of no use: one page, then `ENDLESS`.
+FIRST_PAGE = Listing({})
 PARTS = Listing({"PartNumberMarker": "NextPartNumberMarker"})
 
 
@@ -82,6 +91,20 @@ class RetryingClient:
         self._client = client
         self._retry = retry
         self._retries = 0
+        self._profiles: dict[str, StoreProfile] = {}
+
+    def profile(self, bucket: str) -> StoreProfile:
+        """Implement `ObjectStore.profile`."""
+        return self._profiles.get(bucket, StoreProfile())
+
+    def follow(self, bucket: str, profile: StoreProfile) -> None:
+        """Implement `ObjectStore.follow`."""
+        self._profiles[bucket] = profile
+
+    def _learn(self, bucket: str, message: str, **facts: bool) -> None:
+        """Change the profile of a bucket, and log why."""
+        self._profiles[bucket] = replace(self.profile(bucket), **facts)
+        log.info("s3://%s %s", bucket, message)
 
     def _send(self, request: Request, attempt: Callable[[], T]) -> T:
         is_first = True

@@ -193,6 +193,9 @@ def _from_response(error: ClientError, request: Request) -> S3CommitError:
     if request.operation.startswith("Head") and code == str(HTTPStatus.NOT_FOUND):
         # The response to a HEAD has no body, hence no error code.
         code = "NoSuchBucket" if request.key is None else "NoSuchKey"
+    if request.upload_id is not None and code == "NoSuchKey":
+        # Ceph's name for an upload that is gone.
+        code = "NoSuchUpload"
     if code in MISSING:
         return MISSING[code](text)
     if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:

@@ -7,12 +7,13 @@ import io
 import logging
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import NoSuchUpload, S3CommitError, StoreRejected
 from airflow_s3commit.store.base import Part, Upload
 from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.s3.client import ENDLESS, PARTS, UPLOADS, RetryingClient
+from airflow_s3commit.store.s3.client import ENDLESS, FIRST_PAGE, PARTS, UPLOADS, Page, RetryingClient
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import Request
 from airflow_s3commit.store.s3.responses import etag_of, quoted
@@ -202,34 +203,76 @@ class MultipartUploads(RetryingClient):
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
         """Implement `ObjectStore.abort_upload`."""
+        request = Request("AbortMultipartUpload", bucket, key, upload_id)
         try:
             self._send(
-                Request("AbortMultipartUpload", bucket, key, upload_id),
+                request,
                 lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id),
             )
         except NoSuchUpload:
             return
+        except StoreRejected as error:
+            # Some stores find fault with an id that they do not know.
+            if error.code not in NOT_KNOWN or any(
+                upload.upload_id == upload_id for upload in self.list_uploads(bucket, key)
+            ):
+                raise
 
     def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
         """Implement `ObjectStore.list_uploads`.
 
-        Some stores ignore ``prefix`` or repeat pages: other keys are skipped, and a listing that does not
-        advance ends with a warning.
+        Some stores ignore ``prefix``, refuse the markers that they named, or repeat pages: other keys are
+        skipped, the listing continues at the last key instead, and one that does not advance ends with a
+        warning.
         """
         request = Request("ListMultipartUploads", bucket)
+
+        def fetch(at: Mapping[str, Any], below: str = prefix) -> Any:
+            return self._client.list_multipart_uploads(Bucket=bucket, Prefix=below, **at)
+
+        listing = UPLOADS if self.profile(bucket).upload_markers else FIRST_PAGE
+        last: Page = {}
         try:
-            for page in self._pages(
-                request,
-                UPLOADS,
-                lambda at: self._client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at),
-            ):
-                for entry in page.get("Uploads", ()):
-                    if entry["Key"].startswith(prefix):
-                        yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
+            try:
+                for last in self._pages(request, listing, fetch):
+                    yield from _uploads(last, prefix)
+            except StoreRejected as error:
+                if not last or error.code not in {ENDLESS} | NOT_KNOWN:
+                    raise
+                yield from self._uploads_after(request, prefix, last, fetch)
+                if listing is UPLOADS:
+                    self._learn(
+                        bucket, "refuses the markers of its listings of uploads", upload_markers=False
+                    )
         except StoreRejected as error:
             if error.code != ENDLESS:
                 raise
             log.warning("The list of pending uploads below %s may be incomplete: %s", prefix, error)
+
+    def _uploads_after(
+        self, request: Request, prefix: str, page: Page, fetch: Callable[..., Any]
+    ) -> Iterator[Upload]:
+        """Yield the pending uploads after a page, by the key marker alone.
+
+        Raises:
+            StoreRejected: The listing is in another order than that of the keys, or does not advance.
+
+        """
+        while page["IsTruncated"]:
+            listed = list(_uploads(page, ""))
+            keys = [upload.key for upload in listed]
+            if not keys or keys != sorted(keys):
+                raise StoreRejected(f"{request}: the listing does not go on after {keys[-1:]}", code=ENDLESS)
+            # The page may end between the uploads of one key, and the marker skips the others.
+            here = partial(fetch, {}, keys[-1])
+            known = {upload.upload_id for upload in listed}
+            for upload in _uploads(self._send(request, here), keys[-1]):
+                if upload.key == keys[-1] and upload.upload_id not in known:
+                    yield upload
+            page = self._send(request, partial(fetch, {"KeyMarker": keys[-1]}))
+            if any(upload.key <= keys[-1] for upload in _uploads(page, "")):
+                raise StoreRejected(f"{request}: the listing repeats {keys[-1]}", code=ENDLESS)
+            yield from _uploads(page, prefix)
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Implement `ObjectStore.list_parts`.
@@ -264,6 +307,13 @@ class MultipartUploads(RetryingClient):
             self.abort_upload(bucket, key, upload_id)
         except S3CommitError as error:
             log.warning("An empty upload of %s stays pending: %s", key, error)
+
+
+def _uploads(page: Page, prefix: str) -> Iterator[Upload]:
+    """Yield the pending uploads of a page whose key begins with ``prefix``."""
+    for entry in page.get("Uploads", ()):
+        if entry["Key"].startswith(prefix):
+            yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
 
 
 def _completed(number: int, etag: PartEtag) -> dict[str, Any]:

@@ -52,6 +52,11 @@ def quoted(etag: str) -> str:
     return '"{}"'.format(etag.strip('"'))
 
 
+def unquoted(etag: str) -> str:
+    """Return an ETag without quotes, whether it has them or not."""
+    return etag.strip('"')
+
+
 def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
     """Return the object of a HEAD's or GET's response.
 

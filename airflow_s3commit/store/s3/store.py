@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import AccessDenied, NoSuchKey, PreconditionFailed, StoreRejected
@@ -33,10 +33,10 @@ from airflow_s3commit.store.s3.delete import (
 )
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import etag_of, object_info, quoted
+from airflow_s3commit.store.s3.responses import etag_of, object_info, quoted, unquoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mypy_boto3_s3.client import S3Client
 
@@ -51,6 +51,10 @@ CONNECTIONS = 512
 
 #: Below S3's guaranteed rate for one partitioned prefix: 3,500 writes per second.
 REQUESTS_PER_SECOND = 3000.0
+
+
+#: The code of the error for a condition that the store does not implement.
+NO_CONDITIONS = "NotImplemented"
 
 
 T = TypeVar("T")
@@ -95,7 +99,6 @@ class S3Store(MultipartUploads):
         plain_endpoint(client.meta.endpoint_url, "of the client")
         check_keys_before_signing(client)
         super().__init__(client, retry)
-        self._without_etags: set[str] = set()
         config: Any = client.meta.config  # its types don't name what a caller may have set
         self._threads = min(threads, config.max_pool_connections)
         self._curl = (
@@ -192,16 +195,16 @@ class S3Store(MultipartUploads):
         """Implement `ObjectStore.get_range`."""
         request = Request("GetObject", bucket, key)
 
-        def attempt() -> bytes:
+        def attempt(condition: str) -> bytes:
             response = self._client.get_object(
-                Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=quoted(etag)
+                Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=condition
             )
             with closing(response["Body"]) as body:
                 if "ContentRange" not in response:
                     raise request.unconfirmed("the response is no range of the object")
                 return body.read()
 
-        return self._send(request, attempt)
+        return self._send_if_match(request, etag, attempt)
 
     def put(
         self,
@@ -219,17 +222,18 @@ class S3Store(MultipartUploads):
         options = boto3_parameters(headers)
         if if_none_match:
             options["IfNoneMatch"] = "*"
-        if if_match is not None:
-            options["IfMatch"] = quoted(if_match)
 
-        def attempt() -> Written:
+        def attempt(condition: str | None = None) -> Written:
+            matching: dict[str, Any] = {} if condition is None else {"IfMatch": condition}
             response = self._client.put_object(
-                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **options
+                Bucket=bucket, Key=key, Body=body, ContentType=content_type, **options, **matching
             )
             return Written(etag_of(request, response), self._date(response))
 
         try:
-            return self._send(request, attempt)
+            if if_match is None:
+                return self._send(request, attempt)
+            return self._send_if_match(request, if_match, attempt)
         except NoSuchKey as error:
             if if_match is None:
                 raise
@@ -238,18 +242,26 @@ class S3Store(MultipartUploads):
 
     def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
         """Implement `ObjectStore.delete`."""
-        conditions: dict[str, Any] = {} if if_match is None else {"IfMatch": quoted(if_match)}
+        request = Request("DeleteObject", bucket, key)
+        if if_match is None:
+            with suppress(NoSuchKey):
+                self._send(request, lambda: self._client.delete_object(Bucket=bucket, Key=key))
+            return
+        if not self.profile(bucket).conditional_delete:
+            # Some stores delete whatever the condition is, so it is not sent.
+            raise StoreRejected(f"{request}: the store has no conditional deletes", code=NO_CONDITIONS)
+
+        def attempt(condition: str) -> None:
+            self._client.delete_object(Bucket=bucket, Key=key, IfMatch=condition)
+
         try:
-            self._send(
-                Request("DeleteObject", bucket, key),
-                lambda: self._client.delete_object(Bucket=bucket, Key=key, **conditions),
-            )
+            self._send_if_match(request, if_match, attempt)
         except NoSuchKey:
             return
-        except PreconditionFailed:
-            # Some stores return this for a missing object, as after the lost response to our own delete.
-            if not self._is_absent(bucket, key):
-                raise
+        except StoreRejected as error:
+            if error.code == NO_CONDITIONS:
+                self._learn(bucket, "has no conditional deletes", conditional_delete=False)
+            raise
 
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Implement `ObjectStore.delete_many`.
@@ -269,7 +281,7 @@ class S3Store(MultipartUploads):
             left = delete_singly(self, bucket, single, self._threads)
             return left + self.delete_many(bucket, [target for target in objects if fits_in_bulk(target)])
         with_etags = any(target.etag is not None for target in objects)
-        if with_etags and bucket in self._without_etags:
+        if with_etags and not self.profile(bucket).bulk_etags:
             return delete_singly(self, bucket, objects, self._threads)
         try:
             return delete_in_bulk(self._client, self._send, bucket, objects)
@@ -278,8 +290,9 @@ class S3Store(MultipartUploads):
                 raise
             left = delete_singly(self, bucket, objects, self._threads)
             # Only now is it known that the ETags were the cause.
-            self._without_etags.add(bucket)
-            log.info("s3://%s refuses ETags in bulk deletes: objects are deleted one by one", bucket)
+            self._learn(
+                bucket, "refuses ETags in bulk deletes: objects are deleted one by one", bulk_etags=False
+            )
             return left
 
     def list_objects(
@@ -335,12 +348,27 @@ class S3Store(MultipartUploads):
             log.log(level, "Requests are sent by boto3, not libcurl: %s", why)
             return None
 
-    def _is_absent(self, bucket: str, key: str) -> bool:
+    def _send_if_match(self, request: Request, etag: str, attempt: Callable[[str], T]) -> T:
+        """Send a request on condition of an ETag, in quotes or without, as the store compares it.
+
+        Some stores refuse the right ETag in quotes. So if the object of a refused request has the ETag, the
+        request is sent again in the other form, which is no less conditional.
+        """
+        bare = self.profile(request.bucket).bare_etags
+        forms = (unquoted, quoted) if bare else (quoted, unquoted)
         try:
-            self.head(bucket, key)
-        except NoSuchKey:
-            return True
-        return False
+            return self._send(request, lambda: attempt(forms[0](etag)))
+        except PreconditionFailed:
+            # Some stores refuse the condition for a missing object too: then this raises `NoSuchKey`.
+            if self.head(request.bucket, request.key or "").etag != unquoted(etag):
+                raise
+        result = self._send(request, lambda: attempt(forms[1](etag)))
+        self._learn(
+            request.bucket,
+            f"compares If-Match with the ETag {'in' if bare else 'without'} quotes",
+            bare_etags=not bare,
+        )
+        return result
 
 
 def abort_days(rules: Iterable[Mapping[str, Any]], prefix: str) -> int | None:

@@ -103,6 +103,9 @@ def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
     """An error that says nothing about the upload is raised as it is; doing it again succeeds."""
     lake, uploads = pending_lake("gone")
     setattr(lake.store, moment, once("complete_upload", named("b"), error))
+    if isinstance(error, OutcomeUnknown) and moment == "after":
+        assert complete(lake, uploads) == 4  # a look at the object shows that it is the job's
+        return
     with pytest.raises(type(error)):
         complete(lake, uploads)
     lake.store.rest()

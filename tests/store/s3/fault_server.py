@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes((byte,)))
         self.close_connection = step.missing > 0
 
-    do_GET = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 - the names that http.server asks for
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - the names that http.server asks for
 
     def log_message(self, *_: object) -> None:
         pass

@@ -12,7 +12,13 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from airflow_s3commit.exceptions import AccessDenied, NoSuchUpload, OutcomeUnknown, S3CommitError, Unavailable
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    NoSuchUpload,
+    OutcomeUnknown,
+    S3CommitError,
+    Unavailable,
+)
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome
 from airflow_s3commit.store.execute import make_call, with_threads
 from airflow_s3commit.store.s3.curl.decoding import (
@@ -25,7 +31,7 @@ from airflow_s3commit.store.s3.curl.decoding import (
 from airflow_s3commit.store.s3.curl.encoding import OPERATIONS, body_of, content_md5, is_plain_path, path_of
 from airflow_s3commit.store.s3.curl.request import ActiveCall, Pauses
 from airflow_s3commit.store.s3.delete import fits_in_bulk, refuses_etags
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS
+from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -173,7 +179,7 @@ class EventLoop(Generic[T]):
             self._done.append((active.tag, []))
         elif (
             route is None
-            or call.bucket in self._session.without_etags
+            or not self._session.fallback.profile(call.bucket).bulk_etags
             or not all(map(fits_in_bulk, call.objects))
         ):
             self._fall_back(active)
@@ -223,7 +229,9 @@ class EventLoop(Generic[T]):
                 self._ready.append(active)
                 return False
             if isinstance(active.call, DeleteMany) and refuses_etags(error, active.call.objects):
-                self._session.without_etags.add(active.call.bucket)
+                self._fall_back(active)
+                return False
+            if isinstance(active.call, Abort) and getattr(error, "code", None) in NOT_KNOWN:
                 self._fall_back(active)
                 return False
             outcome = None if _is_aborted_already(active.call, error) else error

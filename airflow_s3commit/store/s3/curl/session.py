@@ -42,7 +42,6 @@ class CurlSession:
         endpoints: The client's endpoints, by bucket and operation.
         throttle: The rate at which requests are sent.
         retries: Requests that were retried so far.
-        without_etags: Buckets whose store refuses ETags in bulk deletes.
 
     Raises:
         UnsupportedClient: The client has settings that libcurl is not given, or libcurl is too old.
@@ -67,7 +66,6 @@ class CurlSession:
         self.threads = threads
         self.throttle = Throttle(retry.clock, most=self._max_connections, per_second=per_second)
         self.retries = 0
-        self.without_etags: set[str] = set()
         self._idle: deque[tuple[int, Connections]] = deque()
         self._inherited: list[Connections] = []
         self._credentials: tuple[Endpoint, float, ReadOnlyCredentials | None] | None = None
