@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import TaskGroup
 
@@ -11,7 +11,7 @@ from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator
+from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator, S3CommitStagesOperator
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
@@ -88,12 +88,21 @@ class S3CommitGroup:
     :param group: The Airflow task group.
     :param setup: The task that sets the job up.
     :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
+    :param ignores_skipped: Whether the commit takes what the stages that were not skipped have written.
     """
 
-    def __init__(self, group: TaskGroup, setup: S3CommitSetupOperator, connection: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        group: TaskGroup,
+        setup: S3CommitSetupOperator,
+        connection: dict[str, Any],
+        *,
+        ignores_skipped: bool = False,
+    ) -> None:
         self.group = group
         self.setup = setup
         self.connection = connection
+        self._ignores_skipped = ignores_skipped
         self._stages: list[Any] = []
         self._outputs: list[XComArg] | None = []
         self.commit: S3CommitJobOperator | S3CommitFinishOperator | None = None
@@ -170,19 +179,25 @@ class S3CommitGroup:
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
                 ".stage(task)."
             )
-        resolved = S3CommitResolveConflictsOperator(
-            task_id="resolve_conflicts", job=self.job, stages=self._outputs, **self.connection, **resolve
-        )
+        stages = self._stages
+        outputs: XComArg | list[XComArg] | None = self._outputs
+        for stage in stages:
+            self.setup >> stage
+        if self._ignores_skipped:
+            left = S3CommitStagesOperator(task_id="stages", stages=outputs, trigger_rule="none_failed")
+            for stage in stages:
+                stage >> left
+            stages, outputs = [left], left.output
+        sealing = {"job": self.job, "stages": outputs, **self.connection}
+        resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
         self.commit = self._commit(resolved, commit, shards)
         aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **abort)
-        gate: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
+        first: S3CommitAuditOperator | S3CommitResolveConflictsOperator = resolved
         if audit is not None:
-            gate = S3CommitAuditOperator(
-                task_id="audit", job=self.job, stages=self._outputs, **self.connection, **audit
-            )
-            gate >> resolved
-        for stage in self._stages:
-            self.setup >> stage >> gate
+            first = S3CommitAuditOperator(task_id="audit", **sealing, **audit)
+            first >> resolved
+        for stage in stages:
+            stage >> first
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
 
     def _commit(
@@ -225,6 +240,7 @@ def s3_commit_task_group(
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
     audit: Mapping[str, Any] | None = None,
+    skipped_stages: Literal["skip", "ignore"] = "skip",
     retries: int = 2,
     retry_policy: RetryPolicy | None = None,
     kill_window: float = 10.0,
@@ -267,6 +283,9 @@ def s3_commit_task_group(
         `S3CommitAuditOperator`, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
         ``response_timeout``, ``assigned_users`` and ``notifiers``:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
+    :param skipped_stages: What a skipped stage does. ``skip``: it skips the commit, by Airflow's rule. If no
+        stage wrote anything, the run succeeds; if one did, it fails, because that output is lost.
+        ``ignore``: the commit takes what the other stages wrote, and is skipped if there is none.
     :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
     :param retry_policy: The retry policy of these tasks; None for `commit_retry_policy`. Stages keep their
         own retries.
@@ -276,8 +295,10 @@ def s3_commit_task_group(
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
-    :raises ValueError: The group has no stage.
+    :raises ValueError: The group has no stage, or ``skipped_stages`` is another word.
     """
+    if skipped_stages not in ("skip", "ignore"):
+        raise ValueError(f"skipped_stages is {skipped_stages!r}; it must be skip or ignore")
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     step: dict[str, Any] = {"retries": retries, "retry_policy": retry_policy or commit_retry_policy()}
     with TaskGroup(group_id, **group_arguments) as group:
@@ -296,7 +317,7 @@ def s3_commit_task_group(
             **connection,
             **step,
         )
-        building = S3CommitGroup(group, setup, connection)
+        building = S3CommitGroup(group, setup, connection, ignores_skipped=skipped_stages == "ignore")
         yield building
         building.wire(
             resolve=dict(step),

@@ -38,7 +38,8 @@ FACES = {
     "airflow_s3commit.operators": """
         S3CommitAbortOperator S3CommitAuditOperator S3CommitBeginOperator S3CommitCollectOperator
         S3CommitFinishOperator S3CommitJobOperator S3CommitResolveConflictsOperator S3CommitSetupOperator
-        S3CommitShardOperator S3CommitSparkSubmitOperator S3CommitSweepOperator ShardedCommit sharded_commit
+        S3CommitShardOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
+        ShardedCommit sharded_commit
     """,
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
         ShardedCommit,
         sharded_commit,
     )
-    from airflow_s3commit.operators.seal import S3CommitCollectOperator, S3CommitResolveConflictsOperator
+    from airflow_s3commit.operators.seal import (
+        S3CommitCollectOperator,
+        S3CommitResolveConflictsOperator,
+        S3CommitStagesOperator,
+    )
     from airflow_s3commit.operators.setup import S3CommitSetupOperator
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
     from airflow_s3commit.operators.sweep import S3CommitSweepOperator
@@ -32,6 +36,7 @@ __all__ = [
     "S3CommitSetupOperator",
     "S3CommitShardOperator",
     "S3CommitSparkSubmitOperator",
+    "S3CommitStagesOperator",
     "S3CommitSweepOperator",
     "ShardedCommit",
     "sharded_commit",
@@ -54,6 +59,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.operators.seal": (
                 "S3CommitCollectOperator",
                 "S3CommitResolveConflictsOperator",
+                "S3CommitStagesOperator",
             ),
             "airflow_s3commit.operators.setup": ("S3CommitSetupOperator",),
             "airflow_s3commit.operators.spark_submit": ("S3CommitSparkSubmitOperator",),

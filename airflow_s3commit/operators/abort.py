@@ -34,6 +34,9 @@ class S3CommitAbortOperator(CommitStepOperator):
     If the job has committed, which only the manifest on S3 decides, the task succeeds and changes nothing. It
     finishes a commit that was interrupted after the point of no return. It may be retried at any point.
 
+    If nothing failed, but the stages were skipped because there was nothing to do, it ends the job and
+    succeeds. It fails if other stages have written output, because the skipped commit loses it.
+
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
     ``abort_report`` has the number of aborted uploads.
@@ -51,7 +54,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> JsonObject:
-        """Return if the job is committed; otherwise abort it and fail.
+        """Return if the job is committed; otherwise abort it, and fail unless there was nothing to do.
 
         :param context: The task's context.
         :raises AirflowFailException: The job did not commit, or the store or the protocol refused a request.
@@ -68,10 +71,39 @@ class S3CommitAbortOperator(CommitStepOperator):
         count_abort(job.reference.destination, uploads)
         report: JsonObject = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
+        skipped, succeeded = self._only_skipped(context)
+        # A try before this one may have aborted what the others wrote.
+        if skipped and not uploads and (not succeeded or context["ti"].try_number == 1):
+            self.log.info("Job %s has nothing to commit: %s skipped", job_id, ", ".join(skipped))
+            return {**report, "state": "skipped"}
+        if skipped:
+            raise AirflowFailException(
+                f"Job {job_id} did not commit, because {', '.join(skipped)} was skipped. {uploads} pending"
+                f" uploads of {', '.join(succeeded) or 'others'} were aborted. To commit what the others"
+                ' write, give the group skipped_stages="ignore".'
+            )
         raise AirflowFailException(
             f"Job {job_id} did not commit: {uploads} pending uploads were aborted, and none of its output is "
             f"visible in {job.reference.destination}. See the log of the task that failed first."
         )
+
+    def _only_skipped(self, context: Context) -> tuple[list[str], list[str]]:
+        """Return the group's tasks that were skipped, and those besides setup that succeeded.
+
+        Both are empty if a task of the group failed, or has not ended.
+        """
+        group = self.task_group
+        if group is None or group.group_id is None:
+            return [], []
+        ti = context["ti"]
+        found = ti.get_task_states(dag_id=ti.dag_id, task_group_id=group.group_id, run_ids=[ti.run_id])
+        states = {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
+        states.pop(self.task_id, None)
+        if not set(states.values()) <= {"skipped", "success"}:
+            return [], []
+        setups = {task.task_id for task in self.upstream_list if task.is_setup}
+        skipped = [name for name, state in states.items() if state == "skipped"]
+        return skipped, [name for name in states if name not in skipped and name not in setups]
 
     def _abort(self, job: Job) -> int | None:
         """Abort the job; return the number of aborted uploads, None if the job is committed."""

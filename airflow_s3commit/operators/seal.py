@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_s3commit.links import PendingsetsLink
 from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
@@ -17,6 +18,42 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.seal import SealReference
     from airflow_s3commit.xcom import JsonObject
+
+
+class S3CommitStagesOperator(BaseOperator):
+    """Returns the XComs of the stages that were not skipped, for the task that seals the job.
+
+    It is skipped if all stages were. Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does
+    with ``skipped_stages="ignore"``. The task that seals cannot have this rule: Airflow requires
+    ``all_success`` of every task directly behind a setup. It may be retried.
+
+    :param stages: XComs of the stage tasks; None if one of them has none, and then the result is None.
+        (templated)
+    """
+
+    template_fields: Sequence[str] = ("stages",)
+    ui_color = "#e8f0f7"
+
+    def __init__(self, *, stages: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stages = stages
+
+    def execute(self, context: Context) -> list[Any] | None:
+        """Return the XComs, with those of mapped stages as lists.
+
+        :param context: The task's context.
+        :raises AirflowSkipException: All stages were skipped.
+        """
+        from airflow_s3commit.xcom import fetched  # noqa: PLC0415 - keeps DAG parsing light
+
+        ti = context["ti"]
+        stages = sorted(self.upstream_task_ids)
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=stages, run_ids=[ti.run_id])
+        if set(map(str, states.get(ti.run_id, {}).values())) == {"skipped"}:
+            raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
+        xcoms = fetched(self.stages)
+        # A skipped task has no XCom; a mapped one whose instances were all skipped has an empty list.
+        return None if xcoms is None else [xcom for xcom in xcoms if xcom]
 
 
 class SealingOperator(CommitStepOperator):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import Job, JobReference
@@ -109,3 +111,47 @@ def test_a_teardown_without_its_setups_output_fails(store, context) -> None:
         teardown(None).execute(context)
     with pytest.raises(NoSuchKey):
         store.head("lake", "flights/_SUCCESS")
+
+
+class Group:
+    """The teardown of a job in its task group, whose other tasks ended in the given states."""
+
+    def __init__(self, reference, context, **states: str) -> None:
+        with DAG("nightly", schedule=None), TaskGroup("refresh"):
+            setup = EmptyOperator(task_id="setup").as_setup()
+            self.teardown = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
+            setup >> self.teardown
+        found = {f"refresh.{name}": state for name, state in states.items()}
+        ti = context["ti"]
+        ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
+
+
+NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}
+
+
+def test_a_run_with_nothing_to_do_succeeds(store, context) -> None:
+    """No data today is no failure: the job ends, and the run is green."""
+    reference = set_up(store)
+    assert Group(reference, context, **NOTHING_TO_DO).teardown.execute(context)["state"] == "skipped"
+    assert opened(store, reference).state() is None
+
+
+def test_a_skipped_stage_does_not_lose_the_output_of_another_in_silence(store, context) -> None:
+    """What another stage wrote is aborted, so the run fails and says how to commit it."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    group = Group(reference, context, **NOTHING_TO_DO, other="success")
+    with pytest.raises(AirflowFailException, match=r'refresh.stage.*1 pending.*skipped_stages="ignore"'):
+        group.teardown.execute(context)
+    # The retry finds no upload any more.
+    context["ti"].try_number = 2
+    with pytest.raises(AirflowFailException, match=r"refresh\.other"):
+        group.teardown.execute(context)
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", "running", "up_for_retry", "removed"])
+def test_a_failure_beside_a_skip_fails_the_run(store, context, state) -> None:
+    """A task that failed, or still runs, is no reason to call the run done."""
+    group = Group(set_up(store), context, **NOTHING_TO_DO, other=state)
+    with pytest.raises(AirflowFailException, match="the task that failed first"):
+        group.teardown.execute(context)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_s3commit import Job, JobOptions, JobReference, Progress
@@ -16,6 +19,7 @@ from airflow_s3commit.operators import (
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
     S3CommitShardOperator,
+    S3CommitStagesOperator,
 )
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, set_up, visible, write_stage
 
@@ -239,3 +243,31 @@ def test_a_job_that_is_gone_is_refused(store, context) -> None:
 def test_links(endpoint: str | None, url: str) -> None:
     """An object's link leads to the console on AWS, and to the endpoint elsewhere."""
     assert object_url("s3://lake/flights/dt=1/a.json", endpoint) == url
+
+
+def stages_left(context, xcoms, **states: str) -> Any:
+    """Return what the task behind the stages returns; the stages ended in the given states."""
+    with DAG("nightly", schedule=None):
+        task = S3CommitStagesOperator(task_id="stages", stages=xcoms)
+        for name in states:
+            EmptyOperator(task_id=name) >> task
+    ti = context["ti"]
+    ti.get_task_states = lambda *, dag_id, task_ids, run_ids: {
+        run_ids[0]: {name: states[name] for name in task_ids if dag_id == ti.dag_id}
+    }
+    return task.execute(context)
+
+
+def test_stages_that_were_skipped_are_left_out(context) -> None:
+    """A skipped stage has no XCom, and a mapped one whose instances were all skipped an empty list."""
+    xcom = {"stage": "c", "stage_attempt": "1"}
+    states = {"a": "skipped", "b": "skipped", "c": "success"}
+    assert stages_left(context, [None, [], xcom], **states) == [xcom]
+    assert stages_left(context, None, **states) is None
+
+
+@pytest.mark.parametrize("xcoms", [None, [None, []]])
+def test_nothing_but_skipped_stages_skips_the_commit(context, xcoms) -> None:
+    """Airflow then skips the commit, and the teardown ends the job."""
+    with pytest.raises(AirflowSkipException):
+        stages_left(context, xcoms, a="skipped", b="skipped")

@@ -169,3 +169,30 @@ def test_a_sharded_commit_takes_the_place_of_one_task() -> None:
     assert commit.manifest.operator is finish
     known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert known.get_task("refresh.commit_shards").is_mapped
+
+
+@pytest.mark.parametrize("audit", [None, {"min_rows": 1}])
+def test_skipped_stages_can_be_left_out(audit) -> None:
+    """A task in between runs although a stage was skipped, and Airflow accepts the DAG."""
+    with (
+        DAG("nightly", schedule=None) as dag,
+        s3_commit_task_group(
+            "refresh", destination="s3://lake/flights/", audit=audit, skipped_stages="ignore"
+        ) as commit,
+    ):
+        commit.spark_submit(application="a.py")
+    dag.validate()
+    between = dag.task_dict["refresh.stages"]
+    assert between.trigger_rule == TriggerRule.NONE_FAILED
+    assert between.upstream_task_ids == {"refresh.spark_submit"}
+    assert {"refresh.stages"} == dag.task_dict["refresh.spark_submit"].downstream_task_ids
+
+
+def test_another_word_for_skipped_stages_is_refused() -> None:
+    """A typing error must not lose output."""
+    with (
+        DAG("nightly", schedule=None),
+        pytest.raises(ValueError, match="skip or ignore"),
+        s3_commit_task_group("refresh", destination="s3://lake/flights/", skipped_stages="ignored"),
+    ):
+        pass

@@ -16,6 +16,12 @@ def stage_ends(run: Run, order: str) -> Story:
     yield from settled(run)
 
 
+def ended(run: Run) -> Story:
+    """Nothing is done to the run."""
+    run.start()
+    yield from settled(run)
+
+
 def retried(run: Run) -> Story:
     """The stage raises, and has a retry left."""
     run.start()
@@ -28,8 +34,7 @@ def retried(run: Run) -> Story:
 
 def stage_timed_out(run: Run) -> Story:
     """Nobody tells the stage how to go on: its own time limit ends it."""
-    run.start()
-    yield from settled(run)
+    yield from ended(run)
 
 
 def run_timed_out(run: Run) -> Story:
@@ -160,6 +165,8 @@ STORIES: dict[str, Callable[[Run], Story]] = {
     "node_lost": lambda run: killed(run, "supervisor", "task"),
     "committed": lambda run: stage_ends(run, "finish"),
     "stage_raises": lambda run: stage_ends(run, "raise"),
+    "skipped": ended,
+    "one_of_two_skipped": ended,
     "retried": retried,
     "task_killed": lambda run: killed(run, "task"),
     "task_marked_failed": task_marked_failed,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from airflow.sdk import get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitJobOperator
@@ -70,6 +71,12 @@ def write(job: dict[str, str], *, hold: bool = True, late: bool = False) -> None
             raise RuntimeError("told to fail")
     committed.append(running.commit())
     opened.seal_stage("write", attempt, committed)
+
+
+@task
+def no_data_today(job: dict[str, str]) -> None:
+    """Find nothing to write."""
+    raise AirflowSkipException("no data today")
 
 
 @task

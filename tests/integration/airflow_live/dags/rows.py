@@ -14,7 +14,7 @@ from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
-from tests.integration.airflow_live.stages import DAY, HeldCommit, noting, write
+from tests.integration.airflow_live.stages import DAY, HeldCommit, no_data_today, noting, write
 
 
 def task_failed() -> dict[str, Any]:
@@ -32,6 +32,13 @@ for name, late in (
 ):
     with row(name) as dag, group(dag) as commit:
         commit.stage(write.override(**task_failed())(commit.job, late=late))
+
+with row("skipped") as dag, group(dag) as commit:
+    commit.stage(no_data_today(commit.job))
+
+with row("one_of_two_skipped") as dag, group(dag, skipped_stages="ignore") as commit:
+    commit.stage(write(commit.job, hold=False))
+    commit.stage(no_data_today(commit.job))
 
 with row("retried") as dag, group(dag) as commit:
     commit.stage(write.override(retries=1, retry_delay=timedelta(seconds=1))(commit.job))
