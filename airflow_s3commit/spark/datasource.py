@@ -7,7 +7,7 @@ it to the driver in their messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from airflow_s3commit.spark.reading import S3CommitReader
     from airflow_s3commit.spark.splits import SplitSizes
     from airflow_s3commit.tables.write import TablePlan
+
+
+#: Spark's own key.
+_ANSI = "spark.sql.ansi.enabled"
 
 
 class S3CommitDataSource(DataSource):
@@ -162,7 +166,8 @@ class S3CommitWriter(DataSourceArrowWriter):
             context.partitionId(),
             context.taskAttemptId(),
         )
-        return TaskMessage(write_task(job, iterator, self._plan, ids, options), target)
+        plan = replace(self._plan, ansi=(session(_ANSI) or "true").lower() == "true")
+        return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.

@@ -9,13 +9,24 @@ import pyarrow as pa
 import pyspark
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, IntegerType, StructField, StructType, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from airflow_s3commit.tables.formats import SparkFooter, UnsupportedColumn
 from airflow_s3commit.tables.partitions import resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, form_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_s3commit.spark.options import WriteOptions
 
 
@@ -29,11 +40,15 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
 
     Raises:
         UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
-        UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+        UnsupportedColumn: The format, or Arrow, cannot hold a column's type; or two columns' names differ
+            only in case.
 
     """
     for name in options.table.partition_by:
         resolve_name(schema.names, name)
+    _check_names(schema.names)
+    for field in schema.fields:
+        _check_type(field.name, field.dataType, options.table.format)
     arriving = [_arriving(field, months) for field in schema.fields]
     _check_kinds(arriving)
     arrow = _arrow_schema(StructType(arriving))
@@ -59,6 +74,60 @@ def months_columns(schema: StructType, options: WriteOptions) -> frozenset[str]:
 
 def _arriving(field: StructField, months: frozenset[str]) -> StructField:
     return StructField(field.name, IntegerType(), field.nullable) if field.name in months else field
+
+
+def _check_names(names: Sequence[str]) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.get(name.lower())) is not None:
+            raise UnsupportedColumn(
+                f"columns {other!r} and {name!r} have the same name to Spark, which cannot read such files:"
+                " rename one of them"
+            )
+        known[name.lower()] = name
+
+
+def _check_type(name: str, kind: DataType, file_format: str) -> None:
+    """Refuse a type, at any depth, whose values would arrive as something else in the files."""
+    type_name = kind.simpleString()
+    if type_name.startswith(("geometry", "geography")):
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {type_name}, which s3commit cannot write: convert it to binary"
+            f" with st_asbinary({name}), or {_OTHER_WRITER}"
+        )
+    if type_name.startswith("time("):
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {type_name}, which s3commit cannot write: cast it, for example to"
+            f" string, or {_OTHER_WRITER}"
+        )
+    if type_name == "variant" and file_format != "parquet":
+        raise UnsupportedColumn(
+            f"column {name!r} has the type variant, which s3commit cannot write to {file_format}: write"
+            f" to_json({name}), or parquet"
+        )
+    if isinstance(kind, ArrayType | MapType | StructType):
+        inner: list[DataType]
+        if isinstance(kind, StructType):
+            inner = [field.dataType for field in kind.fields]
+        elif isinstance(kind, MapType):
+            inner = [kind.keyType, kind.valueType]
+        else:
+            inner = [kind.elementType]
+        for each in inner:
+            if isinstance(each, NullType) and not isinstance(kind, StructType):
+                raise UnsupportedColumn(
+                    f"column {name!r} has the type {type_name}, an empty {kind.typeName()} without a type of"
+                    f" its values: cast it, for example with cast({name} as {_typed(kind)})"
+                )
+            _check_type(name, each, file_format)
+
+
+def _typed(kind: DataType) -> str:
+    return kind.simpleString().replace("void", "string")
+
+
+#: Where to write what this package cannot.
+_OTHER_WRITER = "write with Spark's own writer and S3A's committer, whose jobs `s3commit adopt` finishes"
 
 
 def _check_kinds(fields: list[StructField]) -> None:

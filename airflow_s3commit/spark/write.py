@@ -169,7 +169,11 @@ def write_pending(
 
     """
     session = frame.sparkSession
-    names = [resolve_name(frame.columns, name) for name in partition_by]
+    # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
+    names = list(partition_by)
+    for name in names:
+        found = resolve_name(frame.columns, name)
+        frame = frame if found == name else frame.withColumnRenamed(found, name)
     destination = as_uri(destination)
     arguments = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}

@@ -224,10 +224,23 @@ class DetachableSink:
         self._sink = sink
         self.bytes = 0
         self.detached = False
+        self._held: list[bytes] | None = None
+
+    def hold(self) -> None:
+        """Keep further bytes back until `release`."""
+        self._held = []
+
+    def release(self, change: Callable[[bytes], bytes]) -> None:
+        """Write the bytes that were kept back, as ``change`` returns them."""
+        held, self._held = b"".join(self._held or ()), None
+        self.write(change(held))
 
     def write(self, data: bytes) -> int:
         """Append bytes, or drop them if the sink is detached; return how many."""
         if self.detached:
+            return len(data)
+        if self._held is not None:
+            self._held.append(bytes(data))
             return len(data)
         written = self._sink.write(data)
         self.bytes += written

@@ -7,6 +7,7 @@ an attribute.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -138,7 +139,8 @@ class OrcEncoder:
     def abandon(self) -> None:
         """Release the encoder's memory, and write no further byte to the sink."""
         self._sink.detached = True
-        self._writer.close()
+        with suppress(pa.lib.ArrowException, RuntimeError, OSError):
+            self._writer.close()
 
 
 def _unsliced(table: pa.Table) -> pa.Table:
@@ -193,10 +195,11 @@ def _stored(field: pa.Field, spark_type: str | None) -> pa.Field:
     if pt.is_timestamp(kind):
         type_name = "timestamp_ntz" if kind.tz is None else "timestamp"
         stored = pa.int64() if kind.tz is None else kind
-        return pa.field(field.name, stored, field.nullable, {_SPARK_TYPE: type_name})
+        return pa.field(field.name, stored, metadata={_SPARK_TYPE: type_name})
     if pt.is_duration(kind):
-        return pa.field(field.name, pa.int64(), field.nullable, {_SPARK_TYPE: spark_type or _INTERVAL})
-    return pa.field(field.name, _stored_type(kind), field.nullable)
+        return pa.field(field.name, pa.int64(), metadata={_SPARK_TYPE: spark_type or _INTERVAL})
+    # ORC has no required columns; a null struct's fields are null, whatever Spark's schema promises.
+    return pa.field(field.name, _stored_type(kind))
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:

@@ -6,8 +6,10 @@ structs. Arrow's own schema is not stored, as in Spark's files.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +23,8 @@ from airflow_s3commit.tables.formats import (
     UnsupportedColumn,
     first_within,
 )
+from airflow_s3commit.tables.nested import without_hidden_nulls
+from airflow_s3commit.tables.parquet_footer import annotate_variants, variant_elements
 from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
@@ -37,6 +41,11 @@ _LEAST_SAMPLE = 1_000
 
 #: Number of files of a task per sample: to sample costs more than to encode a small file.
 _FILES_PER_SAMPLE = 16
+
+
+#: The keys of a field's id in Spark's and in Arrow's metadata.
+_SPARK_FIELD_ID = "parquet.field.id"
+_ARROW_FIELD_ID = "PARQUET:field_id"
 
 
 class DictionaryChoice:
@@ -118,7 +127,7 @@ class ParquetEncoder:
 
     def __init__(self, sink: Sink, schema: pa.Schema, form: ParquetForm) -> None:
         self._sink = DetachableSink(sink)
-        self._schema = schema
+        self._schema = with_field_ids(schema, form.spark)
         self._form = form
         self._writer: pq.ParquetWriter | None = None
         self._counts = ColumnCounts(schema)
@@ -136,7 +145,7 @@ class ParquetEncoder:
         if table.num_rows == 0:
             return
         writer = self._writer or self._start(table)
-        writer.write_table(table, row_group_size=table.num_rows)
+        writer.write_table(without_hidden_nulls(table), row_group_size=table.num_rows)
         self._counts.add(table)
         self.rows += table.num_rows
 
@@ -145,14 +154,21 @@ class ParquetEncoder:
         writer = self._writer or self._start(self._schema.empty_table())
         if self._form.spark is not None:
             writer.add_key_value_metadata(self._form.spark.parquet)
+        variants = variant_elements(self._schema)
+        if variants:
+            self._sink.hold()
         writer.close()
+        if variants:
+            self._sink.release(lambda end: annotate_variants(end, variants))
         self.statistics = self._counts.statistics(self._footers[0])
 
     def abandon(self) -> None:
         """Release the encoder's memory, and write no further byte to the sink."""
         self._sink.detached = True
         if self._writer is not None:
-            self._writer.close()
+            # After a failed write, pyarrow cannot end the file, and its error would hide the cause.
+            with suppress(pa.lib.ArrowException, RuntimeError, OSError):
+                self._writer.close()
 
     def _start(self, first: pa.Table) -> pq.ParquetWriter:
         self._writer = pq.ParquetWriter(
@@ -163,10 +179,42 @@ class ParquetEncoder:
             use_dictionary=self._form.dictionaries.columns(first),
             store_decimal_as_integer=True,
             store_schema=False,
+            write_page_index=True,
             use_deprecated_int96_timestamps=self._form.int96,
             metadata_collector=self._footers,
         )
         return self._writer
+
+
+def with_field_ids(schema: pa.Schema, spark: SparkFooter | None) -> pa.Schema:
+    """Return a schema with the field ids that Spark's schema has in its fields' metadata, at any depth."""
+    if spark is None or _SPARK_FIELD_ID not in spark.row_metadata:
+        return schema
+    known = {field["name"]: field for field in json.loads(spark.row_metadata)["fields"]}
+    return pa.schema([_with_id(field, known[field.name]) for field in schema], schema.metadata)
+
+
+def _with_id(field: pa.Field, spark: dict[str, Any]) -> pa.Field:
+    field = field.with_type(_with_ids(field.type, spark["type"]))
+    number = spark["metadata"].get(_SPARK_FIELD_ID)
+    if number is None:
+        return field
+    return field.with_metadata({**(field.metadata or {}), _ARROW_FIELD_ID: str(number)})
+
+
+def _with_ids(kind: pa.DataType, spark: Any) -> pa.DataType:
+    if not isinstance(spark, dict):
+        return kind
+    if spark["type"] == "struct":
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct([_with_id(*pair) for pair in zip(fields, spark["fields"], strict=True)])
+    if spark["type"] == "map":
+        key = kind.key_field.with_type(_with_ids(kind.key_type, spark["keyType"]))
+        item = kind.item_field.with_type(_with_ids(kind.item_type, spark["valueType"]))
+        return pa.map_(key, item)
+    if spark["type"] == "array":
+        return pa.list_(kind.value_field.with_type(_with_ids(kind.value_type, spark["elementType"])))
+    return kind
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:

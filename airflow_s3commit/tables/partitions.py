@@ -101,16 +101,25 @@ class PartitionSplitter:
     Args:
         schema: Schema of the batches.
         columns: Partition columns as `resolve_columns` returns them, outermost first.
+        names: Their names in directories; by default the same.
+        ansi: Whether decimals have no exponent, as in Spark's ANSI mode.
 
     Attributes:
         file_schema: Schema of the files: all columns but the partition columns.
 
     """
 
-    def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
+    def __init__(
+        self, schema: pa.Schema, columns: Sequence[str], names: Sequence[str] = (), *, ansi: bool = True
+    ) -> None:
         self._columns = list(columns)
-        self._names = [escape(name) for name in columns]
-        self._renderers = [_renderer(name, schema.field(name).type) for name in columns]
+        self._names = [escape(name) for name in names or columns]
+        kinds = [schema.field(name).type for name in columns]
+        self._renderers = [_renderer(name, kind) for name, kind in zip(columns, kinds, strict=True)]
+        if not ansi:
+            # Python and Java agree on when a decimal has an exponent.
+            decimals = [number for number, kind in enumerate(kinds) if pt.is_decimal(kind)]
+            self._renderers = [str if n in decimals else known for n, known in enumerate(self._renderers)]
         self._inexact = any(pt.is_floating(schema.field(name).type) for name in columns)
         self._kept = [name for name in schema.names if name not in set(columns)]
         self._known: dict[tuple[Any, ...], str] = {}

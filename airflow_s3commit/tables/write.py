@@ -42,6 +42,7 @@ class TablePlan:
         partition_by: Partition columns, outermost first, as the schema spells them.
         form: The files' encoding.
         options: The options of the write.
+        ansi: Whether decimals in directories' names have no exponent, as in Spark's ANSI mode.
 
     """
 
@@ -49,6 +50,7 @@ class TablePlan:
     partition_by: tuple[str, ...]
     form: FileForm
     options: TableOptions
+    ansi: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,13 @@ def write_batches(
     bounds = Bounds.of(plan.options)
     remaining = _cut(batches, min(bounds.row_group_bytes, bounds.row_bytes // _CUT_SHARE))
     first = next(remaining, None)
-    splitter = PartitionSplitter(plan.schema if first is None else first.schema, plan.partition_by)
+    splitter = PartitionSplitter(
+        plan.schema if first is None else first.schema,
+        plan.partition_by,
+        # Named as in the options, as in Spark; not as the schema spells them.
+        plan.options.partition_by or plan.partition_by,
+        ansi=plan.ansi,
+    )
     rows = 0
     with OpenFiles(opener, splitter.file_schema, plan.form, bounds, stem=stem, numbers=numbers) as files:
         buffers = RowBuffers(splitter.file_schema, bounds, files.write)

@@ -83,7 +83,8 @@ def test_orc_reads_back_as_from_sparks_own_writer(spark: SparkSession, lake: Lak
         "* except (day, ts)", "if(id in (2, 3), date'1582-10-15', day) as day",
         "if(id = 3, timestamp'1890-01-01 00:00:00', ts) as ts", "array(date'1582-10-15', null) as days",
         "array(id, null) as a", "map('k', d) as m", "named_struct('x', id, 'n', ntz) as st",
-        "make_dt_interval(0, 0, 0, id) as i",
+        "make_dt_interval(0, 0, 0, id) as i", "if(id % 2 = 0, null, named_struct('x', id)) as ns",
+        "array(null, named_struct('x', id)) as an",
     )  # fmt: skip
     folder = ours(frame, lake, tmp_path / "ours", format="orc")
     frame.write.orc(str(tmp_path / "native"))

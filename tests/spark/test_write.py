@@ -38,9 +38,9 @@ def test_rows_are_clustered_committed_and_accounted_for(spark: SparkSession, lak
     """Each partition is one file, and the answer says which pendingsets, files and rows there are."""
     frame = spark.range(900, numPartitions=3).selectExpr("id", "cast(id % 6 as int) as P", "id % 2 = 0 as b")
     done = pend(frame, lake, partition_by=["p", "b"])
-    assert ids(lake, "P", "b") == list(range(900))
+    assert ids(lake, "p", "b") == list(range(900))
     assert {path.rpartition("/")[0] for path in lake.visible()} == {
-        f"P={n}/b={str(n % 2 == 0).lower()}" for n in range(6)
+        f"p={n}/b={str(n % 2 == 0).lower()}" for n in range(6)
     }
     assert len(lake.visible()) == 6
     assert done.clustered
@@ -50,7 +50,7 @@ def test_rows_are_clustered_committed_and_accounted_for(spark: SparkSession, lak
     assert (done.manifest.counts.files, done.manifest.counts.rows) == (6, 900)
     assert sum(task.rows or 0 for task in done.tasks) == 900
     assert sorted(done.seal.partitions) == sorted(done.manifest.partitions)
-    first = next(entry for entry in lake.files() if entry.partition == "P=0/b=true")
+    first = next(entry for entry in lake.files() if entry.partition == "p=0/b=true")
     assert first.statistics == {"id": ColumnStatistics(values=150, nulls=0, least=0, greatest=894)}
     assert lake.pending() == []
 

@@ -112,6 +112,32 @@ def test_columns_are_resolved_as_spark_resolves_them() -> None:
         resolve_columns(pa.schema([("ab", pa.string()), ("AB", pa.string())]), ["aB"])
 
 
+def test_directories_have_the_columns_names_as_asked() -> None:
+    """A partition column asked for in another case gives the directory that Spark's own writer gives it."""
+    batch = pa.record_batch({"DT": ["a"], "x": pa.array([1])})
+    splitter = PartitionSplitter(batch.schema, resolve_columns(batch.schema, ["dt"]), ["dt"])
+    ((directory, rows),) = splitter.split(batch)
+    assert (directory, rows.to_pylist()) == ("dt=a", [{"x": 1}])
+
+
+@each(
+    ("value", "plain", "java"),
+    [
+        ("0.0000001000", "0.0000001000", "1.000E-7"),
+        ("0.0000010000", "0.0000010000", "0.0000010000"),
+        ("0E-10", "0.0000000000", "0E-10"),
+        ("-12.5000000000", "-12.5000000000", "-12.5000000000"),
+    ],
+)
+def test_decimals_have_an_exponent_without_ansi_mode(value: str, plain: str, java: str) -> None:
+    """Directories of small decimals follow the session's ANSI mode, as in Spark."""
+    column = pa.array([Decimal(value)], pa.decimal128(20, 10))
+    batch = pa.record_batch({"d": column, "x": pa.array([1])})
+    for ansi, text in ((True, plain), (False, java)):
+        ((directory, _),) = PartitionSplitter(batch.schema, ["d"], ansi=ansi).split(batch)
+        assert directory == f"d={text}"
+
+
 def test_directories_nest_in_the_given_order_with_escaped_names() -> None:
     """The first partition column is the outermost directory, and names are escaped as values are."""
     batch = pa.record_batch({"a:b": ["1"], "c": pa.array([2]), "x": pa.array([3])})

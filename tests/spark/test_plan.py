@@ -1,0 +1,82 @@
+"""What is refused before any task starts, by the frame's schema alone; no JVM is needed."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VariantType,
+)
+
+from airflow_s3commit.spark.options import parse_options
+from airflow_s3commit.spark.plan import plan_table
+from airflow_s3commit.tables import UnsupportedColumn
+
+FORMATS = ("parquet", "orc", "csv", "json")
+
+
+def schema(kind: DataType) -> StructType:
+    """Return a schema with a column of this type beside another."""
+    return StructType([StructField("id", LongType()), StructField("c", kind)])
+
+
+def nested(kind: DataType) -> list[DataType]:
+    """Return a type by itself, and at every place within others."""
+    return [
+        kind,
+        ArrayType(kind),
+        MapType(StringType(), kind),
+        StructType([StructField("x", ArrayType(StructType([StructField("y", kind)])))]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats", "says"),
+    [
+        (GeometryType(4326), FORMATS, r"'c' has the type geometry\(4326\).*st_asbinary\(c\).*Spark's own"),
+        (GeographyType(4326), FORMATS, r"has the type geography.*st_asbinary"),
+        (TimeType(6), FORMATS, r"has the type time\(6\).*cast it.*to string.*Spark's own writer"),
+        (VariantType(), FORMATS[1:], r"has the type variant.*cannot write to (orc|csv|json): write to_json"),
+    ],
+)
+def test_types_that_would_arrive_as_others_are_refused(
+    kind: DataType, formats: tuple[str, ...], says: str
+) -> None:
+    """A type that files cannot hold as Spark's own do is refused at any depth, with what to do."""
+    for file_format in formats:
+        options = parse_options({"format": file_format}, overwrite=False)
+        for each in nested(kind):
+            with pytest.raises(UnsupportedColumn, match=says):
+                plan_table(schema(each), options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (ArrayType(NullType(), False), r"empty array without.*cast\(c as array<string>\)"),
+        (MapType(NullType(), NullType(), False), r"empty map without.*cast\(c as map<string,string>\)"),
+    ],
+)
+def test_an_empty_array_or_map_without_a_type_is_refused(kind: DataType, says: str) -> None:
+    """`array()` has no type of its elements; the error shows a cast that gives it one."""
+    for each in (kind, ArrayType(kind)):
+        with pytest.raises(UnsupportedColumn, match=says if each is kind else "without a type"):
+            plan_table(schema(each), parse_options({}, overwrite=False))
+
+
+@pytest.mark.parametrize("names", [("id", "ID"), ("a", "b", "A"), ("x", "x")])
+def test_columns_that_differ_only_in_case_are_refused(names: tuple[str, ...]) -> None:
+    """Spark reads no file with two columns of one name, and its names have no case."""
+    frame = StructType([StructField(name, LongType()) for name in names])
+    with pytest.raises(UnsupportedColumn, match="have the same name to Spark"):
+        plan_table(frame, parse_options({}, overwrite=False))
