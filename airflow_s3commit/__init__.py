@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     )
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
     from airflow_s3commit.protocol.inspect.history import history
-    from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify, verify_manifest
+    from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
+    from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.model.destination import Destination
@@ -127,6 +128,7 @@ __all__ = [
     "StoreRejected",
     "StoreUnsuitable",
     "SweepReport",
+    "TableReport",
     "TaskAttempt",
     "TooLarge",
     "Unavailable",
@@ -160,9 +162,8 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
             "airflow_s3commit.protocol.inspect.history": ("history",),
-            "airflow_s3commit.protocol.inspect.verify_dataset": (
-                "VerifyReport", "verify", "verify_manifest",
-            ),
+            "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
+            "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
             "airflow_s3commit.protocol.metadata.manifests": (
                 "latest_manifest", "manifest_files", "read_manifest",

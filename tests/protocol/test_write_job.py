@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, OutcomeUnknown, S3CommitError
-from airflow_s3commit.protocol.inspect.verify_dataset import verify
+from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.manifests import latest_manifest, read_manifest
 from airflow_s3commit.protocol.model.destination import Destination

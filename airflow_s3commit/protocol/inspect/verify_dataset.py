@@ -1,12 +1,12 @@
-"""Verifies a committed dataset: compares the files in a manifest with the objects at the destination.
+"""Verifies a committed job: compares the files in its manifest with the objects at the destination.
 
-For a job that is not committed yet, see `verify_pending`. Reads only. Differences are findings in the report,
-not errors.
+For the whole table see `verify_table`; for a job that is not committed yet, `verify_pending`. Reads only.
+Differences are findings in the report, not errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.manifests import latest_job, manifest_files, manifest_of
+from airflow_s3commit.protocol.metadata.manifests import latest_job, manifest_files
 from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -22,7 +22,6 @@ from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.layout import Layout, partition_of
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
-from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -54,7 +53,48 @@ class Changed(Struct, frozen=True, kw_only=True):
     etag: str
 
 
-class VerifyReport(Plain, Struct, kw_only=True):
+class FileDifferences(Plain, Struct, kw_only=True):
+    """Committed files, and which of them are not as they were committed.
+
+    Attributes:
+        files: Number of committed files.
+        intact: Number of files that exist unchanged, by their ETag or by the upload id in their metadata.
+        by_size: Number of files that exist with the right size, and cannot be compared further: the list of
+            files has neither an ETag nor an upload id for them.
+        missing_count: Number of files that do not exist.
+        missing: Keys of the first `MAX_NAMED` missing files.
+        changed_count: Number of keys with another object.
+        changed: The first `MAX_NAMED` changed files.
+
+    """
+
+    files: int = 0
+    intact: int = 0
+    by_size: int = 0
+    missing_count: int = 0
+    missing: list[str] = []
+    changed_count: int = 0
+    changed: list[Changed] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file exists unchanged."""
+        return not self.missing_count and not self.changed_count
+
+    def add_missing(self, key: str) -> None:
+        """Count a file that does not exist."""
+        self.missing_count += 1
+        if len(self.missing) < MAX_NAMED:
+            self.missing.append(key)
+
+    def add_changed(self, change: Changed) -> None:
+        """Count a key with another object."""
+        self.changed_count += 1
+        if len(self.changed) < MAX_NAMED:
+            self.changed.append(change)
+
+
+class VerifyReport(FileDifferences, kw_only=True):
     """Differences between a manifest and the objects at its destination.
 
     Attributes:
@@ -83,21 +123,9 @@ class VerifyReport(Plain, Struct, kw_only=True):
     job_id: str
     destination: str
     conflict_mode: ConflictMode
-    files: int = 0
-    intact: int = 0
-    by_size: int = 0
-    missing_count: int = 0
-    missing: list[str] = []
-    changed_count: int = 0
-    changed: list[Changed] = []
     unlisted_count: int = 0
     unlisted: list[str] = []
     latest_job: str | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every file of the manifest exists unchanged."""
-        return not self.missing_count and not self.changed_count
 
     @property
     def exclusive(self) -> bool:
@@ -110,38 +138,12 @@ class VerifyReport(Plain, Struct, kw_only=True):
         return self.latest_job is not None and self.latest_job != self.job_id
 
 
-class _Expected(NamedTuple):
+class ExpectedFile(NamedTuple):
+    """A committed file: its bytes, ETag and upload id; ETag and id are empty if unknown."""
+
     size: int
     etag: str
     upload: str
-
-
-def verify(
-    store: ObjectStore,
-    destination: str | Destination,
-    *,
-    job_id: str | None = None,
-    threads: int = 16,
-    signer: Signer | None = None,
-) -> VerifyReport:
-    """Compare the files that a job committed with the objects at its destination. Reads only.
-
-    Args:
-        store: The store of the destination.
-        destination: URI of the dataset's directory, or a `Destination`.
-        job_id: Id of the job; by default the last one that committed.
-        threads: Number of partitions to list at once; 0 lists in the caller's thread.
-        signer: Verifies the manifest's signature; None if jobs are not signed.
-
-    Raises:
-        NoSuchKey: The job has not committed there, or no job has; or the manifest's list of files is missing.
-        ForeignRecord: ``_SUCCESS`` was written by another committer, or the manifest was copied here.
-        InvalidRecord: ``_SUCCESS``, the manifest or its list of files is damaged.
-        SignatureRefused: The manifest is not signed with the signer's key.
-
-    """
-    place = Destination.of(destination)
-    return verify_manifest(store, manifest_of(store, place, job_id, signer=signer), threads=threads)
 
 
 def verify_manifest(store: ObjectStore, manifest: ManifestRecord, *, threads: int = 16) -> VerifyReport:
@@ -195,18 +197,18 @@ def _groups(manifest: ManifestRecord) -> Iterator[set[str]]:
         yield group
 
 
-def _expected(context: JobContext, manifest: ManifestRecord, partitions: set[str]) -> dict[str, _Expected]:
+def _expected(context: JobContext, manifest: ManifestRecord, partitions: set[str]) -> dict[str, ExpectedFile]:
     destination = context.layout.destination
     expected = {}
     for entry in manifest_files(context.store, manifest):
         relative = destination.check_data_key(destination.bucket, entry.key)
         if partition_of(relative) in partitions:
-            expected[entry.key] = _Expected(entry.size, entry.etag, entry.upload)
+            expected[entry.key] = ExpectedFile(entry.size, entry.etag, entry.upload)
     return expected
 
 
 def _compare(
-    context: JobContext, partitions: set[str], expected: dict[str, _Expected], report: VerifyReport
+    context: JobContext, partitions: set[str], expected: dict[str, ExpectedFile], report: VerifyReport
 ) -> None:
     """Compare a listing with the expected files, and remove from ``expected`` the files that exist.
 
@@ -214,42 +216,43 @@ def _compare(
     """
     is_retained = is_retained_at(context.store, context.layout.destination)
     for batch in in_batches(data_objects(context, sorted(partitions)), _BATCH):
-        doubtful = []
+        pairs = []
         for info in batch:
             file = expected.pop(info.key, None)
-            if file is None:
-                if is_retained(info.key):
-                    continue
+            if file is not None:
+                pairs.append((info, file))
+            elif not is_retained(info.key):
                 report.unlisted_count += 1
-                _add_key(report.unlisted, info.key)
-            elif info.size != file.size:
-                _add_change(report, info, file)
-            elif file.etag and info.etag == file.etag:
-                report.intact += 1
-            else:
-                doubtful.append((info, file))
-        _compare_upload_ids(context, doubtful, report)
-    report.missing_count += len(expected)
+                if len(report.unlisted) < MAX_NAMED:
+                    report.unlisted.append(info.key)
+        compare_objects(context, pairs, report)
     for key in sorted(expected):
-        _add_key(report.missing, key)
+        report.add_missing(key)
 
 
-def _compare_upload_ids(
-    context: JobContext, doubtful: list[tuple[ObjectInfo, _Expected]], report: VerifyReport
+def compare_objects(
+    context: JobContext, pairs: Iterable[tuple[ObjectInfo, ExpectedFile]], report: FileDifferences
 ) -> None:
-    """Compare the upload ids in the metadata of objects whose ETag is not the expected one."""
-    calls = []
-    for info, file in doubtful:
-        if file.upload:
-            calls.append(((info, file), Head(context.bucket, info.key)))
+    """Compare listed objects with the files that are expected at their keys, and count the results.
+
+    Sends a HEAD request only for a file whose ETag in the listing is not the expected one: the upload id in
+    its metadata decides.
+    """
+    doubtful = []
+    for info, file in pairs:
+        if info.size != file.size:
+            report.add_changed(_change(info, file))
+        elif file.etag and info.etag == file.etag:
+            report.intact += 1
+        elif file.upload:
+            doubtful.append(((info, file), Head(context.bucket, info.key)))
         elif file.etag:
-            _add_change(report, info, file)
+            report.add_changed(_change(info, file))
         else:
             report.by_size += 1
-    for (info, file), outcome in outcomes(context.store, calls, NoSuchKey):
+    for (info, file), outcome in outcomes(context.store, doubtful, NoSuchKey):
         if isinstance(outcome, NoSuchKey):
-            report.missing_count += 1
-            _add_key(report.missing, info.key)
+            report.add_missing(info.key)
         elif (
             isinstance(outcome, ObjectInfo)
             and outcome.metadata.get(UPLOAD_METADATA) == file.upload
@@ -257,26 +260,13 @@ def _compare_upload_ids(
         ):
             report.intact += 1
         else:
-            _add_change(report, info, file)
+            report.add_changed(_change(info, file))
 
 
-def _add_change(report: VerifyReport, info: ObjectInfo, file: _Expected) -> None:
-    report.changed_count += 1
-    if len(report.changed) < MAX_NAMED:
-        report.changed.append(
-            Changed(
-                key=info.key,
-                expected_size=file.size,
-                size=info.size,
-                expected_etag=file.etag,
-                etag=info.etag,
-            )
-        )
-
-
-def _add_key(keys: list[str], key: str) -> None:
-    if len(keys) < MAX_NAMED:
-        keys.append(key)
+def _change(info: ObjectInfo, file: ExpectedFile) -> Changed:
+    return Changed(
+        key=info.key, expected_size=file.size, size=info.size, expected_etag=file.etag, etag=info.etag
+    )
 
 
 def _latest_job(store: ObjectStore, destination: Destination) -> str | None:

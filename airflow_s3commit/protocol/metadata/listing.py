@@ -165,6 +165,20 @@ def _is_manifest_of_another(context: JobContext, key: str) -> bool:
 
 
 def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str, bool]:
+    """Return for each job whether it is unfinished, and log those that are."""
+    found = are_unfinished(context, owners)
+    for job_id in (job_id for job_id, is_unfinished in found.items() if is_unfinished):
+        logger.warning(
+            "%s: leaving the files of job %s, which has neither committed nor ended: see s3commit show %s %s",
+            context.name,
+            job_id,
+            context.layout.destination.uri,
+            job_id,
+        )
+    return found
+
+
+def are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str, bool]:
     """Return for each job whether it has begun here and not ended.
 
     It has ended if there is a manifest or abort record of it, even one that was copied here. It has begun
@@ -198,14 +212,6 @@ def _are_unfinished(context: JobContext, owners: Mapping[str, str]) -> dict[str,
     for job_id, read in outcomes(context.store, reads, NoSuchKey, InvalidRecord):
         if not isinstance(read, NoSuchKey) and not _is_copied(read, home):
             begun.add(job_id)
-    for job_id in begun:
-        logger.warning(
-            "%s: leaving the files of job %s, which has neither committed nor ended: see s3commit show %s %s",
-            context.name,
-            job_id,
-            home.uri,
-            job_id,
-        )
     return {job_id: job_id in begun for job_id in owners}
 
 

@@ -229,6 +229,39 @@ def read_entries(
             yield _decode_entry(destination, key, outcome.body, after), outcome.body
 
 
+def each_entry(
+    store: ObjectStore, destination: Destination
+) -> Iterator[tuple[int, LogEntry | InvalidRecord, bytes]]:
+    """Yield every entry with its number and JSON, or what is wrong with it; reads several at once.
+
+    Consecutive entries that are missing are one error, with the number of the last of them.
+    """
+    bucket, limit, after = destination.bucket, largest(LogEntry), 0
+    listed = store.list_objects(bucket, log_prefix(destination), recursive=False)
+    entries = (info for info in listed if entry_number(destination, info.key) is not None)
+    for batch in in_batches(entries, _AT_ONCE):
+        fetched = {
+            info.key: outcome for info, outcome in records.fetch_listed(store, bucket, batch, lambda _: limit)
+        }
+        for key in sorted(fetched):
+            outcome, number = fetched[key], entry_number(destination, key) or 0
+            if number > after + 1:
+                first, last = (
+                    join_uri(bucket, entry_key(destination, one)) for one in (after + 1, number - 1)
+                )
+                yield number - 1, InvalidRecord(f"the entries {first} to {last} are missing"), b""
+            after = number
+            if isinstance(outcome, InvalidRecord):
+                yield number, outcome, b""
+                continue
+            try:
+                entry = _decode_entry(destination, key, outcome.body, number)
+            except InvalidRecord as error:
+                yield number, error, outcome.body
+            else:
+                yield number, entry, outcome.body
+
+
 def next_entries(store: ObjectStore, destination: Destination, after: int) -> Iterator[LogEntry]:
     """Yield the entries after a known one, in their order. Takes one request where there are none.
 

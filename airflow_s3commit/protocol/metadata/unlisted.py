@@ -46,7 +46,7 @@ def unlisted_objects(
     in_log: dict[str | None, bool] = {None: False}
     for page in in_batches(settled_objects(context, None), _PAGE):
         owners = {owner_of(info.key) for info in page}
-        in_log.update(_are_in_log(store, destination, {o for o in owners if o and o not in in_log}))
+        in_log.update(are_in_log(store, destination, {o for o in owners if o and o not in in_log}))
         for info in page:
             is_left = partition_of(info.key[len(destination.prefix) :]) not in snapshot.removed
             if is_left and info.key not in listed and not in_log[owner_of(info.key)]:
@@ -57,7 +57,7 @@ def unlisted_objects(
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
-def _are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) -> dict[str, bool]:
+def are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) -> dict[str, bool]:
     """Return for each job that is not unfinished whether its end is in the log, or it was aborted.
 
     Manifests of versions without a log have no generation; those that were copied here are of another log.

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.inspect.preview import preview_commit
-from airflow_s3commit.protocol.inspect.verify_dataset import verify
+from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
 from airflow_s3commit.protocol.model.destination import Destination
@@ -123,9 +123,13 @@ def test_aborts_between_pass_on_that_files_are_retained() -> None:
 def test_verify_takes_retained_files_for_no_foreign_ones() -> None:
     """A retained file beside those of the last job is no finding; a foreign one is."""
     lake = two_generations()
-    assert verify(lake.store, FLIGHTS, threads=0).exclusive
+    report = verify(lake.store, FLIGHTS, job_id=OURS, threads=0)
+    assert report.exclusive
+    whole = verify(lake.store, FLIGHTS, threads=0)
+    assert isinstance(whole, TableReport)
+    assert (whole.sound, whole.retained) == (True, 1)
     lake.put({"dt=1/foreign": b"f"})
-    assert verify(lake.store, FLIGHTS, threads=0).unlisted == [f"{ROOT}dt=1/foreign"]
+    assert verify(lake.store, FLIGHTS, job_id=OURS, threads=0).unlisted == [f"{ROOT}dt=1/foreign"]
 
 
 @each(

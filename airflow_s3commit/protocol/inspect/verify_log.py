@@ -1,0 +1,320 @@
+"""Verifies a destination's log: its entries, and the records that are derived from them. Reads only.
+
+What is wrong is a finding, not an error. A finding is harmless if nothing that a commit or a reader of the
+table decides depends on it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import (
+    ForeignRecord,
+    InvalidRecord,
+    NoSuchKey,
+    SignatureRefused,
+    TooLarge,
+)
+from airflow_s3commit.protocol.inspect.staging import folders_below, job_facts
+from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
+from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_success
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import AbortedRecord
+from airflow_s3commit.protocol.model.layout import (
+    SUCCESS,
+    Layout,
+    checkpoint_key,
+    checkpoint_number,
+    checkpoints_prefix,
+    entry_key,
+)
+from airflow_s3commit.protocol.model.limits import CHECKPOINT_BYTES
+from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.signing import Signer, check_signature
+from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import in_batches, outcomes
+
+logger = logging.getLogger(__name__)
+
+#: Records to read at once.
+_AT_ONCE = 64
+
+#: Bytes of a list of files that is read at once with others.
+_LIST_BYTES = 4 * 1024 * 1024
+
+#: States of a job that may have taken ``_SUCCESS`` away.
+_AT_WORK = ("committing", "committed", "aborting")
+
+
+class LogFinding(Struct, frozen=True, kw_only=True):
+    """Something that is wrong with a destination's log, or with a record that is derived from it.
+
+    Attributes:
+        where: URI of the record.
+        problem: What is wrong.
+        harmless: Whether commits and readers of the table do without the record.
+        remedy: What puts it right.
+
+    """
+
+    where: str
+    problem: str
+    harmless: bool
+    remedy: str
+
+
+@dataclass
+class LogCheck:
+    """The entries of a log, what they add up to, and what is wrong.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        generation: The generation that the table is checked at; None for the newest.
+        signer: Checks the signatures of commits; None if jobs are not signed.
+        step: Called with the number of entries that were read.
+
+    Attributes:
+        table: The table at the generation; None if the log is too damaged to know it.
+        newest: The table at the head; None likewise.
+        head: Number of the newest entry that was read.
+        ended: Number and kind of the entry of each job.
+        later: Partitions that commits after the generation added files to or removed files from.
+        later_everything: Whether one of them removed everything.
+        findings: What is wrong.
+
+    """
+
+    store: ObjectStore
+    destination: Destination
+    generation: int | None = None
+    signer: Signer | None = None
+    step: Callable[[int], None] = lambda _: None
+    table: TableSnapshot | None = None
+    newest: TableSnapshot | None = None
+    head: int = 0
+    ended: dict[str, tuple[int, str]] = field(default_factory=dict)
+    later: set[str] = field(default_factory=set)
+    later_everything: bool = False
+    findings: list[LogFinding] = field(default_factory=list)
+    _newest: int = 0
+    #: Job and SHA-256 of the list of each commit, by its number.
+    _lists: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: Keys of manifests that are missing, by the numbers of their entries.
+    _missing: dict[int, str] = field(default_factory=dict)
+
+    def read(self) -> LogCheck:
+        """Read the whole log, compare what is derived from it, and return itself.
+
+        Raises:
+            NoSuchKey: There is no such generation.
+            S3CommitError: A request failed.
+
+        """
+        checkpoints = self._checkpoints()
+        fold: TableSnapshot | None = TableSnapshot(self.destination.uri)
+        for batch in in_batches(each_entry(self.store, self.destination), _AT_ONCE):
+            good: list[LogEntry] = []
+            for number, entry, body in batch:
+                self.head = number
+                if isinstance(entry, InvalidRecord):
+                    self._add(entry_key(self.destination, number), str(entry), _NO_ENTRY, harmless=False)
+                    fold = None
+                    continue
+                good.append(entry)
+                self._take(entry, body)
+                if fold is not None:
+                    fold.apply(entry)
+                    self._compare_checkpoint(fold, checkpoints)
+                    if number == self.generation:
+                        self.table = copy.deepcopy(fold)
+            self._compare_derived([entry for entry in good if entry.destination == self.destination.uri])
+            self.step(self.head)
+        self.newest = fold if fold is not None else self._checkpointed(None)
+        if self.table is None:
+            self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
+        for number, key in self._missing.items():
+            self._add(key, "is missing", _MANIFEST, harmless=number == self.head)
+        self._compare_marker()
+        return self
+
+    def catch_up(self) -> None:
+        """Read the entries that were created meanwhile."""
+        for entry in next_entries(self.store, self.destination, self.head):
+            self._take(entry, b"")
+
+    def is_later(self, partition: str) -> bool:
+        """Return whether a commit after the generation changed a partition."""
+        return self.later_everything or partition in self.later
+
+    def compare_lists(self, live: Iterable[LiveCommit]) -> None:
+        """Compare the lists of files of commits that are not live with the SHA-256 in their entries.
+
+        Args:
+            live: The commits whose lists the caller reads, which compares them too.
+
+        """
+        for commit in live:
+            self._lists.pop(commit.number, None)
+        calls = (
+            (
+                job,
+                Get(self.destination.bucket, Layout.of(self.destination, job[0]).manifest_files, _LIST_BYTES),
+            )
+            for job in self._lists.values()
+        )
+        for (job_id, expected), outcome in outcomes(self.store, calls, TooLarge, NoSuchKey):
+            pieces = (
+                [outcome.body]
+                if isinstance(outcome, Fetched)
+                else list_pieces(self.store, self.destination, job_id)
+            )
+            digest = hashlib.sha256()
+            try:
+                for piece in pieces:
+                    digest.update(piece)
+                if digest.hexdigest() != expected:
+                    self.add_list(job_id, "is not the list that the commit's entry names")
+            except (NoSuchKey, InvalidRecord) as error:
+                self.add_list(job_id, str(error))
+
+    def add_list(self, job_id: str, problem: str) -> None:
+        """Add a finding about the list of files of a job."""
+        key = Layout.of(self.destination, job_id).manifest_files
+        self._add(key, problem, _NO_LIST, harmless=False)
+
+    def _take(self, entry: LogEntry, body: bytes) -> None:
+        self.head = entry.number
+        if entry.destination != self.destination.uri:
+            # Copied here: the history before it is of another place.
+            self.ended.clear()
+            self._lists.clear()
+            self._newest = 0
+            self.later_everything = self.generation is not None and entry.number > self.generation
+            return
+        if entry.kind == "commit" and entry.manifest is not None:
+            self._newest = entry.number
+            self._lists[entry.number] = (entry.job_id, entry.manifest.files_sha256)
+            if self.generation is not None and entry.number > self.generation:
+                self.later |= entry.manifest.partitions.keys()
+                self.later_everything |= entry.removes == "everything"
+            if self.signer is not None and body:
+                self._check_signature(self.signer, entry, body)
+        if entry.manifest is not None or entry.aborted is not None:
+            self.ended[entry.job_id] = (entry.number, entry.kind)
+
+    def _check_signature(self, signer: Signer, entry: LogEntry, body: bytes) -> None:
+        key = entry_key(self.destination, entry.number)
+        try:
+            check_signature(signer, entry, body, join_uri(self.destination.bucket, key))
+        except SignatureRefused as error:
+            self._add(
+                key, str(error), "find out who wrote it; nothing in it can be relied on", harmless=False
+            )
+
+    def _checkpointed(self, generation: int | None) -> TableSnapshot | None:
+        """Return a table from its newest checkpoint, where entries before that are damaged."""
+        try:
+            return read_snapshot(self.store, self.destination, generation)
+        except InvalidRecord as error:
+            logger.warning("%s: the table is not known: %s", self.destination.uri, error)
+            return None
+
+    def _checkpoints(self) -> set[int]:
+        prefix = checkpoints_prefix(self.destination)
+        listed = self.store.list_objects(self.destination.bucket, prefix, recursive=False)
+        return {checkpoint_number(self.destination, info.key) or 0 for info in listed}
+
+    def _compare_checkpoint(self, fold: TableSnapshot, checkpoints: set[int]) -> None:
+        if fold.number not in checkpoints:
+            return
+        key = checkpoint_key(self.destination, fold.number)
+        where = join_uri(self.destination.bucket, key)
+        try:
+            body = self.store.get(self.destination.bucket, key, limit=CHECKPOINT_BYTES).body
+            if TableSnapshot.from_bytes(body, self.destination.uri, fold.number, where) != fold:
+                raise InvalidRecord("is not what the log up to it adds up to")
+        except NoSuchKey:
+            return
+        except InvalidRecord as error:
+            is_own = "adds up" in str(error)
+            self._add(key, str(error), _CHECKPOINT_READ if is_own else _CHECKPOINT, harmless=not is_own)
+
+    def _compare_derived(self, entries: list[LogEntry]) -> None:
+        """Compare the manifest or abort record of each job with its entry."""
+        bucket = self.destination.bucket
+        calls = []
+        for entry in entries:
+            layout = Layout.of(self.destination, entry.job_id)
+            if entry.kind == "commit":
+                calls.append((entry, Get(bucket, layout.manifest, largest(ManifestRecord))))
+            elif entry.kind == "abandon":
+                calls.append((entry, Get(bucket, layout.aborted, largest(AbortedRecord))))
+        for entry, outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
+            record = entry.manifest or entry.aborted
+            layout = Layout.of(self.destination, entry.job_id)
+            key = layout.manifest if entry.manifest is not None else layout.aborted
+            if isinstance(outcome, NoSuchKey):
+                # A sweep removes records of aborts; the newest entry's record is written with the next one.
+                if entry.manifest is not None:
+                    self._missing[entry.number] = key
+                continue
+            try:
+                if isinstance(outcome, InvalidRecord):
+                    raise outcome
+                assert isinstance(outcome, Fetched)
+                if decode(type(record), outcome.body, join_uri(bucket, key)) != record:  # type: ignore[type-var]
+                    raise InvalidRecord(f"differs from the one in entry {entry.number}")
+            except InvalidRecord as error:
+                self._add(key, str(error), _MANIFEST, harmless=False)
+
+    def _compare_marker(self) -> None:
+        """Compare ``_SUCCESS`` with the newest commit, unless a job is at work that may have removed it."""
+        if not self._newest:
+            return
+        key = self.destination.key(SUCCESS)
+        try:
+            success = read_success(self.store, self.destination)
+            if success.generation is not None and success.generation >= self._newest:
+                return
+            problem = f"names generation {success.generation}; the newest is {self._newest}"
+            if success.generation is None:
+                problem = f"is of job {success.jobId or '?'}, which is not in the log"
+        except NoSuchKey:
+            problem = f"is missing; the newest generation is {self._newest}"
+        except (ForeignRecord, InvalidRecord) as error:
+            problem = str(error)
+        if not self._is_at_work():
+            self._add(key, problem, _MARKER, harmless=False)
+
+    def _is_at_work(self) -> bool:
+        for folder in folders_below(self.store, self.destination):
+            facts = job_facts(JobContext(self.store, folder.layout(self.destination)))
+            if facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK):
+                return True
+        return False
+
+    def _add(self, key: str, problem: str, remedy: str, *, harmless: bool) -> None:
+        where = join_uri(self.destination.bucket, key)
+        problem = problem.removeprefix(f"{where} ")
+        self.findings.append(LogFinding(where=where, problem=problem, harmless=harmless, remedy=remedy))
+
+
+_NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
+_NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
+_CHECKPOINT = "delete it; readers pass it over"
+_CHECKPOINT_READ = "delete it; until then readers believe it"
+_MANIFEST = "rebuild it from its entry; reads of this one job need it, reads of the table do not"
+_MARKER = "the next commit writes it"
+_SIGNATURE = "find out who wrote it; do not rely on it"

@@ -1,0 +1,329 @@
+"""A table is compared with everything in its destination, and its log with what is derived from it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_s3commit import HmacSigner, TableReport, VerifyReport, verify
+from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.inspect import verify_table as module
+from airflow_s3commit.protocol.inspect.verify_log import LogCheck
+from airflow_s3commit.protocol.inspect.verify_table import verify_table
+from airflow_s3commit.protocol.metadata import snapshot as snapshots
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
+from tests.protocol.metadata.test_log import entry, write
+
+HERE = Destination(BUCKET, ROOT)
+FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
+
+
+def report_on(lake: Lake, generation: int | None = None) -> TableReport:
+    """Verify the table; nothing may change."""
+    before = lake.everything()
+    report = verify(lake.store, lake.destination, generation=generation, threads=0)
+    assert lake.everything() == before
+    assert isinstance(report, TableReport)
+    assert report.to_dict()["sound"] == report.sound
+    return report
+
+
+def committed(lake: Lake, name: str, files: dict[str, bytes], **options: object) -> str:
+    """Commit a job and return its id."""
+    lake.sealed(files, job_id=an_id(name), **options).commit()
+    return an_id(name)
+
+
+def test_a_table_of_several_commits_is_sound() -> None:
+    """Every file of every commit that was not replaced is found by one listing of the destination."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
+    committed(lake, "third", {"dt=2/part-1.parquet": b"added"}, conflict_mode="append")
+    lake.set_up(an_id("aborted")).abort()
+    lake.store.calls.clear()
+    report = report_on(lake)
+    assert (report.generation, report.files, report.intact, report.entries) == (3, 4, 4, 4)
+    assert (report.sound, report.log) == (True, [])
+    listed = [key for verb, key in lake.store.calls if verb == "list_objects"]
+    assert listed.count(ROOT) == 1
+    assert not any(verb == "head" and key.endswith(".parquet") for verb, key in lake.store.calls)
+
+
+def test_what_somebody_did_to_the_files_is_named() -> None:
+    """Deleted and overwritten files, and foreign ones in any partition, are found by their keys."""
+    lake = Lake()
+    lake.sealed(FILES).commit()
+    gone, other, longer = (ROOT + named(path) for path in FILES)
+    lake.store.delete(BUCKET, gone)
+    lake.store.put(BUCKET, other, b"TWO")
+    lake.store.put(BUCKET, longer, b"eight!!!")
+    lake.put({"dt=7/foreign.parquet": b"x", "_hidden/x": b"", "dt=1/.part.crc": b""})
+    report = report_on(lake)
+    assert (report.complete, report.exclusive, report.sound) == (False, False, False)
+    assert (report.missing, {change.key for change in report.changed}) == ([gone], {other, longer})
+    assert [(found.key, found.size, found.job_id) for found in report.foreign] == [
+        (f"{ROOT}dt=7/foreign.parquet", 1, None)
+    ]
+
+
+def test_objects_of_jobs_are_told_by_their_end() -> None:
+    """Those of an unfinished job are no problem; those of jobs that ended are left over."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    lake.set_up(THEIRS).abort()
+    unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"})
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        unfinished.commit()
+    lake.store.rest()
+    report = report_on(lake)
+    assert (report.sound, [found.job_id for found in report.unfinished]) == (True, [OURS])
+    lake.put({named("dt=1/x.parquet", THEIRS): b"late", named("dt=1/y.parquet", an_id("first")): b"stray"})
+    report = report_on(lake)
+    assert not report.exclusive
+    assert {found.job_id for found in report.leftovers} == {THEIRS, an_id("first")}
+    assert report.foreign_count == 0
+
+
+def test_a_job_with_fixed_names_is_known_by_its_objects_metadata() -> None:
+    """An object without an id in its name is not taken for foreign while its job publishes."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    unfinished = lake.sealed({"dt=3/part-0.parquet": b"new"}, unique_filenames=False)
+    lake.store.die("complete_upload", after=True)
+    with pytest.raises(Crash):
+        unfinished.commit()
+    lake.store.rest()
+    report = report_on(lake)
+    assert (report.unfinished_count, report.foreign_count) == (1, 0)
+
+
+def test_an_older_generation_is_compared_with_what_came_after() -> None:
+    """Its files that later commits replaced, and theirs, are counted apart; damage to the others is found."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
+    report = report_on(lake, 1)
+    assert (report.generation, report.files, report.intact, report.removed, report.later) == (1, 3, 2, 1, 1)
+    assert report.sound
+    lake.store.delete(BUCKET, ROOT + named("dt=1/part-0.parquet", an_id("first")))
+    assert report_on(lake, 1).missing_count == 1
+    with pytest.raises(NoSuchKey, match="no generation 3"):
+        report_on(lake, 3)
+    with pytest.raises(ValueError, match="one job, or the table"):
+        verify(lake.store, lake.destination, generation=1, job_id=OURS)  # type: ignore[call-overload]
+
+
+def test_commits_that_come_meanwhile_are_no_damage() -> None:
+    """A replace that ends while the destination is listed explains what it removed and added."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    log = LogCheck(lake.store, HERE).read()
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
+    report = verify_table(log)
+    assert (report.generation, report.intact, report.removed, report.later) == (1, 2, 1, 1)
+    assert report.sound
+
+
+def test_retained_files_are_no_leftovers() -> None:
+    """What a commit replaced and retains is counted, and an older generation is whole."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, retain="1h")
+    report = report_on(lake)
+    assert (report.sound, report.intact, report.retained, report.leftover_count) == (True, 3, 1, 0)
+    assert report_on(lake, 1).intact == 3
+
+
+def test_data_older_than_the_log_is_part_of_the_table() -> None:
+    """What a baseline stands for is counted; in a partition that was replaced since, it is foreign."""
+    lake = Lake()
+    lake.put({"dt=1/old.parquet": b"old", "dt=2/old.parquet": b"old"})
+    committed(lake, "first", {"dt=2/part-0.parquet": b"new"})
+    report = report_on(lake)
+    assert (report.sound, report.older, report.intact) == (True, 1, 1)
+    lake.put({"dt=2/old.parquet": b"again"})
+    assert [found.key for found in report_on(lake).foreign] == [f"{ROOT}dt=2/old.parquet"]
+
+
+def test_of_two_files_with_one_key_the_later_counts() -> None:
+    """A fixed name that a later commit wrote again has its bytes."""
+    lake = Lake()
+    for name in ("first", "second"):
+        committed(
+            lake, name, {"dt=1/a.parquet": name.encode()}, unique_filenames=False, conflict_mode="append"
+        )
+    report = report_on(lake)
+    assert (report.files, report.intact, report.sound) == (1, 1, True)
+
+
+def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings are counted beyond those that are named, and objects without a job's id looked at."""
+    monkeypatch.setattr(module, "MAX_NAMED", 2)
+    monkeypatch.setattr(module, "_LOOKED_AT", 3)
+    lake = Lake()
+    committed(lake, "first", FILES)
+    lake.put({f"dt=1/foreign-{number}.parquet": b"x" for number in range(5)})
+    lake.store.calls.clear()
+    report = report_on(lake)
+    assert (report.foreign_count, len(report.foreign)) == (5, 2)
+    assert sum(verb == "head" and "foreign" in key for verb, key in lake.store.calls) == 3
+
+
+def test_a_place_without_a_log_is_verified_by_its_last_job() -> None:
+    """A dataset of versions without a log has no table to compare; without a commit there is nothing."""
+    lake = Lake()
+    with pytest.raises(NoSuchKey):
+        verify(lake.store, lake.destination)
+    manifest = lake.sealed(FILES).commit()
+    older = msgspec.structs.replace(manifest, generation=0)
+    lake.store.put(BUCKET, f"{HOME}manifests/{OURS}.json", encode(older))
+    for key in [*lake.keys(f"{HOME}log/"), f"{ROOT}_SUCCESS"]:
+        lake.store.delete(BUCKET, key)
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, VerifyReport)
+    assert report.complete
+
+
+def findings(lake: Lake, generation: int | None = None) -> dict[str, tuple[str, bool]]:
+    """Return the problem of each record, by its key, and whether it is harmless."""
+    found = report_on(lake, generation).log
+    assert all(finding.remedy for finding in found)
+    prefix = f"{lake.destination}_s3commit/"
+    return {finding.where.removeprefix(prefix): (finding.problem, finding.harmless) for finding in found}
+
+
+def three_commits(lake: Lake) -> None:
+    """Commit three jobs; the second partition is replaced by the second."""
+    committed(lake, "first", FILES)
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"})
+    committed(lake, "third", {"dt=3/part-0.parquet": b"added"})
+
+
+@each(
+    ("key", "damage", "problem"),
+    [
+        (f"manifests/{an_id('first')}.jsonl", "change", "not the list"),
+        (f"manifests/{an_id('first')}.jsonl", "delete", "does not exist"),
+        (f"manifests/{an_id('second')}.json", "delete", "is missing"),
+        (f"manifests/{an_id('second')}.json", "change", ""),
+        (f"manifests/{an_id('second')}.json", "swap", "differs from the one in entry 2"),
+        (f"log/{2:020d}.json", "change", ""),
+        (f"log/{2:020d}.json", "delete", "are missing"),
+    ],
+)
+def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: str, problem: str) -> None:
+    """Damaged, missing and forged entries, lists and manifests are findings that make the table unsound."""
+    lake = Lake()
+    three_commits(lake)
+    if damage == "delete":
+        lake.store.delete(BUCKET, HOME + key)
+    elif damage == "swap":
+        lake.tamper(HOME + key, old=b'"files":1', new=b'"files":2')
+    else:
+        lake.tamper(HOME + key, cut=1)
+    found = findings(lake)
+    assert list(found) == [key]
+    assert problem in found[key][0]
+    assert not found[key][1]
+    assert not report_on(lake).sound
+
+
+def test_a_list_that_the_table_no_longer_needs_is_compared_too() -> None:
+    """The files of a replaced commit can still be read by its job."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", FILES)
+    key = f"manifests/{an_id('first')}.jsonl"
+    lake.tamper(HOME + key, cut=1)
+    assert "not the list" in findings(lake)[key][0]
+    assert report_on(lake).complete
+
+
+def test_the_newest_commit_may_lack_its_manifest() -> None:
+    """The process that creates the next entry writes it; nothing depends on it before."""
+    lake = Lake()
+    three_commits(lake)
+    key = f"manifests/{an_id('third')}.json"
+    lake.store.delete(BUCKET, HOME + key)
+    assert findings(lake) == {key: ("is missing", True)}
+    assert report_on(lake).sound
+
+
+@each("damage", ["stale", "gone", "foreign"])
+def test_the_marker_names_the_newest_generation(damage: str) -> None:
+    """At rest ``_SUCCESS`` is there and names it; while a job publishes, it may be missing."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    old = lake.get(f"{ROOT}_SUCCESS")
+    committed(lake, "second", FILES)
+    if damage == "gone":
+        lake.store.delete(BUCKET, f"{ROOT}_SUCCESS")
+    else:
+        lake.store.put(BUCKET, f"{ROOT}_SUCCESS", old if damage == "stale" else b"")
+    ((where, (problem, harmless)),) = findings(lake).items()
+    assert where.endswith("_SUCCESS")
+    assert ("generation" in problem or "classic" in problem, harmless) == (True, False)
+    unfinished = lake.sealed(FILES)
+    lake.store.die("complete_upload")
+    with pytest.raises(Crash):
+        unfinished.commit()
+    lake.store.rest()
+    assert findings(lake) == {}
+
+
+def test_a_checkpoint_equals_the_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged one is harmless, as readers pass it over; one that says something else is not."""
+    monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
+    lake = Lake()
+    three_commits(lake)
+    key = checkpoint_key(HERE, 2)
+    good = lake.get(key)
+    assert findings(lake) == {}
+    lake.store.put(BUCKET, key, good[:-4])
+    ((problem, harmless),) = findings(lake).values()
+    assert ("truncated" in problem, harmless) == (True, True)
+    assert report_on(lake).sound
+    wrong = TableSnapshot(lake.destination)
+    wrong.apply(entry(1, an_id("first"), "dt=1"))
+    wrong.number, wrong.generation = 2, 2
+    lake.store.put(BUCKET, key, wrong.to_bytes())
+    ((problem, harmless),) = findings(lake).values()
+    assert (problem, harmless) == ("is not what the log up to it adds up to", False)
+
+
+def test_a_damaged_log_is_read_from_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries before a checkpoint are named, and the files are compared all the same."""
+    monkeypatch.setattr(snapshots, "CHECKPOINT_EVERY", 2)
+    lake = Lake()
+    three_commits(lake)
+    lake.tamper(entry_key(HERE, 1), cut=1)
+    report = report_on(lake)
+    assert (report.generation, report.intact, len(report.log), report.sound) == (3, 4, 1, False)
+    lake.store.delete(BUCKET, checkpoint_key(HERE, 2))
+    assert report_on(lake).generation is None
+
+
+def test_the_log_of_a_copy_is_no_history() -> None:
+    """Entries that name the original are not compared with what is here."""
+    lake = Lake()
+    write(lake, entry(1, an_id("copied"), "dt=1", uri="s3://lake/trains/"))
+    committed(lake, "first", FILES)
+    report = report_on(lake)
+    assert (report.sound, report.files, report.log) == (True, 3, [])
+
+
+def test_signatures_are_checked_where_there_is_a_signer() -> None:
+    """An entry that nobody with the key signed is a finding."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    report = verify(lake.store, lake.destination, signer=HmacSigner(b"k" * 32))
+    assert isinstance(report, TableReport)
+    assert ["sign" in finding.problem for finding in report.log] == [True]
+    assert not report.sound
