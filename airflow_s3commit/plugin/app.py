@@ -29,6 +29,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
 from airflow_s3commit.plugin.config import Place
+from airflow_s3commit.plugin.history import HistoryView, charts
 from airflow_s3commit.plugin.reading import StillRunning
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
@@ -99,6 +100,7 @@ def _access(request: Request, user: GetUserDep) -> Access:
 
 AccessDep = Annotated[Access, Depends(_access)]
 PageNumber = Annotated[int, Query(ge=1, le=1000)]
+EntryNumber = Annotated[int | None, Query(ge=1, lt=2**63)]
 At = Annotated[str, Query(max_length=2000)]
 JobId = Annotated[str, Query(max_length=200)]
 
@@ -117,6 +119,7 @@ def create_app(service: DestinationService | None = None, metadata: Metadata | N
     routes = _Routes(service or DestinationService(), app.state.metadata)
     app.add_api_route("/", routes.overview, response_class=HTMLResponse)
     app.add_api_route("/destination", routes.destination, response_class=HTMLResponse)
+    app.add_api_route("/history", routes.history, response_class=HTMLResponse)
     app.add_api_route("/uploads", routes.uploads, response_class=HTMLResponse)
     app.add_api_route("/job", routes.job, response_class=HTMLResponse)
     app.add_api_route("/end", routes.confirm, response_class=HTMLResponse)
@@ -156,6 +159,29 @@ class _Routes:
         )
         return await self._page(
             request, "destination", destination_view=destination_view, page=page, ended=ended, per_page=_PAGE
+        )
+
+    async def history(
+        self, request: Request, access: AccessDep, at: At, before: EntryNumber = None
+    ) -> Response:
+        """Show the generations of a destination's table, newest first, page by page."""
+        place = self._place(at)
+        try:
+            whole = await self._service.history(place, before)
+        except S3CommitError as error:
+            return self._store_error(request, place, error)
+
+        def visible() -> HistoryView:
+            access.prefetch([*(step.context for step in whole.steps), *whole.sized])
+            return whole.visible_to(access.may_read)
+
+        history_view = await run_in_threadpool(visible)
+        return await self._page(
+            request,
+            "history",
+            history_view=history_view,
+            charts=charts(history_view.steps),
+            newest=before is None,
         )
 
     async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:

@@ -196,6 +196,7 @@ class Pages:
             age=_format.age,
             amount=amount,
             daily=cost_per_day,
+            moment=_format.moment,
             number=_format.number,
             plain=_format.plain,
             rate=_rate,

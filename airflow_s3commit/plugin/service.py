@@ -13,6 +13,7 @@ from airflow_s3commit._format import several
 from airflow_s3commit.exceptions import DidNotHappen, InvalidDestination, OutcomeUnknown, S3CommitError
 from airflow_s3commit.hooks.s3_commit import configured_signer
 from airflow_s3commit.plugin.config import Place, StoreCache, configured_places
+from airflow_s3commit.plugin.history import HistoryView, read_history
 from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
 from airflow_s3commit.plugin.views import DestinationView, JobView, read_destination, read_job
 from airflow_s3commit.present.facts import amount
@@ -200,6 +201,21 @@ class DestinationService:
 
         """
         return await self._read(place, "job", lambda store: read_job(store, place, job_id), job_id)
+
+    async def history(self, place: Place, before: int | None) -> HistoryView:
+        """Read a page of the history of a destination's table.
+
+        Args:
+            place: The destination.
+            before: Leave out the entries from this number on; None for the newest page.
+
+        Raises:
+            S3CommitError: The store did not respond in time, or an entry cannot be read.
+
+        """
+        return await self._read(
+            place, "history", lambda store: read_history(store, place, before), str(before)
+        )
 
     async def uploads(self, place: Place) -> list[UploadSummary]:
         """Read up to ``MOST_UPLOADS + 1`` pending uploads of a destination, oldest first.

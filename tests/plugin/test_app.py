@@ -32,7 +32,7 @@ from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, Scene, begin, set_scene
+from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, set_scene
 from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def state_of(store: ObjectStore, job_id: str, at: str = FLIGHTS) -> str | None:
         "/s3commit/",
         f"/s3commit/destination?at={FLIGHTS}",
         f"/s3commit/uploads?at={FLIGHTS}",
+        f"/s3commit/history?at={FLIGHTS}",
         job_url("any"),
         ask_url("any", "abort"),
         "/s3commit/run?dag_id=nightly_flights&run_id=any",
@@ -402,6 +403,43 @@ def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore
     assert [len(ids & shown) for shown in found] == [25, 5]
     assert found[0] | found[1] == ids
     assert len(re.findall(r'title="[0-9a-f-]{36}"', client.get("/s3commit/").text)) < 25
+
+
+def test_generations_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
+    """Newest first, with their jobs and runs, and pictures of the table's size that have words."""
+    ids = [commit(store, context=NIGHTLY, day=number).reference.job_id for number in range(1, 31)]
+    page = signed_in(client, "viewer").get(f"/s3commit/history?at={FLIGHTS}").text
+    assert re.findall(r'title="([0-9a-f-]{36})"', page) == ids[:4:-1]
+    assert len(re.findall(r"<svg[^>]*role=.img.", page)) == 2
+    assert "From generation 6 to 30 the table goes from 12 to 60; the least is 12, the most 60." in page
+    (older,) = re.findall(r'href="([^"]*before=[^"]*)"', page)
+    last = client.get(html.unescape(older)).text
+    assert re.findall(r'title="([0-9a-f-]{36})"', last) == ids[4::-1]
+    assert "Older" not in last
+    assert "No older entries" in client.get(f"/s3commit/history?at={FLIGHTS}&before=1").text
+    assert "No commit is in the log" in client.get(f"/s3commit/history?at={ORDERS}").text
+    assert client.get(f"/s3commit/history?at={FLIGHTS}&before=0").status_code == 422
+    assert client.get("/s3commit/history?at=s3://elsewhere/x/").status_code == 404
+
+
+def test_generations_of_hidden_jobs_are_hidden(client: TestClient, store: MemoryStore) -> None:
+    """Neither they nor the size of a table that they are part of are shown to who may not read their DAG."""
+    secret = commit(store, context=SECRET, day=1).reference.job_id
+    shown = [commit(store, context=NIGHTLY, day=day).reference.job_id for day in range(2, 30)]
+    for before in ("", "&before=20"):
+        page = signed_in(client, "viewer").get(f"/s3commit/history?at={FLIGHTS}{before}").text
+        assert shown[10] in page
+        assert (secret in page, "payroll" in page, "<svg" in page) == (False, False, False)
+        assert ("1 of the entries on this page is hidden" in page) is bool(before)
+    assert "<svg" in signed_in(client, "auditor").get(f"/s3commit/history?at={FLIGHTS}").text
+
+
+def test_a_log_that_cannot_be_read_is_a_message(client: TestClient, store: MemoryStore) -> None:
+    """A damaged entry is named."""
+    commit(store, context=NIGHTLY, day=1)
+    store.put("lake", f"flights/_s3commit/log/{1:020d}.json", b"{")
+    page = signed_in(client, "auditor").get(f"/s3commit/history?at={FLIGHTS}")
+    assert (page.status_code, f"{1:020d}.json" in page.text) == (422, True)
 
 
 def test_a_run_shows_its_own_jobs(client: TestClient, store: MemoryStore, scene: Scene) -> None:

@@ -194,6 +194,7 @@ def test_every_page_fits_and_can_be_read_aloud(
         "/plugin/s3commit",
         f"/plugin/s3commit/s3commit/destination?at={at}",
         f"/plugin/s3commit/s3commit/uploads?at={at}",
+        f"/plugin/s3commit/s3commit/history?at={at}",
         job_path(scene.sealed),
         job_path(scene.committing),
         job_path(scene.committed),

@@ -336,7 +336,12 @@ def newest_commit(store: ObjectStore, destination: Destination, *, imported: boo
 
 
 def newest_entries(
-    store: ObjectStore, destination: Destination, first: int = _AT_ONCE, then: int = _AT_ONCE
+    store: ObjectStore,
+    destination: Destination,
+    first: int = _AT_ONCE,
+    then: int = _AT_ONCE,
+    *,
+    before: int | None = None,
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
@@ -345,6 +350,7 @@ def newest_entries(
         destination: The destination.
         first: How many to read at once at first, at most 64.
         then: How many to read at once after these, at most 64.
+        before: Leave out the entries from this number on; None for none.
 
     Raises:
         InvalidRecord: An entry is damaged or missing.
@@ -352,6 +358,7 @@ def newest_entries(
     """
     bucket, limit = destination.bucket, largest(LogEntry)
     last, at_once = find_head(store, destination), min(first, _AT_ONCE)
+    last = last if before is None else min(last, before - 1)
     while last:
         numbers = range(last, max(last - at_once, 0), -1)
         calls = ((number, Get(bucket, entry_key(destination, number), limit)) for number in numbers)

@@ -1,0 +1,78 @@
+"""A table's history, a page at a time, with a bounded number of requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_s3commit import Destination, MemoryStore
+from airflow_s3commit.plugin import history
+from airflow_s3commit.plugin.config import Place
+from airflow_s3commit.plugin.history import charts, read_history
+from airflow_s3commit.store.counting import CountingStore
+from tests.plugin.scene import FLIGHTS, NIGHTLY, begin, commit
+
+pytestmark = pytest.mark.airflow
+
+PLACE = Place(Destination.parse(FLIGHTS))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty lake."""
+    return MemoryStore(buckets=("lake",))
+
+
+def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
+    """Commits add and replace; an aborted job leaves the table as it was, with the reason."""
+    commit(store, context=NIGHTLY, day=1, files=4)
+    commit(store, context=NIGHTLY, day=2, files=2)
+    begin(store, context=NIGHTLY, day=3).abort(reason="not needed")
+    commit(store, context=NIGHTLY, day=1, files=1, mode="replace")
+    view = read_history(store, PLACE, None)
+    assert [(step.number, step.kind, step.after and step.after.files) for step in view.steps] == [
+        (4, "commit", 3),
+        (3, "abandon", 6),
+        (2, "commit", 6),
+        (1, "commit", 4),
+    ]
+    newest, aborted = view.steps[:2]
+    assert newest.removed is not None
+    assert (newest.mode, newest.removed.files, list(newest.partitions)) == ("replace", 4, ["dt=2013-01-01"])
+    assert (aborted.note, dict(aborted.context)["dag_id"]) == ("not needed", NIGHTLY["dag_id"])
+    sizes, files = charts(view.steps)
+    assert (sizes.name, files.name, files.most, files.first, files.last) == ("bytes", "files", "6", 1, 4)
+    assert [point.words for point in files.points] == [
+        "generation 1: 4",
+        "generation 2: 6",
+        "generation 4: 3",
+    ]
+    assert [point.y for point in files.points] == [50.7, 26.0, 63.0]
+    assert charts(view.steps[:1]) == []
+
+
+def test_data_older_than_the_log_is_left_out_of_the_sizes(store: MemoryStore) -> None:
+    """The baseline is an entry of no job, and nobody knows the size before it."""
+    store.put("lake", "flights/dt=2013-01-01/old.parquet", b"old")
+    commit(store, context=NIGHTLY, day=2, files=2)
+    view = read_history(store, PLACE, None)
+    assert [(step.kind, step.job_id == "", step.after and step.after.files) for step in view.steps] == [
+        ("commit", False, 2),
+        ("baseline", True, 0),
+    ]
+    assert view.since_baseline
+
+
+def test_a_long_history_takes_few_requests(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entries of a page, those of commits with files, and a few to find them; else no sizes."""
+    for number in range(70):
+        commit(store, context=NIGHTLY, day=1 + number % 20, mode="replace", files=1)
+    counted = CountingStore(store)
+    view = read_history(counted, PLACE, None)
+    assert [step.number for step in view.steps] == list(range(70, 45, -1))
+    assert {step.after.files for step in view.steps if step.after} == {20}
+    assert sum(counted.counters.values()) < 50
+    older = read_history(counted, PLACE, view.older)
+    assert [step.number for step in older.steps] == list(range(45, 20, -1))
+    monkeypatch.setattr(history, "MOST_LIVE", 0)
+    monkeypatch.setattr(history, "PER_PAGE", 5)
+    assert {step.after for step in read_history(store, PLACE, None).steps} == {None}
