@@ -166,7 +166,9 @@ def test_a_run_has_a_tab_with_its_job(browser: Browser, airflow: LiveAirflow) ->
     assert [words for words in complaints if "script" not in words.lower()] == []
 
 
-@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+@pytest.mark.parametrize(
+    ("scheme", "is_dark"), [pytest.param("light", False, marks=pytest.mark.all), ("dark", True)]
+)
 def test_the_page_wears_the_colours_of_airflow(
     browser: Browser, airflow: LiveAirflow, scene: Scene, scheme: str, is_dark: bool
 ) -> None:

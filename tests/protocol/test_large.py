@@ -32,7 +32,7 @@ class Crowded(MemoryStore):
         return super().delete_many(bucket, objects)
 
 
-@pytest.mark.parametrize("committer", ["directory", "partitioned"])
+@pytest.mark.parametrize("committer", ["directory", pytest.param("partitioned", marks=pytest.mark.all)])
 @pytest.mark.slow
 def test_replacing_many_objects_takes_little_memory(committer: Any) -> None:
     """A replace of 50,000 objects plans and deletes them all, holding a small part of them at a time."""

@@ -258,8 +258,13 @@ def test_parquet_of_any_rows_is_read_back(
     ("format_", "drawn", "options"),
     [
         ("orc", tables(IN_ORC, Nesting(_nested)), {}),
-        ("csv", tables(IN_CSV), CSV),
-        ("json", tables(IN_JSON, Nesting(_nested_in_json, (pa.date32(), pa.binary()))), UTC),
+        pytest.param("csv", tables(IN_CSV), CSV, marks=pytest.mark.all),
+        pytest.param(
+            "json",
+            tables(IN_JSON, Nesting(_nested_in_json, (pa.date32(), pa.binary()))),
+            UTC,
+            marks=pytest.mark.all,
+        ),
     ],
 )
 def test_other_formats_of_any_rows_are_read_back(

@@ -74,7 +74,7 @@ def test_rows_that_may_be_large_are_weighed(session: SparkSession, lake: Lake, s
     assert written(lake, batches_of(session, 5_000, large=sql)) == [5_000]
 
 
-@pytest.mark.parametrize("own", [{RECORDS: "3000"}, {BYTES: "64m"}])
+@pytest.mark.parametrize("own", [{RECORDS: "3000"}, pytest.param({BYTES: "64m"}, marks=pytest.mark.all)])
 def test_limits_of_the_session_stay(session: SparkSession, lake: Lake, own: dict[str, str]) -> None:
     """Where the session says how large a batch may be, in rows or in bytes, neither door changes anything."""
     for key, value in own.items():

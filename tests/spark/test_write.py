@@ -131,7 +131,7 @@ def test_arguments_are_not_options(spark: SparkSession, lake: Lake) -> None:
     assert lake.everything() == []
 
 
-@pytest.mark.parametrize("committer", ["magic", "partitioned"])
+@pytest.mark.parametrize("committer", ["magic", pytest.param("partitioned", marks=pytest.mark.all)])
 def test_a_write_that_fails_leaves_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path, committer: str
 ) -> None:

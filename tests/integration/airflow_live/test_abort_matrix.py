@@ -81,14 +81,11 @@ ONE_OF_EACH = (
     "task_killed",
     "run_timed_out",
     "run_marked_failed",
-    "cleared_while_running",
     "triggerer_killed",
     "spark_killed",
     "skipped",
-    "one_of_two_skipped",
     "approved",
     "commit_killed",
-    "commit_marked_failed_too_late",
 )
 
 
