@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CONFLICT_MODE", "CONFLICT_MODES", "check_conflict_mode", "conflict_mode_param"]
 
-#: The modes, from the safest to the most destructive.
-CONFLICT_MODES: Final = ("fail", "append", "replace")
+#: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
+CONFLICT_MODES: Final = ("fail", "append", "replace", "as-written")
 
 #: A template of the param's mode (``fail`` in a DAG without the param), except in backfills, whose mode is
 #: ``replace`` unless the backfill's conf sets another.
@@ -45,7 +45,7 @@ def check_conflict_mode(mode: str) -> str:
     """Return the mode if it is valid. Call it on rendered text, not on a template.
 
     :param mode: The mode.
-    :raises ValueError: The mode is not ``fail``, ``append`` or ``replace``.
+    :raises ValueError: The mode is not ``fail``, ``append``, ``replace`` or ``as-written``.
     """
     if mode not in CONFLICT_MODES:
         raise ValueError(

@@ -44,8 +44,8 @@ FACES = {
     "airflow_s3commit.reader": "UnreadableFiles UnreadablePartitions dataset",
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",
     "airflow_s3commit.spark": """
-        MissingLibrary PendingWrite S3CommitDataSource batch_conf committer_conf foreach_batch py_files
-        register write_pending
+        MissingJar MissingLibrary PendingWrite S3CommitDataSource batch_conf committer_conf foreach_batch
+        pending_jar py_files register write_pending
     """,
     "airflow_s3commit.tables": """
         TABLE_OPTIONS UnsupportedColumn UnsupportedPartition WrittenTable

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.spark.session import Writer
     from airflow_s3commit.xcom import JsonObject
 
 #: The longest name of a stage, in characters.
@@ -36,10 +37,17 @@ _REMEMBERED = "s3commit.stage_attempt"
 class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     """Runs a Spark application that writes a stage of a job, and returns the location of the stage's seal.
 
-    The application writes with ``df.write.format("s3commit")``; the operator adds the job, stage and stage
-    attempt to its configuration. A retry uses the stage attempt of an earlier try if it is sealed, and aborts
-    it otherwise. If a dead worker left a driver running on a cluster, a retry reconnects to it, and the
-    driver seals the stage attempt that it was started with.
+    With ``writer="python"`` the application writes with ``df.write.format("s3commit")``. With
+    ``writer="spark"`` it is any application, unchanged, in Python, Scala, Java or SQL: what it writes to the
+    job's destination stays pending until the job's commit, and its save modes decide what the commit replaces
+    if the job's conflict mode is ``as-written``. The cluster needs ``hadoop-aws``; the operator adds the jar
+    of the commit protocol to ``jars``.
+
+    The operator adds the job, stage and stage attempt to the application's configuration.
+
+    A retry uses the stage attempt of an earlier try if it is sealed, and aborts it otherwise. If a dead
+    worker left a driver running on a cluster, a retry reconnects to it, and seals the stage attempt that the
+    driver was started with, unless the driver does that.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
     kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
@@ -68,6 +76,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     :param ship_package: Ship this package with the application (``--py-files``), for clusters that lack it.
         The cluster must have boto3, msgspec and pyarrow, and the application must call
         ``airflow_s3commit.spark.register(spark)`` before it writes.
+    :param writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark's own writers.
     :param kwargs: Other arguments of ``SparkSubmitOperator``.
     """
 
@@ -90,6 +99,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         region_name: str | None = None,
         verify: bool | str | None = None,
         ship_package: bool = False,
+        writer: Writer = "python",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -99,6 +109,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         self.region_name = region_name
         self.verify = verify
         self.ship_package = ship_package
+        self.writer = writer
         self.seal_uri: str | None = None
         self.endpoint_url: str | None = None
         self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
@@ -180,18 +191,29 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             self._ship()
         address = self.commit_hook.address
         given = self.conf or {}
-        self.conf = {
-            **given,
-            **batch_conf(given),
-            **committer_conf(
-                job.reference,
-                stage,
-                self._stage_attempt,
-                endpoint_url=address.endpoint_url,
-                region=address.region,
-                path_style=address.path_style,
-            ),
-        }
+        committer = committer_conf(
+            job.reference,
+            stage,
+            self._stage_attempt,
+            endpoint_url=address.endpoint_url,
+            region=address.region,
+            path_style=address.path_style,
+            writer=self.writer,
+        )
+        self.conf = {**given, **(batch_conf(given) if self.writer == "python" else {}), **committer}
+        if self.writer == "spark":
+            self._add_protocol(given)
+
+    def _add_protocol(self, given: Mapping[str, str]) -> None:
+        """Add the jar of the commit protocol, which passes other writes to the protocol of the given conf."""
+        from airflow_s3commit.spark.jar import PROTOCOL_CLASS, pending_jar  # noqa: PLC0415 - light parsing
+        from airflow_s3commit.spark.session import OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
+
+        jars = [path for path in (self.jars or "").split(",") if path]
+        jar = pending_jar()
+        self.jars = ",".join([*jars, jar] if jar not in jars else jars)
+        if given.get(PROTOCOL, PROTOCOL_CLASS) != PROTOCOL_CLASS:
+            self.conf = {**(self.conf or {}), OTHER_PROTOCOL: given[PROTOCOL]}
 
     def _ship(self) -> None:
         from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light
@@ -202,6 +224,8 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
 
     def _sealed_output(self, context: Context, job: Job, stage: str) -> JsonObject:
         attempt = cast("str", self._stage_attempt)
+        if self.writer == "spark":
+            return self._summary(job, stage, attempt, job.seal_stage(stage, attempt))
         seal = job.stage_seal(stage, attempt)
         if seal is None:
             self._forget_driver(context)

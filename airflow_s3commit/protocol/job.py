@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_job, abort_late, abort_stage
+from airflow_s3commit.protocol.lifecycle.collect import collect_stage
 from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
 from airflow_s3commit.protocol.lifecycle.plan import plan_job, plan_reference
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
@@ -47,11 +48,10 @@ _MIB = 1024 * 1024
 class Job:
     """One refresh of a destination: many task attempts write, one commit publishes.
 
-    Create one with `setup`, or open an existing one with `at`.
-
-    Besides the errors that a method lists, any method raises `NoSuchJob` for a job that was never set up, or
-    was aborted and cleaned up; `InvalidRecord` for a record that is damaged, another job's, or was copied
-    here; `SignatureRefused` where it needs the signer of a signed job; and the errors of the store.
+    Create one with `setup`, or open one with `at`. Besides the errors that a method lists, any raises
+    `NoSuchJob` for a job that was never set up, or was aborted and cleaned up; `InvalidRecord` for a record
+    that is damaged, another job's, or was copied here; `SignatureRefused` where it needs the signer of a
+    signed job; and the errors of the store.
     """
 
     def __init__(self, context: JobContext) -> None:
@@ -144,10 +144,7 @@ class Job:
     @property
     def reference(self) -> JobReference:
         """The id and URIs that open this job in another process."""
-        layout = self._context.layout
-        return JobReference(
-            job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
-        )
+        return JobReference(**self._context.layout.place)
 
     def record(self) -> JobRecord:
         """Return the job's own record: options, context, creation time. Read once, then cached."""
@@ -218,7 +215,9 @@ class Job:
         )
         return TaskAttempt(context, options, extra, files)
 
-    def seal_stage(self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]) -> SealReference:
+    def seal_stage(
+        self, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask] | None = None
+    ) -> SealReference:
         """Record which task attempts of a stage count. Output of any other attempt never becomes visible.
 
         Before: the job is ``open``, and each task attempt was committed. Reads every pendingset once, so
@@ -227,14 +226,17 @@ class Job:
         Args:
             stage: Name of the stage.
             stage_attempt: Id of the stage attempt.
-            tasks: One committed attempt of each task, as ``TaskAttempt.commit`` returned it.
+            tasks: One committed attempt of each task, as ``TaskAttempt.commit`` returned it. None takes what
+                Spark's own writers left, after their application has succeeded.
 
         Raises:
             DuplicateOutput: A task occurs twice, or a key is written twice.
             InvalidRecord: A pendingset is damaged, another job's, or not the one that was committed.
-            JobClosed: The job is not open, or the stage attempt is sealed with other tasks.
+            JobClosed: The job is not open, the stage attempt is sealed with other tasks, or has none.
 
         """
+        if tasks is None:
+            return collect_stage(self._live(acting=False), stage, stage_attempt)
         return seal_stage(self._live(acting=False), stage, stage_attempt, tasks)
 
     def stage_seal(self, stage: str, stage_attempt: str) -> SealReference | None:

@@ -15,18 +15,21 @@ require_libraries()
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
+    from airflow_s3commit.spark.jar import MissingJar, pending_jar
     from airflow_s3commit.spark.session import batch_conf, committer_conf
     from airflow_s3commit.spark.shipping import MissingLibrary, py_files
     from airflow_s3commit.spark.stream import foreach_batch
     from airflow_s3commit.spark.write import PendingWrite, write_pending
 
 __all__ = [
+    "MissingJar",
     "MissingLibrary",
     "PendingWrite",
     "S3CommitDataSource",
     "batch_conf",
     "committer_conf",
     "foreach_batch",
+    "pending_jar",
     "py_files",
     "register",
     "write_pending",
@@ -37,6 +40,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
+            "airflow_s3commit.spark.jar": ("MissingJar", "pending_jar"),
             "airflow_s3commit.spark.session": ("batch_conf", "committer_conf"),
             "airflow_s3commit.spark.shipping": ("MissingLibrary", "py_files"),
             "airflow_s3commit.spark.stream": ("foreach_batch",),

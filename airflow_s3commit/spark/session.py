@@ -16,11 +16,14 @@ import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from airflow_s3commit._causes import ending
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.spark.jar import PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.option_values import parse_flag
 
@@ -40,6 +43,16 @@ STAGE_ATTEMPT = "spark.s3commit.stage.attempt"
 ENDPOINT_URL = "spark.s3commit.endpoint.url"
 ENDPOINT_REGION = "spark.s3commit.endpoint.region"
 PATH_STYLE = "spark.s3commit.path.style"
+
+#: Start of the keys of a job that Spark's own writers write for; its id and a name follow.
+PENDING_JOB = "spark.s3commit.pending.job."
+
+#: Spark's own key of the class that commits a write, and ours of the one for paths outside of the jobs'.
+PROTOCOL = "spark.sql.sources.commitProtocolClass"
+OTHER_PROTOCOL = "spark.s3commit.pending.otherwise"
+
+#: Who writes: this package's data source in Python, or Spark itself with the jar's commit protocol.
+Writer: TypeAlias = Literal["python", "spark"]
 
 #: Spark's own key.
 SPECULATION = "spark.speculation"
@@ -79,12 +92,20 @@ def committer_conf(
     endpoint_url: str | None = None,
     region: str | None = None,
     path_style: bool | None = None,
+    writer: Writer = "python",
 ) -> dict[str, str]:
-    """Return the Spark conf with which ``df.write.format("s3commit")`` writes for a job, and only seals.
+    """Return the Spark conf with which an application writes for a job, and does not commit.
 
     The conf has the job and the store's address. It has no credentials: executors take theirs from their own
-    environment, profile or role. `airflow_s3commit.spark.py_files` ships the package to executors that lack
-    it.
+    environment, profile or role.
+
+    With the writer ``python`` the application writes with ``df.write.format("s3commit")``, and seals the
+    stage; `airflow_s3commit.spark.py_files` ships the package to executors that lack it.
+
+    With the writer ``spark`` the application is any Spark application, unchanged: what it writes to the
+    destination or below stays pending, in every format that Spark has, and everything else is written as
+    before. It needs `airflow_s3commit.spark.pending_jar` among its jars, and S3A. When it has ended, seal the
+    stage with `Job.seal_stage`, without tasks. The confs of several jobs may be merged.
 
     Args:
         reference: The job, as its set-up returned it.
@@ -93,11 +114,19 @@ def committer_conf(
         endpoint_url: The store's address, if it is not AWS.
         region: The store's region.
         path_style: Whether the bucket goes into the path of a request; None for boto3's choice.
+        writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark itself.
 
     Raises:
+        InvalidOption: The writer is neither, or is ``spark`` and the job's staging is not below its
+            destination.
         StoreUnsuitable: The address contains a user name or password, or is not a store's URL.
 
     """
+    if writer == "spark":
+        address = StoreAddress(endpoint_url=endpoint_url, region=region, path_style=path_style)
+        return _conf_of_sparks_own(reference, stage, stage_attempt, address)
+    if writer != "python":
+        raise InvalidOption(f"writer={writer!r} must be 'python' or 'spark'")
     conf = {
         JOB_ID: reference.job_id,
         JOB_DESTINATION: reference.destination,
@@ -111,6 +140,33 @@ def committer_conf(
         conf[ENDPOINT_REGION] = region
     if path_style is not None:
         conf[PATH_STYLE] = str(path_style).lower()
+    return conf
+
+
+def _conf_of_sparks_own(
+    reference: JobReference, stage: str, stage_attempt: str, address: StoreAddress
+) -> dict[str, str]:
+    layout = Layout.of(Destination.parse(reference.destination), reference.job_id)
+    if layout.staging != Destination.parse(reference.staging):
+        raise InvalidOption(
+            f"job {reference.job_id} has its staging at {reference.staging}; Spark's own writers need it"
+            f" below {reference.destination}: set the job up without staging, or use writer='python'"
+        )
+    layout.stage(stage, stage_attempt)
+    job = f"{PENDING_JOB}{reference.job_id}."
+    s3a = f"spark.hadoop.fs.s3a.bucket.{layout.destination.bucket}."
+    conf = {
+        PROTOCOL: PROTOCOL_CLASS,
+        f"{job}destination": layout.destination.uri,
+        f"{job}stage": stage,
+        f"{job}attempt": stage_attempt,
+    }
+    if address.endpoint_url:
+        conf[f"{s3a}endpoint"] = plain_endpoint(address.endpoint_url, "for the Spark conf")
+    if address.region:
+        conf[f"{s3a}endpoint.region"] = address.region
+    if address.path_style is not None:
+        conf[f"{s3a}path.style.access"] = str(address.path_style).lower()
     return conf
 
 

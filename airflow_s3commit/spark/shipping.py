@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _DISCOVERED = "pyspark_s3commit"
 
 #: The earliest time that a zip can hold, for every file, so that the same code makes the same zip.
-_TIME = (1980, 1, 1, 0, 0, 0)
+ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 #: The file mode rw-r--r--, in the upper half of a zip entry's external attributes.
 _MODE = 0o644 << 16
@@ -52,7 +52,7 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     """
     content = _content()
     digest = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS]
-    home = Path(directory) if directory is not None else _cache()
+    home = Path(directory) if directory is not None else cache_directory()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home.absolute() / f"airflow_s3commit-{__version__}-{digest}.zip"
     if not path.is_file() or path.read_bytes() != content:
@@ -63,7 +63,8 @@ def py_files(directory: str | os.PathLike[str] | None = None) -> str:
     return str(path)
 
 
-def _cache() -> Path:
+def cache_directory() -> Path:
+    """Return the directory in which this package keeps files of a user."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-s3commit"
 
 
@@ -75,7 +76,7 @@ def _content() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_modules()):
-            entry = zipfile.ZipInfo(name, _TIME)
+            entry = zipfile.ZipInfo(name, ZIP_TIME)
             entry.create_system = 3  # Unix, on every platform
             entry.external_attr = _MODE
             # Not deflated: compressed bytes depend on zlib's version, and the zip is small.

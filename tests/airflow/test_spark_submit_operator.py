@@ -12,10 +12,12 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_s3commit import Job, JobReference
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
+from airflow_s3commit.protocol.model.seal import Counts, SealReference
 from airflow_s3commit.spark import py_files
 from airflow_s3commit.spark.session import BATCHES_BY_COUNT
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage
 
+SEALED = {"location": "s3://lake/x", "etag": "e", "tasks": 1, "counts": Counts(files=3), "partitions": {}}
 KEYS = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_SESSION_TOKEN": None}
 
 
@@ -89,6 +91,29 @@ def test_the_package_is_shipped_where_it_is_asked_for(store, spark, context, tmp
     assert own == "own.py"
     assert package == py_files()
     assert stage_task(set_up(store), py_files="own.py").py_files == "own.py"
+
+
+def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, context, monkeypatch) -> None:
+    """With the writer ``spark`` the conf names job and protocol, and the jar is added."""
+    monkeypatch.setattr("airflow_s3commit.spark.jar.pending_jar", lambda: "/jars/pending.jar")
+    sealed = []
+    monkeypatch.setattr(
+        Job, "seal_stage", lambda job, *stage: sealed.append(stage) or SealReference(**SEALED)
+    )
+    spark.writes = False
+    users = {"spark.sql.sources.commitProtocolClass": "org.example.Own"}
+    reference = set_up(store)
+    task = stage_task(reference, writer="spark", jars="own.jar", conf=users)
+    output = task.execute(context)
+    (conf,) = spark.conf
+    job = f"spark.s3commit.pending.job.{reference['job_id']}."
+    assert conf[f"{job}destination"] == reference["destination"]
+    assert conf["spark.sql.sources.commitProtocolClass"] == "s3commit.spark.PendingCommitProtocol"
+    assert conf["spark.s3commit.pending.otherwise"] == "org.example.Own"
+    assert not [key for key in conf if "arrow" in key or key.startswith("spark.s3commit.job.")]
+    assert task.jars == "own.jar,/jars/pending.jar"
+    assert sealed == [("refresh.spark_submit", "1")]
+    assert output["files"] == 3
 
 
 def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:

@@ -112,6 +112,8 @@ def _messages() -> str:
                 texts.append("".join(map(str, parts)))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.append(node.value)
+    for path in (ROOT / "airflow_s3commit").rglob("*.java"):
+        texts += re.findall(r'"([^"\n]+)"', path.read_text())
     return "\n".join(texts)
 
 

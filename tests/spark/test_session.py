@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_s3commit import JobReference
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.spark import committer_conf
 from airflow_s3commit.spark.session import JobInConf, StoreAddress, job_from_conf, store_from_conf
 
@@ -33,6 +34,29 @@ def test_a_part_of_a_job_is_refused() -> None:
     """A conf that names a job in part is refused with the missing keys."""
     with pytest.raises(InvalidRecord, match=r"not spark\.s3commit\.job\.destination, spark\..*staging"):
         job_from_conf({"spark.s3commit.job.id": "j1"}.get)
+
+
+def test_sparks_own_writers_get_the_protocol_and_s3a_the_address() -> None:
+    """The conf names the job by its id, so that confs of several jobs can be merged."""
+    conf = committer_conf(
+        REFERENCE, "load", "2", endpoint_url="http://h", region="r", path_style=True, writer="spark"
+    )
+    assert conf == {
+        "spark.sql.sources.commitProtocolClass": "s3commit.spark.PendingCommitProtocol",
+        "spark.s3commit.pending.job.j1.destination": "s3://lake/t/",
+        "spark.s3commit.pending.job.j1.stage": "load",
+        "spark.s3commit.pending.job.j1.attempt": "2",
+        "spark.hadoop.fs.s3a.bucket.lake.endpoint": "http://h",
+        "spark.hadoop.fs.s3a.bucket.lake.endpoint.region": "r",
+        "spark.hadoop.fs.s3a.bucket.lake.path.style.access": "true",
+    }
+
+
+def test_a_staging_elsewhere_is_refused_for_sparks_own_writers() -> None:
+    """S3A leaves files pending below the destination only."""
+    elsewhere = replace(REFERENCE, staging="s3://private/__magic_job-j1/")
+    with pytest.raises(InvalidOption, match="has its staging at s3://private/"):
+        committer_conf(elsewhere, "load", "2", writer="spark")
 
 
 def test_importing_the_door_imports_no_pyspark() -> None:

@@ -101,6 +101,7 @@ def _from_listing(
     context: JobContext, options: JobOptions, seal: SealRecord, preview: CommitPreview
 ) -> CommitPreview:
     """Return the preview from a listing, by the rules of `airflow_s3commit.protocol.lifecycle.plan`."""
+    options = options.as_sealed(seal.removes)
     mode = options.conflict_mode
     if mode == "append" and options.unique_filenames:
         return preview

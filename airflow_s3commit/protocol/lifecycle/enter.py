@@ -32,9 +32,9 @@ from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal
-from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord, Removal, StateRecord
 from airflow_s3commit.protocol.model.limits import PROSE
-from airflow_s3commit.protocol.model.log import LogEntry, PlanName, Removal
+from airflow_s3commit.protocol.model.log import LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -86,6 +86,7 @@ def enter_commit(
         raise Overtaken from error
     # The job may have begun with an older version.
     open_history(run)
+    options = job.options.as_sealed(seal.removes)
     current, etag = plan, state.plan_etag
     for _ in range(_PLANS):
         if _has_conflict(run, job, seal, current):
@@ -96,7 +97,7 @@ def enter_commit(
         )
         named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
         entry = run.log.append(
-            lambda number: _commit_entry(run, job.options, number, draft, named)  # noqa: B023
+            lambda number: _commit_entry(run, options, number, draft, named)  # noqa: B023
         )
         if entry is not None:
             run.files = files
@@ -159,7 +160,7 @@ def abandon(context: JobContext, reason: str | None, job_context: Mapping[str, s
 
 
 def _has_conflict(run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> bool:
-    options = job.options
+    options = job.options.as_sealed(seal.removes)
     if options.conflict_mode == "append":
         return False
     return run.log.was_added_to(None if options.whole_destination else seal.partitions, plan.base)

@@ -50,10 +50,11 @@ def draft_manifest(
         metrics: Durations in milliseconds and counts of requests.
 
     """
+    options = job.options.as_sealed(seal.removes)
     return ManifestRecord(
         **context.layout.place,
-        committer=job.options.committer,
-        conflict_mode=job.options.conflict_mode,
+        committer=options.committer,
+        conflict_mode=options.conflict_mode,
         committed=context.now_ms(),
         counts=seal.counts,
         partitions=seal.partitions,

@@ -9,8 +9,9 @@ partitioned     refuse if a touched      nothing         the data objects of the
 ==============  =======================  ==============  ==============================================
 
 A partition is a directory that the job writes to, without its subdirectories; files at the root form the
-partition ``""``, never the whole table. A plan never contains hidden objects. Without unique file names it
-also marks objects that the job overwrites: those cannot be restored.
+partition ``""``, never the whole table. With conflict mode ``as-written`` the seal decides, and may name
+partitions without files, which are emptied. A plan never contains hidden objects. Without unique file names
+it also marks objects that the job overwrites: those cannot be restored.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ def replaced_objects(
             hidden from readers, in a partition that gets no data, or not to be replaced at all.
 
     """
-    touched = None if job.options.whole_destination else frozenset(seal.partitions)
+    options = job.options.as_sealed(seal.removes)
+    touched = None if options.whole_destination else frozenset(seal.partitions)
     for planned in planned_objects(context, plan):
         relative = context.layout.destination.relative(planned.key) or ""
         fault = None
@@ -196,8 +198,8 @@ def replaced_objects(
             fault = "which is no data file of the destination"
         elif touched is not None and partition_of(relative) not in touched:
             fault = "in a partition that gets no data"
-        elif not planned.overwritten and job.options.conflict_mode != "replace":
-            fault = f"although its conflict mode is {job.options.conflict_mode}"
+        elif not planned.overwritten and options.conflict_mode != "replace":
+            fault = f"although its conflict mode is {options.conflict_mode}"
         if fault is not None:
             where = context.staging_uri(context.layout.plan(plan.plan_id))
             raise InvalidRecord(
@@ -209,6 +211,7 @@ def replaced_objects(
 
 def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
     """Yield the existing objects that the commit replaces or overwrites."""
+    options = options.as_sealed(seal.removes)
     if options.conflict_mode == "append" and options.unique_filenames:
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
+import msgspec
+
+from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
@@ -18,7 +20,7 @@ from airflow_s3commit.protocol.metadata.seals import (
 )
 from airflow_s3commit.protocol.metadata.state import move, read_state, require_state
 from airflow_s3commit.protocol.model.digest import text_digest
-from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.seal import (
@@ -39,12 +41,26 @@ _PARTITIONS_WITH_COLUMNS = 1_000
 
 
 def seal_stage(
-    context: JobContext, stage: str, stage_attempt: str, tasks: Iterable[CommittedTask]
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    tasks: Iterable[CommittedTask],
+    *,
+    removes: Removal | None = None,
+    emptied: Iterable[str] = (),
 ) -> SealReference:
     """Record which task attempts of a stage count. Output of any other attempt never becomes visible.
 
     Before: every task attempt was committed. After: the stage is sealed. Repeatable: the same tasks give the
     same seal. Reads every pendingset once, so that a damaged one fails here and not at the commit.
+
+    Args:
+        context: The job.
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        tasks: One committed attempt of each task.
+        removes: What the writer asked to remove, for conflict mode ``as-written``.
+        emptied: Partitions among those that get no files.
 
     Raises:
         DuplicateOutput: A task occurs twice, or a key is written twice.
@@ -57,7 +73,9 @@ def seal_stage(
         key = context.layout.stage_seal(stage, stage_attempt)
         stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
         if stored is None:
-            stored = _write_stage_seal(context, stage, stage_attempt, sealed)
+            stored = _write_stage_seal(
+                context, stage, stage_attempt, sealed, removes=removes, emptied=emptied
+            )
         if stored.record.tasks != sealed or stored.record.job_id != context.job_id:
             raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
     logger.info(
@@ -120,17 +138,28 @@ def seal_job(
 
 
 def _write_stage_seal(
-    context: JobContext, stage: str, stage_attempt: str, sealed: list[SealedTask]
+    context: JobContext,
+    stage: str,
+    stage_attempt: str,
+    sealed: list[SealedTask],
+    *,
+    removes: Removal | None,
+    emptied: Iterable[str],
 ) -> Stored[StageSealRecord]:
     require_state(context, "open")
-    partitions = _count_partitions(context, stage, stage_attempt, sealed)
+    counted = _count_partitions(context, stage, stage_attempt, sealed)
+    partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
+    counts = Counts.total(partitions.values())
+    if counts.rows is None:
+        counts = msgspec.structs.replace(counts, rows=Counts.total(task.counts for task in sealed).rows)
     record = StageSealRecord(
         **context.layout.place,
         stage=stage,
         stage_attempt=stage_attempt,
         tasks=sealed,
-        counts=Counts.total(partitions.values()),
+        counts=counts,
         partitions=_slim(partitions),
+        removes=removes,
         created=context.now_ms(),
         nonce=context.new_id(),
     )
@@ -186,6 +215,9 @@ def _count_partitions(
             name, counts = partition_of(relative), _counts(upload)
             partitions[name] = partitions.get(name, Counts()).plus(counts)
             added = added.plus(counts)
+        if added.rows is None:
+            # Spark counts the rows of its own tasks, not those of each file.
+            added = msgspec.structs.replace(added, rows=task.counts.rows)
         if added.without_columns() != task.counts:
             raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
     return dict(sorted(partitions.items()))
@@ -254,9 +286,34 @@ def _seal_record(
         ],
         counts=Counts.total(stored.record.counts for stored in loaded),
         partitions=_slim(dict(sorted(partitions.items()))),
+        removes=_removal(context, [stored.record for stored in loaded]),
         created=context.now_ms(),
         nonce=context.new_id(),
     )
+
+
+def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | None:
+    """Return what all stages together asked to remove.
+
+    Raises:
+        InvalidOption: Some stages overwrite partitions, others add to other ones.
+
+    """
+    asked = {stage.removes or "nothing" for stage in stages}
+    if all(stage.removes is None for stage in stages):
+        return None
+    if "everything" in asked or len(asked) == 1:
+        return "everything" if "everything" in asked else asked.pop()
+    overwritten = {name for stage in stages if stage.removes == "partitions" for name in stage.partitions}
+    for stage in stages:
+        added = stage.partitions.keys() - overwritten
+        if added:
+            raise InvalidOption(
+                f"{context.name}: stage {stage.stage} adds to partition {min(added)!r}, and other stages"
+                " overwrite partitions, which one commit cannot do: name the job's conflict mode, or use two"
+                " jobs"
+            )
+    return "partitions"
 
 
 def _pinned(stage: SealedStage) -> tuple[str, str, str]:

@@ -24,7 +24,13 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.hadoop_pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, owner_of
+from airflow_s3commit.protocol.model.layout import (
+    BASE,
+    MAGIC_PREFIX,
+    PENDING_SUFFIX,
+    PENDINGSET_SUFFIX,
+    owner_of,
+)
 from airflow_s3commit.protocol.model.limits import INTENT_BYTES
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra
 from airflow_s3commit.store.base import ObjectInfo
@@ -187,4 +193,6 @@ def _claims_of_others(context: JobContext) -> set[str]:
 
 
 def _pendingset_of(pending_key: str) -> str:
-    return pending_key.rpartition("/")[0] + PENDINGSET_SUFFIX
+    # S3A's own records are below BASE, which is in the attempt's directory.
+    directory, base, _ = pending_key.partition(f"/{BASE}/")
+    return (directory if base else pending_key.rpartition("/")[0]) + PENDINGSET_SUFFIX

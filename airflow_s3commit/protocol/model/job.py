@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit._format import seconds_of
@@ -27,7 +28,8 @@ from airflow_s3commit.protocol.model.object_options import Checked, ObjectOption
 from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
 
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
-ConflictMode: TypeAlias = Literal["fail", "append", "replace"]
+ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
+Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
 
@@ -43,7 +45,9 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         committer: ``directory`` (conflicts are judged over the whole destination) or ``partitioned``
             (over each partition that gets data), both staged on local disk; ``magic`` (streamed, conflicts
             as ``partitioned``).
-        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``.
+        conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``; or ``as-written``:
+            what the save modes of Spark's own writes mean (``writer="spark"``); for any other writer
+            ``append``.
         replace_order: ``publish-then-delete`` may show both generations for a moment, and can be rolled back;
             ``delete-then-publish``, as Hadoop does it, may show neither, and cannot.
         unique_filenames: Put the job id in every file name.
@@ -107,6 +111,16 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     def needs_lock(self) -> bool:
         """Whether the commit destroys old data before its entry is in the log, so that it must run alone."""
         return not self.unique_filenames or self.replace_order == "delete-then-publish"
+
+    def as_sealed(self, removes: Removal | None) -> JobOptions:
+        """Return the options of the commit, by what the writers asked to remove if they decide."""
+        if self.conflict_mode != "as-written":
+            return self
+        if removes in (None, "nothing"):
+            return msgspec.structs.replace(self, conflict_mode="append")
+        whole = removes == "everything"
+        committer: Committer = "directory" if whole else "partitioned"
+        return msgspec.structs.replace(self, conflict_mode="replace", committer=committer)
 
     @property
     def whole_destination(self) -> bool:

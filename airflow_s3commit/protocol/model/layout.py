@@ -307,6 +307,10 @@ class Layout:
         """Return the key of a stage attempt's `StageSealRecord`, in the staging bucket."""
         return self.stage(stage, stage_attempt) + "sealed.json"
 
+    def driver_seals(self, stage: str, stage_attempt: str) -> str:
+        """Return the prefix of what Spark drivers say of a stage attempt's writes, in the staging bucket."""
+        return self.stage(stage, stage_attempt) + "spark/"
+
     @property
     def plans(self) -> str:
         """Prefix of the job's plans, in the staging bucket."""

@@ -80,7 +80,9 @@ LARGEST: Final[Mapping[str, int]] = {
     "PendingSet": GIB,
     # 100,000 partitions with the longest names are 110 MiB; a million tasks 280 MiB.
     "StageSealRecord": 512 * MIB,
-    # The same without the tasks.
+    # The tasks of one write, without partitions.
+    "DriverSealRecord": 512 * MIB,
+    # A stage's seal without the tasks.
     "SealRecord": 128 * MIB,
     "ManifestRecord": 128 * MIB,
     # A manifest and a little more.

@@ -7,13 +7,12 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned
-from airflow_s3commit.protocol.model.job import AbortedRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
 from airflow_s3commit.protocol.model.limits import Count, Generation, Milliseconds, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release"]
 BaselineReason: TypeAlias = Literal["manifests", "data", "copy"]
-Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 
 
 class PlanName(Struct, frozen=True, kw_only=True):

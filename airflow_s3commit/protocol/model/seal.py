@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
+from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.limits import Count, Line, Milliseconds, Shard, Text
 from airflow_s3commit.protocol.model.statistics import KnownColumns, add_columns
 
@@ -108,13 +109,18 @@ class SealedTask(Struct, frozen=True, kw_only=True):
 
 
 class StageSealRecord(JobOwned, frozen=True, kw_only=True):
-    """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count."""
+    """``stages/<stage>-<attempt>/sealed.json``: the task attempts of a stage that count.
+
+    `removes` is what the writer asked to remove; None for writers that leave it to the job. A partition
+    without files is one that the writer asked to empty.
+    """
 
     stage: Text
     stage_attempt: Text
     tasks: list[SealedTask]
     counts: Counts
     partitions: dict[Line, Counts]
+    removes: Removal | None = None
     created: Milliseconds
     nonce: Text
 
@@ -131,11 +137,12 @@ class SealedStage(Struct, frozen=True, kw_only=True):
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):
-    """``sealed.json``: the stage attempts of a job that count."""
+    """``sealed.json``: the stage attempts of a job that count, and what their writers asked to remove."""
 
     stages: list[SealedStage]
     counts: Counts
     partitions: dict[Line, Counts]
+    removes: Removal | None = None
     created: Milliseconds
     nonce: Text
     signature: Text | None = None

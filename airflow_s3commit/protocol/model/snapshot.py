@@ -154,7 +154,8 @@ class TableSnapshot:
                 self.removed.clear()
             elif entry.removes == "partitions":
                 self._remove(touched, entry)
-            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, touched)
+            written = [name for name, counts in touched.items() if counts.files]
+            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, written)
 
     @property
     def partitions(self) -> Collection[str]:

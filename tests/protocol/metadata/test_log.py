@@ -42,7 +42,7 @@ def entry(
         conflict_mode="append",
         committed=0,
         counts=NOTHING,
-        partitions=dict.fromkeys(partitions, NOTHING),
+        partitions=dict.fromkeys(partitions, Counts(files=1, bytes=1, rows=1)),
         replaced=NOTHING,
         files=f"{uri}_s3commit/manifests/{job_id}.jsonl",
         files_sha256="e3b0",

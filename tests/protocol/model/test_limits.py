@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
 from airflow_s3commit.protocol.metadata.plans import planned_objects
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model import (
+    driver_seal,
     hadoop_pendingset,
     job,
     limits,
@@ -271,7 +272,18 @@ def test_every_record_has_a_limit() -> None:
     """The table names existing types, and reads none without a bound."""
     kinds = {
         name: value
-        for module in (hadoop_pendingset, pendingset, job, log, manifest, plan, seal, snapshot, success)
+        for module in (
+            driver_seal,
+            hadoop_pendingset,
+            pendingset,
+            job,
+            log,
+            manifest,
+            plan,
+            seal,
+            snapshot,
+            success,
+        )
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

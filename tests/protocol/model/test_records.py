@@ -16,8 +16,18 @@ import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model import job, log, manifest, object_options, plan, seal, snapshot
+from airflow_s3commit.protocol.model import (
+    driver_seal,
+    job,
+    log,
+    manifest,
+    object_options,
+    plan,
+    seal,
+    snapshot,
+)
 from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.driver_seal import DriverSealRecord, DriverTask
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
     AbortReport,
@@ -284,6 +294,8 @@ RECORDS.update(
             generation=7,
             begun=True,
         ),
+        "stage-seal-1-removes": msgspec.structs.replace(RECORDS["stage-seal-1-sha256"], removes="partitions"),
+        "seal-1-removes": msgspec.structs.replace(RECORDS["seal-1-signed"], removes="partitions"),
         "log-entry-1-commit": LogEntry(
             job_id=JOB,
             destination=HERE,
@@ -310,6 +322,20 @@ RECORDS.update(
             destination=HERE, number=31, entry_nonce="n-9", generation=30, commits=1
         ),
         "live-commit": LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS)),
+        "driver-seal-1": DriverSealRecord(
+            job_id=JOB,
+            stage="spark",
+            stage_attempt="1",
+            application="application_1739800000123_0001",
+            spark="4.0.2",
+            write=1,
+            directory="dt=2013-01-01",
+            dynamic=False,
+            replaced=["dt=2013-01-01"],
+            tasks=[
+                DriverTask(task="0123456789ab-00000", attempt="4", sha256=SHA256, files=2, bytes=300, rows=30)
+            ],
+        ),
         "log-entry-1-imported": LogEntry(
             job_id=JOB,
             destination=HERE,
@@ -375,6 +401,7 @@ RECORDS.update(
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
+    *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED,
 }  # fmt: skip
 
@@ -383,6 +410,7 @@ VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 PARTS = {
     Baseline,
     Counts,
+    DriverTask,
     JobOptions,
     ObjectOptions,
     PlanName,
@@ -416,7 +444,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (job, log, manifest, object_options, plan, seal, snapshot)
+    modules = (driver_seal, job, log, manifest, object_options, plan, seal, snapshot)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS == kinds

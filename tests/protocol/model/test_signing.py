@@ -91,7 +91,7 @@ def undone(lake: Lake, *steps: Step) -> None:
 
 
 #: Other values of fields that have few.
-_CHOICES = {"committer": "directory", "conflict_mode": "fail"}
+_CHOICES = {"committer": "directory", "conflict_mode": "fail", "removes": "nothing"}
 
 
 def changes(record: dict[str, Any]) -> list[dict[str, Any]]:

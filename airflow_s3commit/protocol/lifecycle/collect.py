@@ -1,0 +1,234 @@
+"""Seal a stage from what a Spark driver says of its own writes, in their order, as Spark's modes mean them.
+
+The driver's tasks write pendingsets of ours. Each write of the application has a record of the tasks that
+count, and of what it overwrites: nothing, some directories with all below them, or the partitions that it has
+files for. A write that overwrites discards what earlier writes of the application have there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed, NoSuchKey
+from airflow_s3commit.protocol.lifecycle.seal import seal_stage
+from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.seals import committed_task, find_stage_seal
+from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.destination import is_hidden
+from airflow_s3commit.protocol.model.digest import bytes_digest
+from airflow_s3commit.protocol.model.driver_seal import DriverSealRecord, DriverTask
+from airflow_s3commit.protocol.model.job import Removal
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
+from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
+from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+
+logger = logging.getLogger(__name__)
+
+
+def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealReference:
+    """Seal a stage attempt with the task attempts that its newest Spark driver has sealed.
+
+    Before: the application has ended successfully. After: the stage is sealed. Repeatable.
+
+    Raises:
+        InvalidOption: Some of the partitions that the application wrote were overwritten, others added to.
+        InvalidRecord: A record of the driver is damaged, or a pendingset is not the one that it names.
+        JobClosed: The job is not open, or no driver has written for the stage attempt.
+
+    """
+    with naming(context, f"collection of stage {stage}-{stage_attempt}"):
+        sealed = find_stage_seal(context, stage, stage_attempt)
+        if sealed is not None:
+            return sealed
+        require_state(context, "open")
+        writes = _driver_seals(context, stage, stage_attempt)
+        if not writes:
+            raise JobClosed(
+                f"{context.name}: no Spark application has written for stage {stage}-{stage_attempt}. Make it"
+                f" write to {context.layout.destination.uri}, as s3a://, with a DataFrame writer or SQL."
+                " RDDs' saveAs… methods and Hive's own formats cannot be committed later"
+            )
+        application = _Application(context, stage, stage_attempt)
+        for write in writes:
+            application.add(write)
+        tasks = [application.committed(task) for task in application.tasks.values()]
+        removes, emptied = application.removal()
+    return seal_stage(context, stage, stage_attempt, tasks, removes=removes, emptied=emptied)
+
+
+@dataclass
+class _Output:
+    """A task attempt that counts, and its pendingset once it was read."""
+
+    task: DriverTask
+    pendingset: Stored[PendingSet] | None = None
+
+
+@dataclass
+class _Application:
+    """What the writes of an application add up to."""
+
+    context: JobContext
+    stage: str
+    stage_attempt: str
+    tasks: dict[str, _Output] = field(default_factory=dict)
+    #: Directories that writes overwrite with all below them, and partitions that dynamic writes overwrite.
+    replaced: set[str] = field(default_factory=set)
+    dynamic: set[str] = field(default_factory=set)
+
+    def add(self, write: DriverSealRecord) -> None:
+        touched: set[str] = set()
+        outputs = {task.task: _Output(task) for task in write.tasks}
+        if write.dynamic:
+            touched = {name for output in outputs.values() for name in self._partitions(output)}
+        if self.tasks and (write.replaced or touched):
+            self._discard(write.replaced, touched)
+        self.replaced.update(write.replaced)
+        self.dynamic |= touched
+        self.tasks |= outputs
+
+    def removal(self) -> tuple[Removal | None, set[str]]:
+        """Return what the commit removes, and partitions that it only empties; None if the job decides."""
+        job = self.context.record
+        if job is None or job.options.conflict_mode != "as-written":
+            return None, set()
+        if "" in self.replaced:
+            return "everything", set()
+        if not self.replaced and not self.dynamic:
+            return "nothing", set()
+        written = {name for output in self.tasks.values() for name in self._partitions(output)}
+        added = {name for name in written - self.dynamic if not _is_below(name, self.replaced)}
+        if added:
+            overwritten = min(self.dynamic | self.replaced)
+            raise InvalidOption(
+                f"{self.context.name}: the application of stage {self.stage}-{self.stage_attempt} added to"
+                f" {min(added)!r} and overwrote {overwritten!r}, which one commit cannot do: name the job's"
+                " conflict mode, or write them in two jobs"
+            )
+        return "partitions", self._existing() - written
+
+    def committed(self, output: _Output) -> CommittedTask:
+        task = output.task
+        extra = self._extra(task)
+        key = self._key(task)
+        if output.pendingset is not None:
+            stored = output.pendingset
+            return committed_task(self.context, key, extra, stored, stored.record.commits)
+        try:
+            etag = self.context.store.head(self.context.staging_bucket, key).etag
+        except NoSuchKey:
+            raise self._missing(key) from None
+        return CommittedTask(
+            stage=self.stage,
+            stage_attempt=self.stage_attempt,
+            task=task.task,
+            attempt=task.attempt,
+            location=self.context.staging_uri(key),
+            etag=etag,
+            files=task.files,
+            bytes=task.bytes,
+            rows=task.rows if task.files else 0,
+            sha256=task.sha256,
+        )
+
+    def _discard(self, replaced: Iterable[str], touched: set[str]) -> None:
+        """Discard the files of earlier writes in overwritten directories."""
+        directories = set(replaced)
+        if "" in directories:
+            self.tasks.clear()
+            return
+        for name, output in list(self.tasks.items()):
+            pendingset = self._read(output).record
+            kept = [
+                upload
+                for upload in pendingset.commits
+                if (partition := self._partition(upload.destinationKey)) not in touched
+                and not _is_below(partition, directories)
+            ]
+            if not kept:
+                del self.tasks[name]
+            elif len(kept) < len(pendingset.commits):
+                self.tasks[name] = self._rewrite(output, msgspec.structs.replace(pendingset, commits=kept))
+
+    def _rewrite(self, output: _Output, pendingset: PendingSet) -> _Output:
+        # The attempt's id depends on the content alone, so that a repetition writes the same record.
+        digest = bytes_digest(encode(pendingset)).hex()
+        task = msgspec.structs.replace(output.task, attempt=f"{output.task.attempt}.{digest}")
+        extra = self._extra(task, nonce=digest)
+        record = msgspec.structs.replace(pendingset, s3commit=extra)
+        context, key = self.context, self._key(task)
+        stored = records.create(
+            context.store, context.staging_bucket, key, record, conditional=context.conditional
+        )
+        return _Output(task, stored)
+
+    def _partitions(self, output: _Output) -> Iterator[str]:
+        for upload in self._read(output).record.commits:
+            yield self._partition(upload.destinationKey)
+
+    def _partition(self, key: str) -> str:
+        return partition_of(self.context.layout.destination.check_data_key(self.context.bucket, key))
+
+    def _read(self, output: _Output) -> Stored[PendingSet]:
+        if output.pendingset is None:
+            context, key = self.context, self._key(output.task)
+            try:
+                stored = records.load(context.store, context.staging_bucket, key, PendingSet)
+            except NoSuchKey:
+                raise self._missing(key) from None
+            if stored.sha256 != output.task.sha256:
+                raise InvalidRecord(f"{context.staging_uri(key)} was changed after it was written")
+            output.pendingset = stored
+        return output.pendingset
+
+    def _existing(self) -> set[str]:
+        """Return the partitions with data below the overwritten directories."""
+        context, found = self.context, set[str]()
+        for directory in self.replaced:
+            prefix = context.layout.destination.key(f"{directory}/")
+            for info in context.store.list_objects(context.bucket, prefix):
+                relative = context.layout.destination.relative(info.key) or ""
+                if not relative.endswith("/") and not is_hidden(relative):
+                    found.add(partition_of(relative))
+        return found
+
+    def _key(self, task: DriverTask) -> str:
+        return self.context.layout.pendingset(self.stage, self.stage_attempt, task.task, task.attempt)
+
+    def _extra(self, task: DriverTask, nonce: str = "-") -> TaskExtra:
+        return TaskExtra(
+            stage=self.stage,
+            stage_attempt=self.stage_attempt,
+            task=task.task,
+            attempt=task.attempt,
+            nonce=nonce,
+        )
+
+    def _missing(self, key: str) -> InvalidRecord:
+        return InvalidRecord(f"{self.context.staging_uri(key)} is missing, but the Spark driver counts it")
+
+
+def _is_below(partition: str, directories: Iterable[str]) -> bool:
+    return any(not name or f"{partition}/".startswith(f"{name}/") for name in directories)
+
+
+def _driver_seals(context: JobContext, stage: str, stage_attempt: str) -> list[DriverSealRecord]:
+    """Return what the newest driver of a stage attempt says of its writes, in their order."""
+    prefix = context.layout.driver_seals(stage, stage_attempt)
+    listed = context.store.list_objects(context.staging_bucket, prefix)
+    keys = sorted(info.key for info in listed if not info.key.endswith(PENDINGSET_SUFFIX))
+    newest = keys[-1][: keys[-1].rindex("/") + 1] if keys else ""
+    found = []
+    for key in (key for key in keys if key.startswith(newest)):
+        record = records.load(context.store, context.staging_bucket, key, DriverSealRecord).record
+        if (record.job_id, record.stage, record.stage_attempt) != (context.job_id, stage, stage_attempt):
+            raise InvalidRecord(f"{context.staging_uri(key)} is of another job or stage attempt")
+        found.append(record)
+    return found

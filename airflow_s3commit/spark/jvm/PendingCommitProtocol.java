@@ -1,0 +1,172 @@
+package s3commit.spark;
+
+import java.io.IOException;
+import java.io.Serializable;
+import java.io.UncheckedIOException;
+import java.util.Optional;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapreduce.JobContext;
+import org.apache.hadoop.mapreduce.TaskAttemptContext;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.internal.io.FileCommitProtocol;
+import org.apache.spark.internal.io.FileNameSpec;
+import scala.Option;
+
+/**
+ * Spark's file commit protocol for writes whose uploads a job of airflow-s3commit commits later.
+ *
+ * <p>Writes at or below the destination of a job in the Spark conf stay pending; all other writes are committed
+ * by Spark's own protocol. It has no dependencies except for Spark and hadoop-aws. Spark creates an instance for
+ * each write on the driver, and sends it to the tasks.
+ */
+public final class PendingCommitProtocol extends FileCommitProtocol implements Serializable {
+  private static final long serialVersionUID = 1L;
+
+  /** The class that commits all other writes, and its default, which is Spark's own. */
+  private static final String OTHERWISE = "spark.s3commit.pending.otherwise";
+
+  private static final String SPARKS_OWN =
+      "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol";
+
+  /** The pending write; null if the write is not for a job. */
+  private final PendingWrite pending;
+
+  /** The protocol of any other write; null if the write is for a job. */
+  private final FileCommitProtocol other;
+
+  /** Spark looks for a constructor with these parameters. */
+  public PendingCommitProtocol(String writeId, String path, boolean dynamicPartitionOverwrite) {
+    SparkConf conf = SparkEnv.get().conf();
+    Optional<PendingJob> job = PendingJob.of(conf, path);
+    pending = job.isPresent() ? new PendingWrite(job.get(), writeId, path, dynamicPartitionOverwrite) : null;
+    other =
+        job.isPresent()
+            ? null
+            : FileCommitProtocol.instantiate(
+                conf.get(OTHERWISE, SPARKS_OWN), writeId, path, dynamicPartitionOverwrite);
+  }
+
+  @Override
+  public void setupJob(JobContext context) {
+    if (pending == null) {
+      other.setupJob(context);
+    } else {
+      run(() -> pending.setUp(context.getConfiguration()));
+    }
+  }
+
+  @Override
+  public void commitJob(JobContext context, scala.collection.immutable.Seq<TaskCommitMessage> tasks) {
+    if (pending == null) {
+      other.commitJob(context, tasks);
+    } else {
+      run(() -> pending.seal(context.getConfiguration(), tasks.iterator()));
+    }
+  }
+
+  /** The same with the signature of Scala 2.12, whose {@code Seq} is another type. */
+  public void commitJob(JobContext context, scala.collection.Seq<TaskCommitMessage> tasks) {
+    commitJob(context, tasks.toList());
+  }
+
+  /** Leaves the uploads: they are not in a seal, so the job's commit or abort aborts them. */
+  @Override
+  public void abortJob(JobContext context) {
+    if (pending == null) {
+      other.abortJob(context);
+    }
+  }
+
+  @Override
+  public void setupTask(TaskAttemptContext context) {
+    if (pending == null) {
+      other.setupTask(context);
+    } else {
+      run(() -> pending.setUpTask(context.getConfiguration()));
+    }
+  }
+
+  @Override
+  public String newTaskTempFile(TaskAttemptContext context, Option<String> directory, FileNameSpec name) {
+    return pending == null
+        ? other.newTaskTempFile(context, directory, name)
+        : pending.newFile(
+            context, directory.isDefined() ? directory.get() : "", name.prefix(), name.suffix());
+  }
+
+  @Override
+  public String newTaskTempFile(TaskAttemptContext context, Option<String> directory, String suffix) {
+    return newTaskTempFile(context, directory, new FileNameSpec("", suffix));
+  }
+
+  @Override
+  public String newTaskTempFileAbsPath(TaskAttemptContext context, String directory, FileNameSpec name) {
+    if (pending == null) {
+      return other.newTaskTempFileAbsPath(context, directory, name);
+    }
+    throw pending.refuseElsewhere(directory);
+  }
+
+  @Override
+  public String newTaskTempFileAbsPath(TaskAttemptContext context, String directory, String suffix) {
+    return newTaskTempFileAbsPath(context, directory, new FileNameSpec("", suffix));
+  }
+
+  @Override
+  public TaskCommitMessage commitTask(TaskAttemptContext context) {
+    return pending == null
+        ? other.commitTask(context)
+        : new TaskCommitMessage(call(() -> pending.commitTask(context.getConfiguration())));
+  }
+
+  /** Leaves the uploads, as {@link #abortJob} does. */
+  @Override
+  public void abortTask(TaskAttemptContext context) {
+    if (pending == null) {
+      other.abortTask(context);
+    }
+  }
+
+  /** Notes what the job's commit replaces, and deletes nothing. */
+  @Override
+  public boolean deleteWithJob(FileSystem fs, Path path, boolean recursive) {
+    if (pending == null) {
+      return other.deleteWithJob(fs, path, recursive);
+    }
+    pending.replace(path);
+    return true;
+  }
+
+  @Override
+  public void onTaskCommit(TaskCommitMessage message) {
+    if (pending == null) {
+      other.onTaskCommit(message);
+    }
+  }
+
+  private interface Call<T> {
+    T run() throws IOException;
+  }
+
+  private interface Action {
+    void run() throws IOException;
+  }
+
+  private static <T> T call(Call<T> call) {
+    try {
+      return call.run();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error.getMessage(), error);
+    }
+  }
+
+  private static void run(Action action) {
+    call(
+        () -> {
+          action.run();
+          return null;
+        });
+  }
+}

@@ -1,0 +1,115 @@
+package s3commit.spark;
+
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.TreeSet;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkConf;
+import scala.Tuple2;
+
+/** A job in the Spark conf, and the stage attempt of the application in it. */
+final class PendingJob implements Serializable {
+  private static final long serialVersionUID = 1L;
+
+  /** Start of the keys of the conf; the job's id and one of the names below follow. */
+  private static final String PREFIX = "spark.s3commit.pending.job.";
+
+  /** Hive's writes go to a directory of such a name in the table's, and are renamed by Hive. */
+  private static final String OF_HIVE = ".hive-staging";
+
+  final String id;
+  final String destination;
+  final String stage;
+  final String stageAttempt;
+
+  private PendingJob(SparkConf conf, String id) {
+    this.id = id;
+    destination = value(conf, "destination");
+    stage = value(conf, "stage");
+    stageAttempt = value(conf, "attempt");
+  }
+
+  private String value(SparkConf conf, String name) {
+    String key = PREFIX + id + "." + name;
+    if (!conf.contains(key)) {
+      throw new IllegalArgumentException(
+          "the Spark conf has no " + key + "; set all keys that committer_conf(..., writer=\"spark\") returns");
+    }
+    return conf.get(key);
+  }
+
+  /** Returns the job whose destination is the longest that a path is at or below. */
+  static Optional<PendingJob> of(SparkConf conf, String path) {
+    TreeSet<String> ids = new TreeSet<>();
+    for (Tuple2<String, String> entry : conf.getAllWithPrefix(PREFIX)) {
+      ids.add(entry._1().substring(0, entry._1().indexOf('.')));
+    }
+    PendingJob found = null;
+    for (String id : ids) {
+      PendingJob job = new PendingJob(conf, id);
+      if (job.relative(path).isPresent()
+          && (found == null || elements(job.destination).size() > elements(found.destination).size())) {
+        found = job;
+      }
+    }
+    if (found == null) {
+      return Optional.empty();
+    }
+    for (String element : found.relative(path).get().split("/")) {
+      if (element.startsWith(OF_HIVE)) {
+        throw new UnsupportedOperationException(
+            "job " + found.id + " cannot commit Hive's own write to " + path + ": Hive renames its files. Use a"
+                + " data source table (USING parquet), or set spark.sql.hive.convertInsertingPartitionedTable"
+                + " and spark.sql.hive.convertMetastoreParquet to true");
+      }
+      if (element.startsWith(".") || element.startsWith("_")) {
+        return Optional.empty();
+      }
+    }
+    return Optional.of(found);
+  }
+
+  /** Returns a path relative to the destination, without slashes at its ends; empty if it is elsewhere. */
+  Optional<String> relative(String path) {
+    List<String> home = elements(destination);
+    List<String> there = elements(path);
+    if (home.isEmpty() || there.size() < home.size() || !there.subList(0, home.size()).equals(home)) {
+      return Optional.empty();
+    }
+    return Optional.of(String.join("/", there.subList(home.size(), there.size())));
+  }
+
+  /** Returns the bucket and the elements of the key; none if a URI is not S3's. */
+  private static List<String> elements(String uri) {
+    List<String> found = new ArrayList<>();
+    // Hadoop's own Path: it takes %, ? and # literally, as its file systems do.
+    java.net.URI parsed = new Path(uri).toUri();
+    String scheme = parsed.getScheme();
+    if (scheme == null || !(scheme.equals("s3") || scheme.equals("s3a") || scheme.equals("s3n"))) {
+      return found;
+    }
+    found.add(parsed.getAuthority());
+    for (String element : parsed.getPath().split("/")) {
+      if (!element.isEmpty()) {
+        found.add(element);
+      }
+    }
+    return found;
+  }
+
+  /** Returns a path below the job's staging, with the scheme that the application uses. */
+  Path inStaging(String scheme, String... names) {
+    List<String> home = elements(destination);
+    StringBuilder path = new StringBuilder("/");
+    for (String element : home.subList(1, home.size())) {
+      path.append(element).append('/');
+    }
+    path.append("__magic_job-").append(id);
+    for (String name : names) {
+      path.append('/').append(name);
+    }
+    return new Path(scheme, home.get(0), path.toString());
+  }
+}

@@ -1,0 +1,261 @@
+package s3commit.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.io.Serializable;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.TreeSet;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapreduce.TaskAttemptContext;
+import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
+import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage;
+
+/**
+ * One write of an application for a job.
+ *
+ * <p>S3A leaves a file as a pending upload if its path has an element {@code __magic_job-…}, and describes the
+ * upload in a {@code .pending} file. The path has {@code __base} too: what follows it, is the file's path below
+ * the destination. A committed task lists its uploads in a {@code .pendingset}; S3A writes files of these two
+ * suffixes as they are. The driver's seal lists the tasks that count.
+ */
+final class PendingWrite implements Serializable {
+  private static final long serialVersionUID = 1L;
+
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  private static final String MAGIC = "fs.s3a.committer.magic.enabled";
+  private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
+  private static final String PURGE = "fs.s3a.multipart.purge";
+
+  /** Writes of this driver that are sealed. */
+  private static final AtomicInteger SEALED = new AtomicInteger();
+
+  private final PendingJob job;
+  private final String path;
+  private final boolean dynamic;
+
+  /** Digits that tell this write from others: part of the names of its tasks and files. */
+  private final String token;
+
+  /** Directories below the destination that Spark would have deleted before the write; "" for all of it. */
+  private final TreeSet<String> replaced = new TreeSet<>();
+
+  /** Files of the task attempt that runs in this instance. */
+  private transient List<Path> files;
+
+  PendingWrite(PendingJob job, String writeId, String path, boolean dynamic) {
+    this.job = job;
+    this.path = path;
+    this.dynamic = dynamic;
+    String digits = UUID.nameUUIDFromBytes(writeId.getBytes(StandardCharsets.UTF_8)).toString();
+    token = digits.replace("-", "").substring(0, 12);
+  }
+
+  /** Checks, on the driver, that the tasks' files will stay pending, and begins to count their rows. */
+  void setUp(Configuration conf) throws IOException {
+    RowCounter.of(SparkContext.getOrCreate());
+    check(conf);
+  }
+
+  private void check(Configuration conf) throws IOException {
+    Path home = new Path(path);
+    FileSystem fs = home.getFileSystem(conf);
+    if (!fs.getClass().getName().equals("org.apache.hadoop.fs.s3a.S3AFileSystem")) {
+      throw refusal(
+          path + " is a path of " + fs.getClass().getName() + ", and only S3A can leave uploads pending: use"
+              + " s3a://, or set spark.hadoop.fs." + home.toUri().getScheme()
+              + ".impl=org.apache.hadoop.fs.s3a.S3AFileSystem");
+    }
+    Configuration settings = fs.getConf();
+    if (!settings.getBoolean(MAGIC, true)) {
+      throw refusal(MAGIC + " is false, so S3A would publish the files at once: set it to true");
+    }
+    if (settings.getBoolean(IN_MEMORY, false)) {
+      throw refusal(IN_MEMORY + " is true, so S3A would not record the uploads: set it to false");
+    }
+    if (settings.getBoolean(PURGE, false)) {
+      throw refusal(PURGE + " is true, so S3A would abort pending uploads of any job: set it to false");
+    }
+    try {
+      fs.getClass()
+          .getClassLoader()
+          .loadClass("org.apache.hadoop.fs.s3a.commit.CommitConstants")
+          .getField("MAGIC_PATH_PREFIX");
+    } catch (ReflectiveOperationException error) {
+      throw refusal("its hadoop-aws is too old: 3.3.7, 3.4 or newer is needed");
+    }
+  }
+
+  private UnsupportedOperationException refusal(String reason) {
+    return new UnsupportedOperationException("job " + job.id + " cannot commit this write later: " + reason);
+  }
+
+  UnsupportedOperationException refuseElsewhere(String directory) {
+    return refusal(
+        "it goes to the partition's own location " + directory + ", and S3A leaves only files below "
+            + job.destination + " pending: give the partition its default location");
+  }
+
+  /** Notes that the commit replaces what a directory holds. */
+  void replace(Path directory) {
+    replaced.add(job.relative(directory.toString()).orElseThrow(() -> refuseElsewhere(directory.toString())));
+  }
+
+  void setUpTask(Configuration conf) throws IOException {
+    files = new ArrayList<>();
+    check(conf);
+  }
+
+  /** Returns the path of a new file of the running task attempt. */
+  String newFile(TaskAttemptContext context, String directory, String prefix, String suffix) {
+    int split = context.getTaskAttemptID().getTaskID().getId();
+    String name = String.format("%spart-%05d-%s-%s%s", prefix, split, token, job.id, suffix);
+    Path base = taskFile("/__base");
+    String below = job.relative(path).get();
+    for (String element : (below + "/" + directory + "/" + name).split("/")) {
+      // Not Path(String, String), for which a colon ends a scheme.
+      base = element.isEmpty() ? base : new Path(base, new Path(null, null, element));
+    }
+    files.add(base);
+    return base.toString();
+  }
+
+  private Path taskFile(String suffix) {
+    TaskContext task = TaskContext.get();
+    return inStage("tasks", taskName(task) + "_" + task.taskAttemptId() + suffix);
+  }
+
+  private String taskName(TaskContext task) {
+    return String.format("%s-%05d", token, task.partitionId());
+  }
+
+  private Path inStage(String... names) {
+    String[] all = new String[names.length + 2];
+    all[0] = "stages";
+    all[1] = job.stage + "-" + job.stageAttempt;
+    System.arraycopy(names, 0, all, 2, names.length);
+    return job.inStaging(new Path(path).toUri().getScheme(), all);
+  }
+
+  /** Lists the uploads of the task attempt in its pendingset, and returns what the driver's seal says of it. */
+  String commitTask(Configuration conf) throws IOException {
+    TaskContext task = TaskContext.get();
+    FileSystem fs = new Path(path).getFileSystem(conf);
+    ObjectNode pendingset = JSON.createObjectNode().put("version", 3).put("jobId", job.id);
+    ArrayNode commits = pendingset.putArray("commits");
+    long bytes = 0;
+    for (Path file : files) {
+      JsonNode upload = read(fs, file.suffix(".pending"));
+      if (upload != null) {
+        bytes += upload.get("length").asLong();
+        commits.add(plain((ObjectNode) upload));
+      }
+    }
+    String attempt = Long.toString(task.taskAttemptId());
+    pendingset
+        .putObject("s3commit")
+        .put("stage", job.stage)
+        .put("stage_attempt", job.stageAttempt)
+        .put("task", taskName(task))
+        .put("attempt", attempt)
+        .put("nonce", UUID.randomUUID().toString());
+    byte[] body = JSON.writeValueAsBytes(pendingset);
+    write(fs, taskFile(".pendingset"), body);
+    return JSON.createObjectNode()
+        .put("task", taskName(task))
+        .put("attempt", attempt)
+        .put("sha256", sha256(body))
+        .put("files", commits.size())
+        .put("bytes", bytes)
+        .toString();
+  }
+
+  /** Returns what S3A recorded of a file; null for a file that its writer never created. */
+  private static JsonNode read(FileSystem fs, Path pending) throws IOException {
+    try (InputStream in = fs.open(pending)) {
+      return JSON.readTree(in);
+    } catch (FileNotFoundException error) {
+      return null;
+    }
+  }
+
+  /** Returns an upload with the job's id, without the quotes that HTTP puts around ETags. */
+  private ObjectNode plain(ObjectNode upload) {
+    ArrayNode etags = JSON.createArrayNode();
+    for (JsonNode etag : upload.get("etags")) {
+      if (etag.isTextual()) {
+        etags.add(etag.asText().replace("\"", ""));
+      } else {
+        etags.add(((ObjectNode) etag).put("etag", etag.get("etag").asText().replace("\"", "")));
+      }
+    }
+    upload.remove("iostatistics");
+    upload.put("jobId", job.id).set("etags", etags);
+    return upload;
+  }
+
+  /** Writes the driver's seal: which task attempts of the write count, and what it replaces. */
+  void seal(Configuration conf, scala.collection.Iterator<TaskCommitMessage> messages) throws IOException {
+    SparkContext spark = SparkContext.getOrCreate();
+    int number = SEALED.incrementAndGet();
+    ObjectNode seal = JSON.createObjectNode().put("version", 1).put("job_id", job.id);
+    seal.put("stage", job.stage).put("stage_attempt", job.stageAttempt);
+    seal.put("application", spark.applicationId()).put("spark", spark.version());
+    seal.put("write", number).put("directory", job.relative(path).get());
+    seal.put("dynamic", dynamic);
+    ArrayNode directories = seal.putArray("replaced");
+    replaced.forEach(directories::add);
+    ArrayNode tasks = seal.putArray("tasks");
+    RowCounter.await(spark);
+    while (messages.hasNext()) {
+      ObjectNode task = (ObjectNode) JSON.readTree((String) messages.next().obj());
+      task.put("rows", RowCounter.of(spark).take(task.get("attempt").asLong()));
+      tasks.add(task);
+    }
+    // Newer drivers sort behind older ones; YARN may start several for one submission.
+    String driver = String.format("%013d-%s", spark.startTime(), spark.applicationId());
+    Path file = inStage("spark", driver, String.format("%06d.json", number));
+    Configuration settings = new Configuration(conf);
+    settings.setBoolean(MAGIC, false);
+    settings.setBoolean("fs.s3a.bucket." + file.toUri().getAuthority() + ".committer.magic.enabled", false);
+    try (FileSystem fs = FileSystem.newInstance(file.toUri(), settings)) {
+      write(fs, file, JSON.writeValueAsBytes(seal));
+    }
+  }
+
+  private static void write(FileSystem fs, Path file, byte[] body) throws IOException {
+    FSDataOutputStreamBuilder<?, ?> builder = fs.createFile(file).overwrite(true).recursive();
+    builder.opt("fs.s3a.create.performance", true);
+    try (OutputStream out = builder.build()) {
+      out.write(body);
+    }
+  }
+
+  private static String sha256(byte[] body) {
+    try {
+      StringBuilder digits = new StringBuilder();
+      for (byte one : MessageDigest.getInstance("SHA-256").digest(body)) {
+        digits.append(String.format("%02x", one));
+      }
+      return digits.toString();
+    } catch (NoSuchAlgorithmException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+}

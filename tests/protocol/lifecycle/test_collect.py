@@ -1,0 +1,183 @@
+"""A stage of Spark's own writers: the writes of its newest driver count, in order, as Spark means them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed
+from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.seal import CommittedTask
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, Lake, named
+
+STAGE = ("spark", "1")
+
+
+def write(
+    lake: Lake,
+    number: int,
+    *tasks: CommittedTask,
+    replaced: tuple[str, ...] = (),
+    dynamic: bool = False,
+    driver: str = "0000000000001-app",
+    **changes: Any,
+) -> None:
+    """Say, as a driver does, which task attempts of a write count."""
+    record = {
+        "version": 1,
+        "job_id": OURS,
+        "stage": STAGE[0],
+        "stage_attempt": STAGE[1],
+        "application": "app",
+        "spark": "4.0.2",
+        "write": number,
+        "directory": "",
+        "dynamic": dynamic,
+        "replaced": list(replaced),
+        "tasks": [
+            {"task": task.task, "attempt": task.attempt, "sha256": task.sha256}
+            | {"files": task.files, "bytes": task.bytes, "rows": task.rows}
+            for task in tasks
+        ],
+        **changes,
+    }
+    key = f"{lake.prefix}__magic_job-{OURS}/stages/spark-1/spark/{driver}/{number:06d}.json"
+    lake.store.put(BUCKET, key, json.dumps(record).encode())
+
+
+def new_job(mode: str = "as-written") -> Lake:
+    """Return a lake with old data in two partitions, and an open job."""
+    lake = Lake()
+    lake.put({"dt=1/h=0/old": b"1", "dt=1/h=1/old": b"2", "dt=2/h=0/old": b"3"})
+    lake.set_up(conflict_mode=mode, committer="partitioned")
+    return lake
+
+
+def commit(lake: Lake) -> set[str]:
+    """Collect the stage, commit the job, and return the paths of the data."""
+    job = lake.job()
+    sealed = job.seal_stage(*STAGE)
+    assert lake.job().seal_stage(*STAGE) == sealed
+    job.seal()
+    assert job.commit().counts == sealed.counts
+    assert lake.pending() == []
+    return set(lake.data())
+
+
+OLD = {"dt=1/h=0/old", "dt=1/h=1/old", "dt=2/h=0/old"}
+
+
+@each(
+    "mode",
+    {
+        "append": ({}, OLD),
+        "static": ({"replaced": ("",)}, set()),
+        "partition": ({"replaced": ("dt=1",)}, {"dt=2/h=0/old"}),
+        "dynamic": ({"dynamic": True}, {"dt=1/h=1/old", "dt=2/h=0/old"}),
+    }.values(),
+)
+def test_the_save_mode_decides_what_is_replaced(mode: tuple[dict[str, Any], set[str]]) -> None:
+    """A commit as written replaces nothing, everything, a directory, or the partitions that get files."""
+    said, kept = mode
+    lake = new_job()
+    write(lake, 1, lake.run_task(lake.job(), {"dt=1/h=0/new": b"4"}), **said)
+    assert commit(lake) == {named("dt=1/h=0/new"), *kept}
+
+
+def test_a_named_conflict_mode_decides_alone() -> None:
+    """A job whose conflict mode is append keeps what the application overwrites."""
+    lake = new_job("append")
+    write(lake, 1, lake.run_task(lake.job(), {"dt=1/h=0/new": b"4"}), replaced=("",))
+    assert commit(lake) == {named("dt=1/h=0/new"), *OLD}
+
+
+@each("second", [{"replaced": ("",)}, {"replaced": ("dt=1",)}, {"dynamic": True}])
+def test_a_later_write_discards_what_it_overwrites(second: dict[str, Any]) -> None:
+    """Files of an earlier write in overwritten directories never become visible, and the others do."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1", "dt=2/h=0/a": b"2"}, task="a"), replaced=("",))
+    write(lake, 2, lake.run_task(job, {"dt=1/h=0/b": b"3"}, task="b"), **second)
+    kept = set() if second.get("replaced") == ("",) else {named("dt=2/h=0/a")}
+    assert commit(lake) == {named("dt=1/h=0/b"), *kept}
+
+
+def test_only_the_newest_driver_counts() -> None:
+    """What a driver sealed before another took its place is aborted by the commit."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=3/a": b"1"}, task="a"), driver="0000000000009-app")
+    write(lake, 1, lake.run_task(job, {"dt=3/b": b"1"}, task="b"), driver="0000000000010-app")
+    assert commit(lake) == {named("dt=3/b"), *OLD}
+
+
+def test_rows_are_those_that_spark_counted() -> None:
+    """Uploads of S3A have no rows: a stage has as many as Spark counted in its tasks, a partition none."""
+    lake = new_job()
+    task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
+    record = json.loads(lake.get(lake.pendingset_key()))
+    for upload in record["commits"]:
+        del upload["s3commit"]
+    body = json.dumps(record).encode()
+    lake.store.put(BUCKET, lake.pendingset_key(), body)
+    write(lake, 1, replace(task, rows=7, sha256=sha256(body)))
+    sealed = lake.job().seal_stage(*STAGE)
+    assert sealed.counts.rows == 7
+    assert sealed.partitions["dt=1/h=0"].rows is None
+
+
+def test_a_mixture_is_refused_by_name() -> None:
+    """One commit cannot both add to partitions and overwrite others: it is refused, and nothing is sealed."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}, task="a"))
+    write(lake, 2, lake.run_task(job, {"dt=2/h=0/b": b"3"}, task="b"), dynamic=True)
+    with pytest.raises(InvalidOption, match="added to 'dt=1/h=0' and overwrote 'dt=2/h=0'"):
+        job.seal_stage(*STAGE)
+    assert job.stage_seal(*STAGE) is None
+
+
+def test_stages_that_contradict_each_other_are_refused() -> None:
+    """A stage that overwrites and one that adds to other partitions cannot be sealed in one job."""
+    lake = new_job()
+    job = lake.job()
+    write(lake, 1, lake.run_task(job, {"dt=1/h=0/a": b"1"}), dynamic=True)
+    job.seal_stage(*STAGE)
+    lake.run_stage(job, {"dt=2/h=0/b": b"2"}, stage="python")
+    with pytest.raises(InvalidOption, match="stage python adds to partition 'dt=2/h=0'"):
+        job.seal()
+
+
+def test_an_application_that_wrote_nothing_is_named() -> None:
+    """Without a driver's seal there is nothing to collect: the error says what the application must do."""
+    with pytest.raises(JobClosed, match="no Spark application has written for stage spark-1"):
+        new_job().job().seal_stage(*STAGE)
+
+
+@each("harm", ["changed", "missing", "foreign"])
+def test_damaged_records_are_refused(harm: str) -> None:
+    """A pendingset that is not the one the driver names, or a driver's seal of another job, is refused."""
+    lake = new_job()
+    task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
+    write(lake, 1, task, **({"job_id": "another"} if harm == "foreign" else {}))
+    if harm == "changed":
+        lake.tamper(lake.pendingset_key(), old=b"3", new=b"4")
+    elif harm == "missing":
+        lake.store.delete(BUCKET, lake.pendingset_key())
+    with pytest.raises(InvalidRecord):
+        lake.job().seal_stage(*STAGE)
+
+
+def test_records_of_s3a_beside_a_pendingset_do_not_abort_its_uploads() -> None:
+    """A commit takes the uploads of a pendingset for sealed, although S3A recorded each below __base too."""
+    lake = new_job()
+    task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
+    upload = json.loads(lake.get(lake.pendingset_key()))["commits"][0]
+    base = lake.pendingset_key().removesuffix(".pendingset") + "/__base/dt=1/h=0/a.pending"
+    lake.store.put(BUCKET, base, json.dumps({**upload, "jobId": "", "s3commit": None}).encode())
+    write(lake, 1, task)
+    assert commit(lake) == {named("dt=1/h=0/a"), *OLD}

@@ -1,0 +1,156 @@
+"""Spark's own writers, unchanged, on real S3A: what they write is pending until the job's commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_s3commit import Job, JobOptions
+from airflow_s3commit.spark import committer_conf, pending_jar
+from tests.hadoop.real_hadoop import Hadoop
+from tests.spark.conftest import Lake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_s3commit import S3Store
+    from airflow_s3commit.testing import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("unchanged")]
+
+TABLES = ("static", "partition", "added", "dynamic", "elsewhere")
+
+#: Rows that Spark counts; unknown where a later write discards a part of a task's files.
+ROWS = {"static": 40, "partition": 10, "added": 20, "dynamic": None}
+
+#: Files that Spark has in its own folder.
+SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
+
+
+@pytest.fixture(scope="module")
+def s3a_jars(request: pytest.FixtureRequest) -> str:
+    """Return S3A's jars, as Spark takes them."""
+    hadoop = Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop"))
+    jars = [jar for jar in hadoop.class_path.split(":") if not Path(jar).name.startswith(SPARKS_OWN)]
+    return ",".join(jars)
+
+
+@dataclass
+class Night:
+    """Tables with data of another program, at a place on S3 and the same on a disk."""
+
+    server: S3Server
+    store: S3Store
+    prefix: str
+    local: Path
+    jars: str
+
+    def lake(self, table: str) -> Lake:
+        return Lake(self.store, self.server, f"s3://lake/{self.prefix}{table}/")
+
+    def put_old_rows(self) -> None:
+        """Put a file with two rows into each of six partitions of each table."""
+        for table in TABLES:
+            for day in range(3):
+                for half in range(2):
+                    path = f"{table}/dt=d{day}/h={half}/old.parquet"
+                    target = self.local / path
+                    target.parent.mkdir(parents=True)
+                    pq.write_table(pa.table({"id": [-1 - day, -11 - day]}), target)
+                    self.store.put("lake", self.prefix + path, target.read_bytes())
+
+    def jobs(self, mode: str = "as-written") -> dict[str, Job]:
+        """Set a job up for each table but ``elsewhere``."""
+        options = JobOptions(conflict_mode=mode)
+        return {table: Job.setup(self.store, self.lake(table).uri, options=options) for table in TABLES[:-1]}
+
+    def submit(self, jobs: dict[str, Job], **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the application."""
+        s3a = "spark.hadoop.fs.s3a."
+        conf = {
+            f"{s3a}endpoint": self.server.endpoint_url,
+            f"{s3a}endpoint.region": "us-east-1",
+            f"{s3a}path.style.access": "true",
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.warehouse.dir": str(self.local / "warehouse"),
+            "spark.sql.shuffle.partitions": "2",
+        }
+        for job in jobs.values():
+            conf |= committer_conf(job.reference, "load", "1", writer="spark")
+        places = {table: self.lake(table).uri.replace("s3://", "s3a://").rstrip("/") for table in TABLES}
+        command = ["spark-submit", "--master", "local[2,2]", "--jars", f"{self.jars},{pending_jar()}"]
+        for name, value in conf.items():
+            command += ["--conf", f"{name}={value}"]
+        application = str(Path(__file__).with_name("unchanged.py"))
+        home = Path(sys.executable).parent
+        return subprocess.run(
+            [str(home / command[0]), *command[1:], application, json.dumps(places), str(self.local)],
+            env={
+                **os.environ,
+                **self.server.environment,
+                **environment,
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+
+    def rows_there(self, table: str, folder: Path) -> set[tuple[int, str]]:
+        return rows_of(self.lake(table).download(folder / table))
+
+
+def rows_of(folder: Path) -> set[tuple[int, str]]:
+    """Return each row of a folder's files: its id and its directory."""
+    found = set()
+    for file in folder.rglob("*.parquet"):
+        directory = file.relative_to(folder).parent.as_posix()
+        rows = pq.ParquetFile(file).read(columns=["id"]).column("id").to_pylist()
+        assert not found & {(row, directory) for row in rows}
+        found |= {(row, directory) for row in rows}
+    return found
+
+
+@pytest.fixture
+def night(
+    seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path, s3a_jars: str
+) -> Iterator[Night]:
+    """Return tables of the test's own, with rows."""
+    night = Night(seaweed, seaweed_store, prefix, tmp_path / "local", s3a_jars)
+    night.put_old_rows()
+    return night
+
+
+def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -> None:
+    """Overwrites, static, partition and dynamic, and appends give at the commit the rows of a disk."""
+    jobs = night.jobs()
+    before = {table: night.lake(table).visible() for table in jobs}
+    done = night.submit(jobs)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert {table: night.lake(table).visible() for table in jobs} == before
+    assert [path for path in night.lake("elsewhere").visible() if path.endswith(".json")]
+    for table, job in jobs.items():
+        lake = night.lake(table)
+        sealed = job.seal_stage("load", "1")
+        assert job.seal_stage("load", "1") == sealed
+        job.seal()
+        job.plan()
+        manifest = job.commit()
+        assert night.rows_there(table, tmp_path / "there") == rows_of(night.local / table), table
+        assert lake.pending() == []
+        assert not [key for key in lake.everything() if job.reference.job_id in key and "__magic" in key]
+        assert sealed.counts.files == manifest.counts.files
+        assert manifest.counts.rows == ROWS[table]
