@@ -23,8 +23,9 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
+from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import parse_options
-from airflow_s3commit.spark.plan import plan_table
+from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.task import TaskIds, write_task
 from airflow_s3commit.store.credentials import StoreAddress
@@ -61,8 +62,8 @@ class S3CommitDataSource(DataSource):
     #: The store settings of the session's conf, read at registration.
     store_defaults: ClassVar[StoreAddress] = StoreAddress()
 
-    #: The session's S3A settings for stored objects, read at registration.
-    s3a_defaults: ClassVar[Mapping[str, str]] = {}
+    #: The session's settings of files and stored objects in Hadoop's configuration, read at registration.
+    hadoop_defaults: ClassVar[Mapping[str, str]] = {}
 
     #: The session's sizes of the tasks of a read, read at registration; None for Spark's defaults.
     split_sizes: ClassVar[SplitSizes | None] = None
@@ -110,7 +111,7 @@ class S3CommitDataSource(DataSource):
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
-        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), self.s3a_defaults)
+        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), self.hadoop_defaults)
 
 
 @dataclass
@@ -134,20 +135,25 @@ class S3CommitWriter(DataSourceArrowWriter):
         plan: The plan of the write.
         options: The options of the write.
         write_id: A UUID for this write. Without a job in the conf the write sets up a job with this id.
-        s3a: The session's S3A settings for stored objects, read at registration.
+        hadoop: The session's settings of files and stored objects in Hadoop's configuration, read at
+            registration.
 
     """
 
-    def __init__(self, plan: TablePlan, options: WriteOptions, write_id: str, s3a: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: TablePlan, options: WriteOptions, write_id: str, hadoop: Mapping[str, str]
+    ) -> None:
         self._plan = plan
         self._options = options
         self._write_id = write_id
-        self._s3a = dict(s3a)
+        self._hadoop = dict(hadoop)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads.
 
         Raises:
+            InvalidOption: The session sets something that s3commit cannot do, or an overwrite would replace
+                other data than it seems to.
             JobMismatch: The save mode or the object options contradict the job.
             InvalidDestination: There is no path, or it differs from the job's destination.
             S3CommitError: The job takes no more output, or the store refused an upload.
@@ -156,8 +162,13 @@ class S3CommitWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
-        options, s3a, session = self._options, self._s3a, context.getLocalProperty
-        target = target_of(options, self._write_id, lambda key: session(key) or s3a.get(key))
+        hadoop, session = self._hadoop, context.getLocalProperty
+
+        def conf(key: str) -> str | None:
+            return session(key) or hadoop.get(key)
+
+        options = with_file_settings(self._options, conf)
+        target = target_of(options, self._write_id, conf)
         job = ready_job(target, options)
         ids = TaskIds.of_spark(
             target.stage,
@@ -166,7 +177,7 @@ class S3CommitWriter(DataSourceArrowWriter):
             context.partitionId(),
             context.taskAttemptId(),
         )
-        plan = replace(self._plan, ansi=(session(_ANSI) or "true").lower() == "true")
+        plan = replace(plan_again(self._plan, options), ansi=(session(_ANSI) or "true").lower() == "true")
         return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -209,8 +220,9 @@ def register(spark: SparkSession) -> None:
     A session needs this if the driver's Python finds this package but not the top-level module
     ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
     ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the corresponding
-    options. The session's S3A settings for stored objects (encryption, storage class and ACL of ``fs.s3a.*``)
-    are read here too, Hadoop's configuration files included. A job in the conf is looked up at each write.
+    options. The settings of files and stored objects in Hadoop's configuration (``parquet.*``, ``orc.*``, and
+    encryption, storage class and ACL of ``fs.s3a.*``) are read here too, configuration files included:
+    register again after you change them. A job in the conf, and ``spark.sql.*``, are looked up at each write.
 
     It also cuts the processor time of writes by a fifth to two fifths: unless the session sets the size of
     an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
@@ -238,7 +250,7 @@ def register(spark: SparkSession) -> None:
 
     defaults = {
         "store_defaults": store_from_conf(conf),
-        "s3a_defaults": hadoop_conf(spark),
+        "hadoop_defaults": hadoop_conf(spark),
         "split_sizes": SplitSizes.of_conf(conf, _parallelism(spark)),
     }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)

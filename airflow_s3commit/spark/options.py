@@ -103,6 +103,7 @@ class WriteOptions:
         overwrite: Whether the save mode is ``overwrite``.
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
+        given: The fields of all options that are given, whatever their values.
 
     """
 
@@ -158,6 +159,7 @@ class WriteOptions:
     overwrite: bool = False
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     store: StoreAddress = field(default_factory=StoreAddress)
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def own_conflict_mode(self) -> ConflictMode:
@@ -212,6 +214,7 @@ def parse_options(
 
     """
     found = read_options(options, WRITE_OPTIONS)
+    given = frozenset(found)
     try:
         store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:
@@ -224,6 +227,7 @@ def parse_options(
         overwrite=overwrite,
         object_options=object_options,
         store=store.or_else(store_defaults or StoreAddress()),
+        given=given,
     )
     if overwrite and parsed.conflict_mode not in (None, "replace"):
         raise InvalidOption(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from airflow_s3commit.spark.file_settings import OTHER_WRITER
 from airflow_s3commit.tables.formats import SparkFooter, UnsupportedColumn
 from airflow_s3commit.tables.partitions import resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, form_of
@@ -76,6 +78,20 @@ def _arriving(field: StructField, months: frozenset[str]) -> StructField:
     return StructField(field.name, IntegerType(), field.nullable) if field.name in months else field
 
 
+def plan_again(plan: TablePlan, options: WriteOptions) -> TablePlan:
+    """Return a plan with other options of the same format.
+
+    Raises:
+        UnsupportedColumn: The format cannot hold a column's type with these options.
+
+    """
+    if options.table == plan.options:
+        return plan
+    form = form_of(options.table, getattr(plan.form, "spark", None))
+    form.check(pa.schema([field for field in plan.schema if field.name not in plan.partition_by]))
+    return replace(plan, form=form, options=options.table)
+
+
 def _check_names(names: Sequence[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
@@ -93,12 +109,12 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
     if type_name.startswith(("geometry", "geography")):
         raise UnsupportedColumn(
             f"column {name!r} has the type {type_name}, which s3commit cannot write: convert it to binary"
-            f" with st_asbinary({name}), or {_OTHER_WRITER}"
+            f" with st_asbinary({name}), or {OTHER_WRITER}"
         )
     if type_name.startswith("time("):
         raise UnsupportedColumn(
             f"column {name!r} has the type {type_name}, which s3commit cannot write: cast it, for example to"
-            f" string, or {_OTHER_WRITER}"
+            f" string, or {OTHER_WRITER}"
         )
     if type_name == "variant" and file_format != "parquet":
         raise UnsupportedColumn(
@@ -124,10 +140,6 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
 
 def _typed(kind: DataType) -> str:
     return kind.simpleString().replace("void", "string")
-
-
-#: Where to write what this package cannot.
-_OTHER_WRITER = "write with Spark's own writer and S3A's committer, whose jobs `s3commit adopt` finishes"
 
 
 def _check_kinds(fields: list[StructField]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.spark.file_settings import HADOOP_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,13 +99,16 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 
 
 def conf_of(session: Any) -> ConfGet:
-    """Return a lookup in a session's conf, then in the S3A settings of its Hadoop configuration."""
-    hadoop = hadoop_conf(session)
-    return lambda key: session.conf.get(key, None) or hadoop.get(key)
+    """Return a lookup in what a session's conf sets, then in its Hadoop configuration; see `hadoop_conf`."""
+    given = {**hadoop_conf(session), **session.conf.getAll}
+    return given.get
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
-    """Return the S3A settings for stored objects in a session's Hadoop configuration, its files included.
+    """Return the settings of files and stored objects in a session's Hadoop configuration.
+
+    Its configuration files are included. A setting of one column, with ``#`` and the column after its key,
+    is returned under the key.
 
     The result is empty in Spark Connect, whose client has no access to that configuration.
     """
@@ -114,7 +118,18 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     conf = java.sessionState().newHadoopConf()
     names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL)
     found = {f"{_PREFIX}{name}": conf.get(f"{_PREFIX}{name}") for name in names}
-    return {key: value for key, value in (*found.items(), *_bucket_settings(conf, names)) if value}
+    settings = (*found.items(), *_file_settings(conf), *_bucket_settings(conf, names))
+    return {key: value for key, value in settings if value}
+
+
+def _file_settings(conf: Any) -> Iterator[tuple[str, str]]:
+    for prefix in ("parquet.", "orc."):
+        for rest, value in dict(conf.getPropsWithPrefix(prefix)).items():
+            key = f"{prefix}{rest}".partition("#")[0]
+            if key in HADOOP_KEYS:
+                yield key, str(value)
+    # Hadoop itself sets hundreds of keys with this prefix, and reading each is a call of the JVM.
+    yield from ((key, conf.get(key)) for key in HADOOP_KEYS if key.startswith("mapreduce."))
 
 
 def _bucket_settings(conf: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:

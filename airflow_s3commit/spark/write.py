@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.seal import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
+from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
 from airflow_s3commit.spark.plan import months_columns, plan_table
@@ -156,7 +157,8 @@ def write_pending(
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
-        InvalidOption: An option is unknown, malformed, or an argument of this function; or an overwrite
+        InvalidOption: An option is unknown, malformed, or an argument of this function; the session sets
+            something for files that s3commit cannot do; or an overwrite
             without a job would replace other data than it seems to: it has no rows, the table has other
             partition columns, or the session sets Spark's ``partitionOverwriteMode=static``.
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
@@ -177,12 +179,13 @@ def write_pending(
     destination = as_uri(destination)
     arguments = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}
-    parsed = _write_options(given, mode, options or {})
+    conf = conf_of(session)
+    parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
     write_id = str(uuid4())
     given_job = None
     if job is not None:
         given_job = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
-    target = target_of(parsed, write_id, conf_of(session), given_job)
+    target = target_of(parsed, write_id, conf, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
     if target.own:
