@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.lifecycle.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
@@ -118,6 +119,7 @@ __all__ = [
     "Progress",
     "Refused",
     "RetryPolicy",
+    "RollbackReport",
     "S3CommitError",
     "S3Config",
     "S3Store",
@@ -140,6 +142,7 @@ __all__ = [
     "latest_manifest",
     "manifest_files",
     "read_manifest",
+    "rollback",
     "search_manifest",
     "sweep",
     "verify",
@@ -165,6 +168,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
+            "airflow_s3commit.protocol.lifecycle.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.metadata.manifests": (
                 "latest_manifest", "manifest_files", "read_manifest",
             ),

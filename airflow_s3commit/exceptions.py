@@ -191,7 +191,7 @@ class AlreadyCommitted(Refused):
 
 
 class NotReversible(Refused):
-    """The commit has overwritten or deleted old data: it can be finished, but not rolled back."""
+    """Old data has been overwritten, deleted or released: the commit, or the table, cannot be rolled back."""
 
 
 class DestinationNotEmpty(Refused):

@@ -1,7 +1,8 @@
 """What a destination holds, by its log alone: an oracle that shares no code with the protocol.
 
 It reads the entries in order and applies each as the documentation words it: ``append`` adds its files,
-``replace`` takes away all that came before it in its partitions, ``fail`` found nothing there.
+``replace`` takes away all that came before it in its partitions, ``fail`` found nothing there; what a commit
+with a retention takes away stays in place until a release, unless a rollback brings it back.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class History:
         ended: Kind of each job's entry.
         files: The data after each commit, by generation; 0 is before all of them.
         by_job: The files that each committed job added.
+        retained: The commit that took away each file that is to stay in place.
+        released: The files that must not come back.
 
     """
 
@@ -47,6 +50,8 @@ class History:
         self.ended: dict[str, str] = {}
         self.files: dict[int, Files] = {0: dict(before)}
         self.by_job: dict[str, Files] = {}
+        self.retained: dict[str, int] = {}
+        self.released: set[str] = set()
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -70,13 +75,47 @@ class History:
         entry = json.loads(body)
         self.head += 1
         assert entry["number"] == self.head, "entries are consecutive"
+        if entry["kind"] == "release":
+            self._release(entry["release"]["commits"])
         if entry["kind"] not in ("commit", "abandon"):
             return
         job = entry["job_id"]
         assert job not in self.ended, f"job {job} ended twice"
         self.ended[job] = entry["kind"]
         if entry["kind"] == "commit":
-            self._commit(job, entry["manifest"])
+            before = self.data
+            if entry["restores"] is None:
+                self._commit(job, entry["manifest"])
+            else:
+                self._roll_back(entry)
+            gone = before.keys() - self.data.keys()
+            if entry["retain"]:
+                self.retained |= dict.fromkeys(gone, self.head)
+
+    def _release(self, commits: list[int]) -> None:
+        released = {key for key, by in self.retained.items() if by in commits}
+        for key in released:
+            del self.retained[key]
+        self.released |= released
+
+    def _roll_back(self, entry: dict[str, Any]) -> None:
+        home = entry["destination"].removeprefix("s3://").partition("/")[2]
+        touched = {home + name for name in entry["manifest"]["partitions"]}
+        back: Files = {}
+        for commit in entry["restores"]:
+            listed = self._read(f"{home}_s3commit/manifests/{commit['job_id']}.jsonl")
+            assert hashlib.sha256(listed).hexdigest() == commit["files_sha256"], "the list is another"
+            names = {home + name for name in commit["partitions"]}
+            files = {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
+            back |= {key: etag for key, etag in files.items() if partition(key) in names}
+        assert not back.keys() & self.released, "released_file_referenced"
+        for key in back.keys() & self.retained.keys():
+            del self.retained[key]
+        self.files[self.head] = {
+            key: etag for key, etag in self.data.items() if partition(key) not in touched
+        } | back
+        meant = self.files[entry["manifest"]["rolled_back_to"]]
+        assert self.data == meant, "the rollback is to another generation"
 
     def _commit(self, job: str, manifest: dict[str, Any]) -> None:
         listed = self._read(manifest["files"].removeprefix("s3://").partition("/")[2])

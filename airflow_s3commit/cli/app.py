@@ -19,6 +19,7 @@ from airflow_s3commit.cli.log import log
 from airflow_s3commit.cli.manifest import manifest
 from airflow_s3commit.cli.output import Output
 from airflow_s3commit.cli.pending import pending
+from airflow_s3commit.cli.rollback import rollback
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.verify import verify
 from airflow_s3commit.present.next_steps import NextStep
@@ -119,5 +120,19 @@ def main() -> NoReturn:
     raise AssertionError("the program exits by itself")
 
 
-for _command in (jobs, show, pending, commit, abort, recover, sweep, verify, adopt, log, manifest, doctor):
+for _command in (
+    jobs,
+    show,
+    pending,
+    commit,
+    abort,
+    recover,
+    sweep,
+    rollback,
+    verify,
+    adopt,
+    log,
+    manifest,
+    doctor,
+):
     program.add_command(_command)

@@ -132,7 +132,16 @@ def _is_after(record: ManifestRecord, since: int | datetime) -> bool:
 def _value(record: ManifestRecord) -> dict[str, Any]:
     """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
     known = msgspec.to_builtins(record)
-    names = ("generation", "job_id", "committed", "committer", "conflict_mode", "replaced", "context")
+    names = (
+        "generation",
+        "job_id",
+        "committed",
+        "committer",
+        "conflict_mode",
+        "replaced",
+        "rolled_back_to",
+        "context",
+    )
     totals = ("files", "bytes", "rows")
     return {
         **{name: known[name] for name in names},
@@ -148,7 +157,7 @@ def _row(record: ManifestRecord) -> list[object]:
     return [
         record.generation,
         moment(record.committed),
-        record.conflict_mode,
+        record.mode,
         number(record.counts.files),
         size(record.counts.bytes),
         number(record.counts.rows),

@@ -160,7 +160,7 @@ def _step(entry: LogEntry) -> Step:
         entry.job_id,
         manifest.context,
         manifest.committed,
-        manifest.conflict_mode,
+        manifest.mode,
         manifest.counts.without_columns(),
         manifest.replaced,
         names[:_NAMED],

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
-    from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+    from airflow_s3commit.protocol.model.log import LiveCommit
+    from airflow_s3commit.protocol.model.snapshot import TableSnapshot
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.store.base import ObjectStore
 

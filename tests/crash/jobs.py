@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
 from airflow_s3commit.protocol.model.job import ConflictMode
@@ -54,8 +56,8 @@ class Jobs(World):
             for job_id in JOBS[: len(self.modes)]:
                 self.job_of(job_id, self.store).plan()
 
-    def _write(self, job_id: str, mode: ConflictMode, files: dict[str, bytes]) -> None:
-        options = Case(mode=mode).options
+    def _write(self, job_id: str, mode: ConflictMode, files: dict[str, bytes], retain: str = "0s") -> None:
+        options = structs.replace(Case(mode=mode).options, retain=retain)
         Job.setup(
             self.store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id
         )

@@ -69,7 +69,9 @@ class Observed(ForwardingStore):
 
     def at_rest(self) -> None:
         """Check what holds when every job has ended and nobody is at work."""
-        assert self.data() == self.history.data, "objects_are_not_the_snapshot"
+        retained = self.history.retained.keys()
+        assert self.data().keys() == self.history.data.keys() | retained, "objects_are_not_the_snapshot"
+        assert self.data().items() >= self.history.data.items(), "objects_are_not_the_snapshot"
         if self.history.newest:
             assert self._marked() == self.history.newest, "marker_not_newest"
         for upload in self._home.uploads.values():
@@ -86,6 +88,7 @@ class Observed(ForwardingStore):
     def _check_data(self) -> None:
         if self._keeps_data:
             assert self.history.data.keys() <= self._home.objects.keys(), "snapshot_file_missing"
+            assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
 
     def _check_marker(self) -> None:
         """Check what ``_SUCCESS`` names: beside a job at work a slow one may name its own generation."""
@@ -95,7 +98,8 @@ class Observed(ForwardingStore):
         objects, files = self._home.objects.keys(), self.history.files
         assert marked in files, "the marker names no commit"
         replaced = files[max(number for number in files if number < marked)].keys() - files[marked].keys()
-        assert not replaced & objects, "marker_before_removal"
+        kept = self.history.retained.keys() | self.history.released | self.history.data.keys()
+        assert not (replaced - kept) & objects, "marker_before_removal"
         if marked < self._highest:
             assert self._is_somebody_at_work(), "marker_goes_back"
         if self._keeps_data and not files[marked].keys() <= objects:

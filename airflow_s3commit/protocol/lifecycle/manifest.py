@@ -133,7 +133,7 @@ class FileList:
         return files
 
     def add(self, upload: PendingUpload) -> None:
-        """Append one file."""
+        """Append the file of an upload."""
         extra = upload.s3commit
         entry = FileEntry(
             key=upload.destinationKey,
@@ -144,6 +144,10 @@ class FileList:
             upload=extra.upload if extra is not None else "",
             statistics=extra.statistics if extra is not None else None,
         )
+        self.add_entry(entry)
+
+    def add_entry(self, entry: FileEntry) -> None:
+        """Append one file."""
         self._spool.write(self._encoder.encode(entry) + b"\n")
 
     def lines(self) -> Iterator[bytes]:

@@ -17,8 +17,8 @@ from airflow_s3commit.protocol.model.layout import (
     partition_of,
 )
 from airflow_s3commit.protocol.model.limits import CHECKPOINT_BYTES
-from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 

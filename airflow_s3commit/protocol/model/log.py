@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
-from airflow_s3commit.protocol.model.limits import Count, Generation, Milliseconds, Text
+from airflow_s3commit.protocol.model.limits import Count, Generation, Line, Milliseconds, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release"]
@@ -56,6 +56,23 @@ class Release(Struct, frozen=True, kw_only=True):
     since: Milliseconds
 
 
+class LiveCommit(Struct, frozen=True, kw_only=True):
+    """A commit with files that no later one removed: a line of a checkpoint, or a part of a rollback.
+
+    Attributes:
+        number: Number of its entry.
+        job_id: The job.
+        files_sha256: SHA-256 of the job's list of files, in hexadecimal.
+        partitions: The partitions whose files are still in the table.
+
+    """
+
+    number: Generation
+    job_id: Text
+    files_sha256: Line
+    partitions: list[Line]
+
+
 class LogEntry(JobOwned, frozen=True, kw_only=True):
     """``_s3commit/log/<number>.json``: the end of one job, or a release. Created if absent, never changed.
 
@@ -77,6 +94,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
             ``partitions`` that its manifest names, or ``everything``.
         retain: Seconds that the files which a commit removes stay in place; 0: they may be deleted at once.
         retaining: Whether this commit, or an earlier one of the history, retains files that it removed.
+        restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
         imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on.
         aborted: The record of an abandoned job; its copy below ``aborted/`` is derived.
@@ -98,6 +116,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     removes: Removal = "nothing"
     retain: Count = 0
     retaining: bool = False
+    restores: list[LiveCommit] | None = None
     imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None

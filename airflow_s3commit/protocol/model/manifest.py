@@ -56,6 +56,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         metrics: Durations in milliseconds and counts of requests.
         generation: Number of the commit's entry in the log; 0 in manifests of older versions.
         tasks: How many task attempts count; None in manifests of older versions.
+        rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -74,8 +75,14 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     metrics: dict[Line, Integer] = field(default_factory=dict)
     generation: Generation = 0
     tasks: Count | None = None
+    rolled_back_to: Generation = 0
     nonce: Text
     signature: Text | None = None
+
+    @property
+    def mode(self) -> str:
+        """The conflict mode, for people; of a rollback the generation that it led back to."""
+        return f"rollback to {self.rolled_back_to}" if self.rolled_back_to else self.conflict_mode
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as plain values, small enough for XCom: partitions are only counted."""

@@ -14,27 +14,10 @@ from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Text
-from airflow_s3commit.protocol.model.log import LogEntry, Release
+from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Release
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
 _TEXT_BYTES = GIB
-
-
-class LiveCommit(Struct, frozen=True, kw_only=True):
-    """A commit with files that no later one removed; a line of a checkpoint.
-
-    Attributes:
-        number: Number of its entry.
-        job_id: The job.
-        files_sha256: SHA-256 of the job's list of files, in hexadecimal.
-        partitions: The partitions whose files are still in the table.
-
-    """
-
-    number: Generation
-    job_id: Text
-    files_sha256: Line
-    partitions: list[Line]
 
 
 class RetainedCommit(Struct, frozen=True, kw_only=True):
@@ -148,6 +131,9 @@ class TableSnapshot:
         elif entry.manifest is not None:
             self.generation = entry.number
             touched = entry.manifest.partitions
+            if entry.restores is not None:
+                self._roll_back(entry, touched)
+                return
             if entry.removes == "everything":
                 self._remove(list(self._partitions), entry)
                 self.baseline = 0
@@ -205,6 +191,15 @@ class TableSnapshot:
             )
         ]
 
+    def numbers_in(self, partition: str) -> frozenset[int]:
+        """Return the commits with files in a partition of the table."""
+        return frozenset(self._partitions.get(partition, ()))
+
+    def can_take_back(self, partition: str, number: int) -> bool:
+        """Return whether the files of a commit in a partition are retained and not released."""
+        retained = self._retained.get(partition, {}).get(number)
+        return retained is not None and not retained.released
+
     def live_jobs(self, partition: str) -> frozenset[str]:
         """Return the jobs with files in a partition of the table."""
         return frozenset(self._commits[number].job_id for number in self._partitions.get(partition, ()))
@@ -224,19 +219,43 @@ class TableSnapshot:
             if self.baseline:
                 self.removed.add(partition)
             for number in self._partitions.pop(partition, ()):
-                commit = self._commits[number]
-                if remover.retain:
-                    self._retain(
-                        partition,
-                        number,
-                        _Retained(commit.job_id, commit.files_sha256, remover.number, remover.retain),
-                    )
-                commit.live -= 1
-                if not commit.live:
-                    del self._commits[number]
+                self._drop(partition, number, remover)
 
-    def _retain(self, partition: str, number: int, retained: _Retained) -> None:
-        self._retained.setdefault(partition, {})[number] = retained
+    def _drop(self, partition: str, number: int, remover: LogEntry) -> None:
+        """Take a commit's files in a partition from the table."""
+        commit = self._commits[number]
+        if remover.retain:
+            retained = _Retained(commit.job_id, commit.files_sha256, remover.number, remover.retain)
+            self._retained.setdefault(partition, {})[number] = retained
+        commit.live -= 1
+        if not commit.live:
+            del self._commits[number]
+
+    def _roll_back(self, entry: LogEntry, touched: Collection[str]) -> None:
+        """Make the touched partitions consist of the commits that the entry names."""
+        restored: dict[str, list[LiveCommit]] = {partition: [] for partition in touched}
+        for commit in entry.restores or ():
+            for partition in restored.keys() & commit.partitions:
+                restored[partition].append(commit)
+        for partition, commits in restored.items():
+            numbers = [commit.number for commit in commits]
+            before = self._partitions.pop(partition, [])
+            for number in before:
+                if number not in numbers:
+                    self._drop(partition, number, entry)
+            for commit in commits:
+                if commit.number not in before:
+                    self._take_back(partition, commit)
+            if numbers:
+                self._partitions[partition] = sorted(numbers)
+
+    def _take_back(self, partition: str, commit: LiveCommit) -> None:
+        known = self._commits.setdefault(commit.number, _Commit(commit.job_id, commit.files_sha256, 0))
+        known.live += 1
+        retained = self._retained.get(partition, {})
+        retained.pop(commit.number, None)
+        if not retained:
+            self._retained.pop(partition, None)
 
     def _release(self, number: int, release: Release) -> None:
         """Mark what the named commits have removed as released, and forget what is deleted."""
@@ -310,16 +329,12 @@ class TableSnapshot:
         for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
             check_id(retained.job_id)
             for partition in retained.partitions:
-                snapshot._retain(
-                    partition,
-                    retained.number,
-                    _Retained(
-                        retained.job_id,
-                        retained.files_sha256,
-                        retained.removed,
-                        retained.retain,
-                        retained.released,
-                    ),
+                snapshot._retained.setdefault(partition, {})[retained.number] = _Retained(
+                    retained.job_id,
+                    retained.files_sha256,
+                    retained.removed,
+                    retained.retain,
+                    retained.released,
                 )
         if len(lines) != head.commits + head.retained:
             raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")

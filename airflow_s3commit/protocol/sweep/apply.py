@@ -34,6 +34,7 @@ from airflow_s3commit.protocol.inspect.staging import (
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
+from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
@@ -62,7 +63,6 @@ from airflow_s3commit.protocol.sweep.planner import (
     lapsed_lock,
     plan_sweep,
 )
-from airflow_s3commit.protocol.sweep.release import release_files
 from airflow_s3commit.store.base import Abort, ObjectStore, Upload
 from airflow_s3commit.store.execute import in_batches
 
@@ -300,15 +300,11 @@ class _Sweep:
 
     def release(self, replaced: list[ReplacedFiles]) -> None:
         """Release the retained files that no rollback has brought back, and delete them."""
-        self.replaced = release_files(
-            self.scope.store,
-            self.scope.destination,
-            [one.generation for one in replaced],
-            clock=self.clock,
-            new_id=self.new_id,
-            threads=self.scope.threads,
-            signer=self.signer,
-        )
+        context = context_of(
+            self.scope.store, self.scope.destination, clock=self.clock, new_id=self.new_id,
+            threads=self.scope.threads, signer=self.signer,
+        )  # fmt: skip
+        self.replaced = release_files(context, [one.generation for one in replaced])
 
     def _removed(self, key: str, etag: str) -> bool:
         bucket = self.scope.destination.bucket

@@ -38,7 +38,7 @@ from airflow_s3commit.protocol.model.job import (
     SavedSuccess,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import Baseline, LogEntry, PlanName, Release
+from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, PlanName, Release
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -52,7 +52,7 @@ from airflow_s3commit.protocol.model.seal import (
     ShardRecord,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.model.snapshot import CheckpointHead, LiveCommit, RetainedCommit
+from airflow_s3commit.protocol.model.snapshot import CheckpointHead, RetainedCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
 
@@ -364,6 +364,7 @@ RECORDS.update(
 UNRETAINED: dict[str, dict[str, Any]] = {
     "job-1-logged": {"retaining": True, "options": JobOptions(retain="7d")},
     "planned-object": {"retained": True},
+    "manifest-1-logged": {"rolled_back_to": 3},
 }
 
 RECORDS.update(
@@ -384,6 +385,20 @@ RECORDS.update(
             epoch=3,
             retaining=True,
             release=Release(commits=[7, 8], finished=6, since=1739800000123),
+            nonce="n-9",
+        ),
+        "log-entry-1-rollback": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=8,
+            kind="commit",
+            epoch=3,
+            manifest=msgspec.structs.replace(COMMITTED, generation=8, rolled_back_to=3),
+            removes="partitions",
+            retain=604_800,
+            retaining=True,
+            restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
             nonce="n-9",
         ),
         "retained-commit": RetainedCommit(

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import snapshot as module
-from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Release, Removal
-from airflow_s3commit.protocol.model.snapshot import LiveCommit, TableSnapshot
+from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Release, Removal
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each
 from tests.protocol.building import an_id
 from tests.protocol.metadata.test_log import HERE, entry

@@ -1,0 +1,289 @@
+"""A table is rolled back by a commit that refers to files that are there; nothing is copied, nothing lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import HmacSigner, RollbackReport, rollback
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    InvalidOption,
+    LockHeld,
+    NoSuchKey,
+    NotReversible,
+    StoreUnsuitable,
+)
+from airflow_s3commit.protocol.inspect.history import history
+from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.metadata.lock import take_lock
+from airflow_s3commit.protocol.metadata.log import read_entry
+from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from tests.cases import each
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.metadata.test_retained import (
+    FIRST,
+    FLIGHTS,
+    NEW,
+    OLD,
+    OLD2,
+    THIRD,
+    WEEK,
+    table,
+    two_generations,
+)
+from tests.protocol.sweep.test_release import DAY, swept
+
+
+def rolled_back(lake: Lake, to: int = 1, **asked: Any) -> RollbackReport:
+    """Roll the table back."""
+    return rollback(lake.store, FLIGHTS, to=to, clock=lake.clock, new_id=_ids(lake), threads=0, **asked)
+
+
+def _ids(lake: Lake) -> Any:
+    return lambda: an_id(lake.new_id())
+
+
+@each("retain", ["0s", "1d"])
+def test_a_table_is_what_it_was(retain: str) -> None:
+    """Files that have left come back, files that came since leave, by a commit of its own."""
+    lake = two_generations()
+    lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
+    untouched = lake.store.head(BUCKET, ROOT + OLD).etag
+    report = rolled_back(lake, retain=retain)
+    assert (report.generation, report.newest, report.partitions) == (4, 3, ["dt=1", "dt=3"])
+    assert (report.files, report.restored, report.removed) == (1, 1, 2)
+    assert table(lake) == table(lake, 1) == {OLD, OLD2}
+    assert lake.store.head(BUCKET, ROOT + OLD).etag == untouched
+    kept = {NEW, named("dt=3/a", THIRD)} if retain == "1d" else set()
+    assert lake.data().keys() == {OLD, OLD2} | kept
+    manifest = next(history(lake.store, FLIGHTS))
+    assert (manifest.generation, manifest.rolled_back_to, manifest.counts.files) == (4, 1, 1)
+    assert {name: counts.files for name, counts in manifest.partitions.items()} == {"dt=1": 1, "dt=3": 0}
+    assert [entry.key for entry in manifest_files(lake.store, manifest)] == [ROOT + OLD]
+    success = read_success(lake.store, FLIGHTS)
+    assert (success.generation, success.filenames) == (4, [f"/{ROOT}{OLD}"])
+    assert read_manifest(lake.store, FLIGHTS, manifest.job_id) == manifest
+    whole = verify(lake.store, FLIGHTS, threads=0)
+    assert isinstance(whole, TableReport)
+    assert (whole.sound, whole.log, whole.files) == (True, [], 2)
+    assert verify(lake.store, FLIGHTS, job_id=manifest.job_id, threads=0).complete
+
+
+def test_a_rollback_is_rolled_back() -> None:
+    """What a rollback retains comes back by another one, and the table is what it was before."""
+    lake = two_generations()
+    rolled_back(lake, retain=WEEK)
+    report = rolled_back(lake, to=2)
+    assert (report.generation, report.restored, report.removed) == (4, 1, 1)
+    assert table(lake) == {NEW, OLD2}
+    assert table(lake, 3) == {OLD, OLD2}
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    """It reports what would change, after the same checks."""
+    lake = two_generations()
+    before = lake.everything()
+    report = rolled_back(lake, dry_run=True)
+    assert (report.generation, report.dry_run, report.restored, report.removed) == (None, True, 1, 1)
+    assert lake.everything() == before
+
+
+def test_a_table_that_is_so_is_left_alone() -> None:
+    """A rollback to the newest generation, or a second one to an older, makes no entry."""
+    lake = two_generations()
+    assert rolled_back(lake, to=2).generation is None
+    rolled_back(lake)
+    before = lake.keys(f"{ROOT}_s3commit/")
+    assert rolled_back(lake).partitions == []
+    assert lake.keys(f"{ROOT}_s3commit/") == before
+
+
+def test_later_jobs_go_on_from_the_rollback() -> None:
+    """A replace after it takes the files that came back; what it retains can come back once more."""
+    lake = two_generations()
+    rolled_back(lake)
+    lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK).commit()
+    assert table(lake) == {named("dt=1/a", THIRD), OLD2}
+    assert lake.data().keys() == {OLD, OLD2, named("dt=1/a", THIRD)}
+    assert rolled_back(lake).restored == 1
+    assert table(lake) == {OLD, OLD2}
+
+
+def test_a_job_that_planned_before_plans_again() -> None:
+    """A rollback between a job's plan and its entry is a conflict, as a replace is."""
+    lake = two_generations()
+    job = lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK)
+    job.plan()
+    lake.store.before = once("complete_upload", "", lambda: (lake.store.rest(), rolled_back(lake))[0])
+    job.commit()
+    assert table(lake) == {named("dt=1/a", THIRD), OLD2}
+    snapshot = read_snapshot(lake.store, FLIGHTS)
+    assert snapshot is not None
+    assert [(one.number, one.removed) for one in snapshot.retained() if not one.released] == [(1, 5)]
+
+
+def test_what_came_back_is_not_released() -> None:
+    """A sweep after a rollback deletes what the first commit replaced no more, and what left the table."""
+    lake = two_generations()
+    rolled_back(lake, retain="1d")
+    lake.store_clock.advance(9 * DAY)
+    assert [one.generation for one in swept(lake).plan.replaced] == [3]
+    assert lake.data().keys() == {OLD, OLD2}
+    assert table(lake) == {OLD, OLD2}
+
+
+def test_a_release_that_came_first_refuses() -> None:
+    """Files that a sweep has released do not come back, though they are in place."""
+    lake = two_generations()
+    lake.store_clock.advance(8 * DAY)
+    lake.store.after = once("put", "3.json", Crash())
+    with pytest.raises(Crash):
+        swept(lake)
+    lake.store.rest()
+    assert OLD in lake.data()
+    with pytest.raises(NotReversible, match="generation 1 in dt=1 have been replaced since, and are deleted"):
+        rolled_back(lake)
+    swept(lake)
+    with pytest.raises(NotReversible):
+        rolled_back(lake)
+
+
+@each("retain", ["0s", WEEK])
+def test_a_release_that_comes_between_refuses(retain: str) -> None:
+    """A rollback that loses its number to a release is decided again."""
+    lake = two_generations()
+    lake.store_clock.advance(8 * DAY)
+    lake.store.before = once("put", "00003.json", lambda: (lake.store.rest(), swept(lake))[0])
+    with pytest.raises(NotReversible, match="deleted or released"):
+        rolled_back(lake, retain=retain)
+    assert table(lake) == {NEW, OLD2}
+    assert [key for key in lake.keys(f"{ROOT}_s3commit/manifests/") if key.endswith(".jsonl")] == [
+        f"{ROOT}_s3commit/manifests/{job}.jsonl" for job in sorted([FIRST, lake.job().reference.job_id])
+    ]
+
+
+def test_without_retention_there_is_no_way_back() -> None:
+    """Files that were deleted at once do not come back; the error says so, and nothing was changed."""
+    lake = two_generations(retain="0s")
+    before = lake.everything()
+    with pytest.raises(NotReversible, match="cannot be rolled back to generation 1"):
+        rolled_back(lake, dry_run=True)
+    assert lake.everything() == before
+
+
+@each("fault", ["gone", "changed"])
+def test_a_file_that_is_gone_or_changed_is_named(fault: str) -> None:
+    """Somebody deleted or overwrote a retained file: the rollback is refused by its key."""
+    lake = two_generations()
+    if fault == "gone":
+        lake.store.delete(BUCKET, ROOT + OLD)
+    else:
+        lake.store.put(BUCKET, ROOT + OLD, b"x")
+    with pytest.raises(NotReversible, match=f"{ROOT}{OLD} is {fault}; nothing was changed"):
+        rolled_back(lake)
+
+
+def test_a_commit_meanwhile_refuses() -> None:
+    """A commit after the caller's look, or before the entry, is not taken back unseen."""
+    lake = two_generations()
+    with pytest.raises(DestinationChanged, match="generation 2 by now"):
+        rolled_back(lake, newest=1)
+
+    def intrude() -> None:
+        lake.store.rest()
+        lake.sealed({"dt=1/z": b"z"}, job_id=THEIRS, conflict_mode="append").commit()
+
+    lake.store.before = once("put", "00003.json", intrude)
+    with pytest.raises(DestinationChanged, match="generation 3 by now"):
+        rolled_back(lake)
+    assert named("dt=1/z", THEIRS) in table(lake)
+
+
+def test_an_abort_meanwhile_does_not_matter() -> None:
+    """A rollback that loses its number to an abort takes the next one."""
+    lake = two_generations()
+    lake.set_up(THEIRS)
+    lake.store.before = once("put", "00003.json", lambda: (lake.store.rest(), lake.job(THEIRS).abort())[0])
+    assert rolled_back(lake).generation == 4
+    assert table(lake) == {OLD, OLD2}
+
+
+@each("verb", ["put", "delete"])
+@each("nth", [1, 2, 3, 4])
+def test_a_rollback_that_dies_is_finished_by_others(verb: str, nth: int) -> None:
+    """Wherever it dies, the next rollback and a sweep leave the table, the objects and the marker right."""
+    lake = two_generations()
+    lake.store.die(verb, nth=nth, after=True)
+    try:
+        rolled_back(lake)
+    except Crash:
+        lake.store.rest()
+        rolled_back(lake)
+    lake.store.rest()
+    lake.store_clock.advance(9 * DAY)
+    swept(lake)
+    assert table(lake) == {OLD, OLD2}
+    assert lake.data().keys() == {OLD, OLD2}
+
+
+def test_files_with_fixed_names_do_not_leave() -> None:
+    """A rollback that would remove a file with a fixed name is refused by its key."""
+    lake = two_generations()
+    lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, unique_filenames=False, conflict_mode="append").commit()
+    with pytest.raises(NotReversible, match="dt=3/a of generation 3 has a fixed name"):
+        rolled_back(lake)
+
+
+def test_files_older_than_the_log_do_not_come_back() -> None:
+    """A replace took files that no list names: the generation before cannot be had."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=2/a": b"2"}, job_id=FIRST, conflict_mode="append").commit()
+    lake.sealed({"dt=1/a": b"new"}, retain=WEEK).commit()
+    with pytest.raises(NotReversible, match="older than its log"):
+        rolled_back(lake, to=2)
+    lake.sealed({"dt=2/b": b"b"}, job_id=THIRD, conflict_mode="append").commit()
+    rolled_back(lake, to=3)
+    assert table(lake) == {named("dt=2/a", FIRST), NEW}
+
+
+def test_a_job_that_holds_the_lock_is_in_the_way() -> None:
+    """Beside a job with fixed names that is committing nothing is rolled back."""
+    lake = two_generations()
+    lake.set_up(THEIRS, unique_filenames=False)
+    take_lock(lake.context(THEIRS), lambda _: None)
+    with pytest.raises(LockHeld, match="is committing"):
+        rolled_back(lake)
+
+
+def test_what_cannot_be_asked_for() -> None:
+    """A generation that is not there, and a text that is no duration."""
+    lake = two_generations()
+    with pytest.raises(NoSuchKey, match="no generation 9: the newest is 2"):
+        rolled_back(lake, to=9)
+    with pytest.raises(InvalidOption, match="retain"):
+        rolled_back(lake, retain="a week")
+
+
+def test_a_store_without_conditional_writes_is_refused() -> None:
+    """Without create-only writes two processes could take one number."""
+    lake = Lake(conditions=False)
+    for job_id in (FIRST, THEIRS):
+        lake.sealed(
+            {f"dt=1/{job_id}": b"1"}, job_id=job_id, conflict_mode="append", fencing="best-effort"
+        ).commit()
+    with pytest.raises(StoreUnsuitable):
+        rolled_back(lake)
+
+
+def test_a_signer_signs_entry_and_manifest() -> None:
+    """Readers of signed jobs believe a rollback by the same key."""
+    lake, signer = two_generations(), HmacSigner(b"k" * 32)
+    report = rolled_back(lake, signer=signer)
+    assert report.generation is not None
+    entry = read_entry(lake.store, FLIGHTS, report.generation)
+    assert entry.signature is not None
+    assert read_manifest(lake.store, FLIGHTS, entry.job_id, signer=signer).rolled_back_to == 1
