@@ -15,6 +15,7 @@ from airflow_s3commit import (
     latest_manifest,
     manifest_files,
     read_manifest,
+    verify,
     verify_manifest,
 )
 from airflow_s3commit.cli.app import program
@@ -82,6 +83,10 @@ def _verify(lake: GuardedLake) -> None:
     json.dumps(report.to_dict())
 
 
+def _verify_table(lake: GuardedLake) -> None:
+    json.dumps(verify(lake.store, _place(lake), threads=0).to_dict())
+
+
 def _verify_pending(lake: GuardedLake) -> None:
     json.dumps(verify_pending(lake.context(lake.job_id), deep=True).to_dict())
 
@@ -109,10 +114,13 @@ def _dataset(lake: GuardedLake) -> None:
 
 
 def _sensor(lake: GuardedLake) -> None:
-    view = Snapshot(lake.store, _place(lake))
+    view = Snapshot(lake.store, _place(lake), depth=3)
     wanted = Criteria.of(context={"dag_id": "x"}, newer_than="2020-01-01", partitions=["dt=1"], min_files=5)
-    ManifestSearch(view, wanted).look()
-    ManifestSearch(view, Criteria.of(job=lake.job_id)).look()
+    searches = [ManifestSearch(view, one) for one in (wanted, Criteria.of(job=lake.job_id))]
+    for _ in range(3):
+        view.refresh()
+        for search in searches:
+            search.look()
 
 
 def _feed(lake: GuardedLake) -> None:
@@ -131,6 +139,7 @@ READING: dict[str, Door] = {
     "pending_uploads": _pending,
     "plan_sweep": _plan_sweep,
     "verify_manifest": _verify,
+    "verify": _verify_table,
     "verify_pending": _verify_pending,
     "preview": _preview,
     "manifests": _manifests,

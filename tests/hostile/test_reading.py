@@ -40,16 +40,21 @@ def test_what_looks_at_records(name: str) -> None:
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7)])
+@pytest.mark.parametrize(("name", "turn"), [("destination", 6), ("job", 7), ("history", 8)])
 def test_the_page(name: str, turn: int) -> None:
     """What the page in Airflow's UI reads is read as everything else is."""
-    from airflow_s3commit.plugin import views  # noqa: PLC0415 - they need Airflow
+    from airflow_s3commit.plugin import history, views  # noqa: PLC0415 - they need Airflow
     from airflow_s3commit.plugin.config import Place  # noqa: PLC0415
+    from airflow_s3commit.plugin.render import Pages  # noqa: PLC0415
 
     def look(lake: GuardedLake) -> None:
         place = Place(Destination.parse(lake.destination))
         if name == "destination":
             views.read_destination(lake.store, place)
+        elif name == "history":
+            view = history.read_history(lake.store, place, None)
+            drawn = history.charts(view.steps)
+            Pages().render("history", "", history_view=view, charts=drawn, newest=True)
         else:
             views.read_job(lake.store, place, lake.job_id)
 
