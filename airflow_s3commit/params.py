@@ -23,7 +23,8 @@ CONFLICT_MODE: Final = (
 def conflict_mode_param(default: str = "fail") -> Param:
     """Return the DAG param ``conflict_mode``, the treatment of existing data.
 
-    :param default: The mode of a run whose conf sets none: ``fail``, ``append`` or ``replace``.
+    :param default: The mode of a run whose conf sets none: ``fail``, ``append``, ``replace`` or
+        ``as-written``.
     :raises ValueError: The default is another word.
     """
     from airflow.sdk import Param  # noqa: PLC0415 - operators import this module and need no param
@@ -36,6 +37,7 @@ def conflict_mode_param(default: str = "fail") -> Param:
         description=(
             "fail: refuse the commit. append: keep the old files beside the new ones. "
             "replace: replace the old files by the new ones. "
+            "as-written: what the save modes of Spark's own writers mean. "
             "Backfills replace unless their conf sets a mode."
         ),
     )

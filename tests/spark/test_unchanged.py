@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("unchanged")]
 
-TABLES = ("static", "partition", "added", "dynamic", "elsewhere")
+TABLES = ("static", "partition", "saved", "added", "dynamic", "elsewhere")
 
 #: Rows that Spark counts; unknown where a later write discards a part of a task's files.
-ROWS = {"static": 40, "partition": 10, "added": 20, "dynamic": None}
+ROWS = {"static": 40, "partition": 10, "saved": 40, "added": 20, "dynamic": None}
 
 #: Files that Spark has in its own folder.
 SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
@@ -154,3 +154,27 @@ def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -
         assert not [key for key in lake.everything() if job.reference.job_id in key and "__magic" in key]
         assert sealed.counts.files == manifest.counts.files
         assert manifest.counts.rows == ROWS[table]
+
+
+@pytest.mark.all
+def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_path: Path) -> None:
+    """Any process can commit a job whose writes were sealed; an abort of the others leaves nothing."""
+    jobs = night.jobs()
+    before = {table: night.lake(table).visible() for table in jobs}
+    assert night.submit(jobs, KILLED="1").returncode != 0
+    assert {table: night.lake(table).visible() for table in jobs} == before
+    static = jobs.pop("static")
+    assert static.seal_stage("load", "1").counts.rows == ROWS["static"]
+    static.seal()
+    assert static.commit().counts.rows == ROWS["static"]
+    assert len(night.rows_there("static", tmp_path / "there")) == ROWS["static"]
+    for table in ("partition", "added"):
+        assert night.lake(table).pending()
+    for table, job in jobs.items():
+        job.abort()
+        lake = night.lake(table)
+        assert lake.pending() == []
+        assert lake.visible() == before[table]
+        assert [key for key in lake.left() if "/_s3commit/" not in key] == [
+            night.prefix + f"{table}/{path}" for path in before[table]
+        ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -10,18 +12,20 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 
-def fail_once(rows: DataFrame) -> DataFrame:
-    """Return the rows, of which one fails the first attempt of its task, after others were written."""
+def fail_once(rows: DataFrame, jvm: int | None) -> DataFrame:
+    """Return the rows, whose first task attempt fails after them; or kills the driver, if it has an id."""
 
     def values(batches):
         yield from batches
+        if jvm is not None:
+            os.kill(jvm, signal.SIGKILL)
         if TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("the first attempt fails")
 
     return rows.mapInPandas(values, rows.schema)
 
 
-def write_tables(spark: SparkSession, place: Callable[[str], str], name: str) -> None:
+def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jvm: int | None) -> None:
     """Write each table, whose name says how."""
     rows = spark.range(60).selectExpr("id", "concat('d', id % 3) AS dt", "cast(id % 2 AS int) AS h")
     rows = rows.repartition(2, "id")
@@ -37,24 +41,30 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str) ->
         f"INSERT OVERWRITE {name} PARTITION (dt = 'd1', h) SELECT id, h FROM rows WHERE dt = 'd1' AND h = 0"
     )
 
-    fail_once(rows.where("dt = 'd0'").coalesce(1)).write.partitionBy("dt", "h").mode("append").parquet(
-        place("added")
-    )
+    saved = rows.where("dt <> 'd2'").write.partitionBy("dt", "h").bucketBy(2, "id").sortBy("id")
+    saved.option("path", place("saved")).mode("overwrite").saveAsTable(f"saved_{name}")
+
+    added = rows.where("dt = 'd0'").select("id")
+    added.where("id < 30").write.mode("append").parquet(f"{place('added')}/dt=d0/h=0")
+    # Small batches: files have rows when the attempt fails.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")
+    fail_once(added.where("id >= 30"), jvm).write.mode("append").parquet(f"{place('added')}/dt=d0/h=1")
 
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     rows.where("dt <> 'd2'").write.partitionBy("dt", "h").mode("overwrite").parquet(place("dynamic"))
     dynamic = rows.where("dt = 'd0'").selectExpr("id + 1000 AS id", "dt", "h").write.partitionBy("dt", "h")
     dynamic.option("maxRecordsPerFile", 4).mode("overwrite").parquet(place("dynamic"))
 
-    rows.where("id < 5").selectExpr("id", "dt", "h").write.mode("append").json(f"{place('elsewhere')}/json")
+    rows.where("id < 5").write.mode("append").json(f"{place('elsewhere')}/json")
 
 
 def main() -> None:
     """Write the tables at the places that the arguments name."""
     places, local = json.loads(sys.argv[1]), sys.argv[2]
     spark = SparkSession.builder.getOrCreate()
-    write_tables(spark, places.__getitem__, "there")
-    write_tables(spark, lambda table: f"file://{local}/{table}", "here")
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid() if "KILLED" in os.environ else None
+    write_tables(spark, places.__getitem__, "there", jvm)
+    write_tables(spark, lambda table: f"file://{local}/{table}", "here", None)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.io.Serializable;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
@@ -17,6 +18,7 @@ import java.util.List;
 import java.util.TreeSet;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
@@ -160,11 +162,12 @@ final class PendingWrite implements Serializable {
     ObjectNode pendingset = JSON.createObjectNode().put("version", 3).put("jobId", job.id);
     ArrayNode commits = pendingset.putArray("commits");
     long bytes = 0;
-    for (Path file : files) {
-      JsonNode upload = read(fs, file.suffix(".pending"));
+    // In parallel: a task may write thousands of files, and each takes two requests.
+    List<ObjectNode> uploads = files.parallelStream().map(file -> read(fs, file)).collect(Collectors.toList());
+    for (ObjectNode upload : uploads) {
       if (upload != null) {
         bytes += upload.get("length").asLong();
-        commits.add(plain((ObjectNode) upload));
+        commits.add(plain(upload));
       }
     }
     String attempt = Long.toString(task.taskAttemptId());
@@ -187,11 +190,13 @@ final class PendingWrite implements Serializable {
   }
 
   /** Returns what S3A recorded of a file; null for a file that its writer never created. */
-  private static JsonNode read(FileSystem fs, Path pending) throws IOException {
-    try (InputStream in = fs.open(pending)) {
-      return JSON.readTree(in);
+  private static ObjectNode read(FileSystem fs, Path file) {
+    try (InputStream in = fs.open(file.suffix(".pending"))) {
+      return (ObjectNode) JSON.readTree(in);
     } catch (FileNotFoundException error) {
       return null;
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
     }
   }
 
