@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import TaskGroup
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
@@ -17,7 +19,7 @@ from airflow_s3commit.params import CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Asset, RetryPolicy, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -199,6 +201,7 @@ class S3CommitGroup:
         for stage in stages:
             stage >> first
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
+        self._abort_at_timeout()
 
     def _commit(
         self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
@@ -213,6 +216,23 @@ class S3CommitGroup:
         sharded = S3CommitJobOperator.as_shards(shards=shards, **arguments)
         resolved >> sharded.begin
         return sharded.finish
+
+    def _abort_at_timeout(self) -> None:
+        """Let the DAG's failure callback abort the job if the DAG has a time limit, unless one does already.
+
+        Airflow runs no teardown when a run exceeds ``dagrun_timeout``: it calls that callback only.
+        """
+        dag: Any = getattr(self.group, "dag", None)
+        if dag is None or dag.dagrun_timeout is None:
+            return
+        given: Any = dag.on_failure_callback
+        callbacks = list(given) if isinstance(given, Sequence) else [] if given is None else [given]
+        others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier)]
+        if any(one.job is None and one.setup_task_ids is None for one in others):
+            return
+        aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
+        dag.on_failure_callback = [aborting, *callbacks]
+        dag.has_on_failure_callback = True
 
 
 def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
@@ -252,7 +272,8 @@ def s3_commit_task_group(
     """Build one commit: ``setup >> stages >> resolve_conflicts >> commit``, with ``abort`` as its teardown.
 
     Add stages inside the ``with`` block. Their output becomes visible when ``commit`` runs, or never: the
-    teardown aborts a job that did not commit, and fails the run::
+    teardown aborts a job that did not commit, and fails the run. In a DAG with ``dagrun_timeout`` an
+    `AbortUploadsNotifier` is added to the DAG's failure callbacks, because Airflow runs no teardown then::
 
         with s3_commit_task_group("refresh", destination="s3://lake/flights/") as commit:
             commit.spark_submit(application="jobs/flights.py", application_args=["{{ partition_key }}"])

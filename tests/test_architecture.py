@@ -31,7 +31,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"spark"}),
     frozenset({"metrics"}),
     frozenset({"operators", "triggers"}),
-    frozenset({"cli", "notifications", "plugin", "sensors", "task_group"}),
+    frozenset({"cli", "notifications", "plugin", "sensors"}),
+    frozenset({"task_group"}),
 )  # fmt: skip
 
 #: Packages whose packages have floors of their own.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.task_group import s3_commit_task_group
 
 
@@ -196,3 +200,43 @@ def test_another_word_for_skipped_stages_is_refused() -> None:
         s3_commit_task_group("refresh", destination="s3://lake/flights/", skipped_stages="ignored"),
     ):
         pass
+
+
+def with_timeout(callback: Any = None, groups: int = 1, **arguments: Any) -> DAG:
+    """Return a DAG with a failure callback and commit groups."""
+    with DAG("nightly", schedule=None, on_failure_callback=callback, **arguments) as dag:
+        for number in range(groups):
+            with s3_commit_task_group(
+                f"refresh{number}", destination="s3://lake/a/", aws_conn_id="lake"
+            ) as commit:
+                commit.spark_submit(application="flights.py")
+    return dag
+
+
+HOUR = {"dagrun_timeout": timedelta(hours=1)}
+
+
+def note(context: Any) -> None:
+    """Stand for a callback of the user's own."""
+
+
+@pytest.mark.parametrize("given", [None, note, [note]])
+def test_a_time_limit_of_the_run_aborts_the_job(given) -> None:
+    """No teardown runs after the limit, so each group adds a notifier before the user's own callbacks."""
+    dag = with_timeout(given, groups=2, **HOUR)
+    second, first, *rest = dag.on_failure_callback
+    assert (first.setup_task_ids, second.setup_task_ids) == ("refresh0.setup", "refresh1.setup")
+    assert first.aws_conn_id == "lake"
+    assert rest == ([] if given is None else [note])
+    assert DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)).has_on_failure_callback
+
+
+def test_a_notifier_of_the_user_is_enough() -> None:
+    """One for all setups of the DAG is there already, with the user's own limits."""
+    own = AbortUploadsNotifier(time_limit=10)
+    assert with_timeout(own, **HOUR).on_failure_callback == own
+
+
+def test_a_run_without_limit_has_no_further_callback() -> None:
+    """The teardown aborts in all other cases."""
+    assert with_timeout().on_failure_callback is None

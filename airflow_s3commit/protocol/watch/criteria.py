@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from airflow_s3commit._format import moment
 from airflow_s3commit.exceptions import AccessDenied, NoSuchBucket, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ class Criteria:
             if found != value:
                 return f"has {name} {found!r}, not {value!r}"
         if self.newer_than is not None and manifest.committed <= self.newer_than * 1000:
-            return f"was committed at {manifest.committed} ms, not after {self.newer_than * 1000:.0f} ms"
+            newer_than = moment(round(self.newer_than * 1000))
+            return f"was committed at {moment(manifest.committed)}, not after {newer_than}"
         if missing := self.partitions - manifest.partitions.keys():
             return f"has no data for {', '.join(sorted(missing)[:3])}"
         if manifest.counts.files < self.min_files:

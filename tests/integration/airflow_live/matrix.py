@@ -160,6 +160,7 @@ def settled(run: Run) -> Story:
 STORIES: dict[str, Callable[[Run], Story]] = {
     # The first ones take the longest.
     "run_timed_out": run_timed_out,
+    "run_timed_out_by_default": run_timed_out,
     "stage_timed_out": stage_timed_out,
     "spark_killed": spark_killed,
     "node_lost": lambda run: killed(run, "supervisor", "task"),

@@ -52,6 +52,10 @@ with row("stage_timed_out") as dag, group(dag) as commit:
 with row("run_timed_out", notifier=True, dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
     commit.stage(write(commit.job, late=True))
 
+# The group adds the notifier, with its own short time limit.
+with row("run_timed_out_by_default", dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
+    commit.stage(write(commit.job, late=True))
+
 with row("setup_fails") as dag, group(dag, committer="directory", conflict_mode="fail") as commit:
     commit.stage(write(commit.job))
 
