@@ -214,7 +214,7 @@ class FileReading:
         """
         found: pa.Schema = self.arrow(None).inspect(path, filesystem)
         if not self.is_text:
-            return pa.schema([_with_spark_type(column) for column in found], metadata=found.metadata)
+            return self.as_read(found)
         if self.format == "json":
             return pa.schema([(column.name, _json_type(column.type)) for column in found])
         names = found.names if self.options.header else [f"_c{number}" for number in range(len(found))]
@@ -222,6 +222,10 @@ class FileReading:
         if not (infer if option is None else option):
             return pa.schema([(name, pa.string()) for name in names])
         return pa.schema([(name, _csv_type(kind)) for name, kind in zip(names, found.types, strict=True)])
+
+    def as_read(self, stored: pa.Schema) -> pa.Schema:
+        """Return the columns as they are read from files with a stored schema."""
+        return pa.schema([_with_spark_type(column) for column in stored], metadata=stored.metadata)
 
     def arrow(self, names: Sequence[str] | None) -> ds.FileFormat:
         """Return pyarrow's file format.

@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapsho
 from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.snapshot import JobSchema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -59,6 +60,9 @@ class Choice:
 _is_plain = re.compile("[A-Za-z0-9][A-Za-z0-9._=-]*").fullmatch
 _SHORT = 256
 
+#: Maximum number of footers to read, beside that of the oldest file, for columns that no record has.
+_MOST_FOOTERS = 32
+
 #: Times to list files that are older than the log, while commits remove some.
 _TRIES = 10
 
@@ -95,6 +99,8 @@ class Table:
         directories: Every directory of the table at this generation.
         sample: If there are no files, some of the table at this generation, for its columns.
         job_id: The job, if they are the files of one.
+        schemas: The different schemas that the jobs of the table recorded.
+        unknown: A file of each commit whose job recorded no schema, or of a few of them.
 
     """
 
@@ -104,6 +110,8 @@ class Table:
     directories: Collection[str]
     sample: Sequence[TableFile] = ()
     job_id: str | None = None
+    schemas: Sequence[JobSchema] = ()
+    unknown: Sequence[TableFile] = ()
 
     @property
     def examples(self) -> Sequence[TableFile]:
@@ -162,7 +170,11 @@ def find_table(
         _table_file(place, manifest.job_id, entry, directories) for entry in manifest_files(store, manifest)
     ]
     known = set(directories.values())
-    return Table(place.uri, None, _in_picked(files, known, pick), known, files[:1], manifest.job_id)
+    schemas = [JobSchema(manifest.job_id, text) for text in manifest.schemas]
+    return Table(
+        place.uri, None, _in_picked(files, known, pick), known, files[:1], manifest.job_id, schemas,
+        () if schemas else files[:1],
+    )  # fmt: skip
 
 
 def _table_at(
@@ -177,6 +189,7 @@ def _table_at(
     if since is not None and since > snapshot.generation:
         raise NoSuchKey(f"{place.uri} has no generation {since}: the newest is {snapshot.generation}")
     directories: Collection[str] = set(snapshot.partitions)
+    older: Sequence[TableFile] = ()
     if (since or 0) < snapshot.baseline:
         by_commit = _lists_of(store, place, snapshot.commits(), kind)
         older = _unlisted_files(store, place, snapshot, _latest_of(by_commit.values()))
@@ -187,11 +200,18 @@ def _table_at(
         commits = snapshot.commits(since or 0)
         if pick is not None:
             commits = _narrowed(commits, frozenset(pick(directories)))
-        files = _files_of(store, place, commits, kind)
+        by_commit = _lists_of(store, place, commits, kind)
+        files = _latest_of(by_commit.values())
     sample: Sequence[TableFile] = ()
     if not files and (commits := snapshot.commits()):
-        sample = _files_of(store, place, commits[:1], kind)
-    return Table(place.uri, snapshot.generation, files, directories, sample)
+        sample = _latest_of(_lists_of(store, place, commits[:1], kind).values())
+    schemas = snapshot.schemas()
+    lists = (older, *(by_commit.get(number, ()) for number in snapshot.without_schemas()))
+    unknown = [files[0] for files in lists if files] or ([] if schemas else [*sample[:1]])
+    return Table(
+        place.uri, snapshot.generation, files, directories, sample, None, schemas,
+        [*unknown[:1], *unknown[1:][-_MOST_FOOTERS:]],
+    )  # fmt: skip
 
 
 def _narrowed(commits: Iterable[LiveCommit], picked: Collection[str]) -> list[LiveCommit]:
@@ -232,16 +252,6 @@ def _unlisted_files(
         )
         for info in unlisted_objects(store, place, snapshot, keys)
     ]
-
-
-def _files_of(
-    store: ObjectStore,
-    place: Destination,
-    commits: Sequence[LiveCommit],
-    kind: type[FileEntry] | type[FileSummary],
-) -> list[TableFile]:
-    """Return the live files of some commits, in their order."""
-    return _latest_of(_lists_of(store, place, commits, kind).values())
 
 
 def _lists_of(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,16 +15,17 @@ from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
-from airflow_s3commit.reader.formats import FileReading, parse_file_options, reading_of
+from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.parts import FilePart, row_groups_of
 from airflow_s3commit.reader.statistics import bounds_expression
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.tables.schemas import DifferentTypes, WrittenSchema, from_text, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
@@ -63,9 +67,10 @@ def dataset(
             reads all. A consumer that passes the generation of its previous read gets each file once.
         job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
             together with ``generation`` or ``since``.
-        schema: The columns, without partition columns, if the files' columns differ. By default those of the
-            first file; for text their types are inferred from its first rows. A column that a file lacks is
-            null. For CSV without a header the schema names all columns, in order.
+        schema: The columns, without partition columns. By default those of all commits: a column that a later
+            commit added, or gave a wider type, is read so from all files; one that a file lacks is null. For
+            text they are those of the first file, with types inferred from its first rows. For CSV without a
+            header the schema names all columns, in order.
         partition_schema: Types of partition columns; the types of others are inferred from their values.
         prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. It
             pays for columns by which the rows are sorted.
@@ -83,7 +88,7 @@ def dataset(
         UnreadablePartitions: The directories have different partition columns, or a value is not of its
             column's type.
         UnreadableFiles: The files have several formats, an unknown one, or one that pyarrow cannot read
-            with these options.
+            with these options; or a column has types in different commits that have no common one.
         InvalidOption: An option is unknown, malformed, or does not apply to the format.
         ValueError: ``job_id`` is given together with ``generation`` or ``since``, or one of these is out of
             range; ``store`` is not an `S3Config` and ``filesystem`` is missing; pyarrow does not support the
@@ -99,19 +104,21 @@ def dataset(
     place = Destination.of(destination)
     choice = Choice(generation, since, job_id)
     table = find_table(source, place, choice, FileEntry if prune_by else FileSummary)
-    columns = PartitionColumns(table.directories, partition_schema)
     reading = reading_of((file.path for file in table.examples), file_options)
+    schemas = schemas_of(table, filesystem, reading) if schema is None else []
+    columns = partition_columns(table, partition_schema, schemas)
     if schema is None:
-        schema = first_schema(table, filesystem, reading)
+        schema = table_schema(table, schemas)
     return dataset_of(table, filesystem, columns, schema, reading=reading, prune_by=prune_by)
 
 
-def first_schema(
+def schemas_of(
     table: Table, filesystem: FileSystem, reading: FileReading, *, infer: bool = True
-) -> pa.Schema:
-    """Return the columns of the first file, with the footer's metadata; no columns without a file.
+) -> list[tuple[str, WrittenSchema]]:
+    """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    Of text files it takes the first one that has rows.
+    They are those that the jobs recorded. Of commits without a record, a file is opened: of the oldest one
+    and of the 32 newest. Text has no schema: it is that of the first file that has rows.
 
     Args:
         table: The files.
@@ -123,15 +130,68 @@ def first_schema(
     Raises:
         NoSuchKey: The file is gone.
         DestinationChanged: The file's size differs from the committed one.
+        InvalidRecord: A recorded schema is damaged.
 
     """
-    files = table.examples
+    recorded = [] if reading.is_text else [_recorded(table, *known, reading) for known in table.schemas]
+    files = table.examples[:1] if reading.is_text else table.unknown
     if reading.is_text:
         # A text file without rows has nothing to parse but a header.
-        files = [file for file in files if file.rows != 0] or (files if reading.options.header else [])
-    if not files:
+        with_rows = (file for file in table.examples if file.rows != 0)
+        files = [*islice(with_rows, 1)] or (files if reading.options.header else [])
+    guarded = guarded_files(table, filesystem, files)
+
+    def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
+        return file.job_id, WrittenSchema(reading.inspect(file.path, guarded, infer=infer), pa.schema([]))
+
+    if len(files) <= 1:
+        return [*map(inspect, files), *recorded]
+    with ThreadPoolExecutor(len(files), thread_name_prefix="s3commit-footers") as pool:
+        return [*pool.map(inspect, files), *recorded]
+
+
+def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tuple[str, WrittenSchema]:
+    known = from_text(text, f"the manifest of job {job_id} on {table.destination}")
+    return job_id, replace(known, files=reading.as_read(known.files))
+
+
+def table_schema(table: Table, schemas: Sequence[tuple[str, WrittenSchema]]) -> pa.Schema:
+    """Return the columns of a table's files: all columns, each in a type for the values of all files.
+
+    Args:
+        table: The files.
+        schemas: Their schemas.
+
+    Raises:
+        UnreadableFiles: There is no such type for a column.
+
+    """
+    if not schemas:
         return pa.schema([])
-    return reading.inspect(files[0].path, guarded_files(table, filesystem, files[:1]), infer=infer)
+    try:
+        return merge([schema.files for _, schema in schemas])
+    except DifferentTypes as error:
+        one, other = (schemas[number][0] or "another program" for number in error.numbers)
+        raise UnreadableFiles(
+            f"column {error.column!r} of {table.destination} is {error.kinds[0]} in files of {one}, and"
+            f" {error.kinds[1]} in files of {other}: give the columns in schema, or have one of them replaced"
+        ) from error
+
+
+def partition_columns(
+    table: Table, given: pa.Schema | None, schemas: Sequence[tuple[str, WrittenSchema]]
+) -> PartitionColumns:
+    """Return the partition columns; those of a table without any file are in its schemas.
+
+    Raises:
+        UnreadablePartitions: As `PartitionColumns` raises it.
+
+    """
+    if not table.directories and schemas:
+        known = {column.name: column for _, schema in schemas for column in schema.partitions}
+        known |= {column.name: column for column in given or ()}
+        given = pa.schema(list(known.values()))
+    return PartitionColumns(table.directories, given)
 
 
 def dataset_of(

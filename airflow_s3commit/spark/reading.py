@@ -35,7 +35,13 @@ from airflow_s3commit.reader.listing import Choice, Table, find_table
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.parts import FilePart, stripes_of
 from airflow_s3commit.reader.statistics import bounds_expression
-from airflow_s3commit.reader.table import dataset_of, first_schema, guarded_files
+from airflow_s3commit.reader.table import (
+    dataset_of,
+    guarded_files,
+    partition_columns,
+    schemas_of,
+    table_schema,
+)
 from airflow_s3commit.spark.filters import as_arrow, columns_of, keep
 from airflow_s3commit.spark.options import STORE_OPTIONS
 from airflow_s3commit.spark.session import store_of_process
@@ -164,22 +170,27 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
 
 
 def read_schema(options: ReadOptions) -> tuple[dict[str, str], StructType]:
-    """Return the options that fix what is read, and the columns of the first file and of the directories.
+    """Return the options that fix what is read, and the columns of all commits and of the directories.
 
     As in Spark, all columns of CSV files are text unless ``inferSchema`` is true.
 
     Raises:
         S3CommitError: The log, a manifest or a file cannot be read, as in `airflow_s3commit.reader.dataset`.
+        UnreadableFiles: Commits have a column in types without a common one.
 
     """
     table = _find_table(options)
-    partitions = PartitionColumns(table.directories).schema
-    columns = first_schema(table, _filesystem(options.store), _reading(table, options), infer=False)
-    written = (columns.metadata or {}).get(_ROW_METADATA)
-    if written is not None:
-        known = {column.name: column for column in StructType.fromJson(json.loads(written)).fields}
-    else:
-        known = {}
+    reading = _reading(table, options)
+    schemas = schemas_of(table, _filesystem(options.store), reading, infer=False)
+    columns, partitions = table_schema(table, schemas), partition_columns(table, None, schemas).schema
+    known: dict[str, StructField] = {}
+    for _, schema in schemas:
+        written = (schema.files.metadata or {}).get(_ROW_METADATA)
+        for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
+            # Of a column that was widened, the type of the widest one.
+            own, all_ = (found.get_field_index(column.name) for found in (schema.files, columns))
+            if own >= 0 and schema.files.field(own).type == columns.field(all_).type:
+                known.setdefault(column.name, column)
     fields = [
         known.get(column.name) or StructField(column.name, from_arrow_type(column.type))
         for column in columns

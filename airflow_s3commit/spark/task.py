@@ -102,7 +102,8 @@ def write_task(
         ) as attempt:
             # As in Spark, the first task writes a file with the schema for an empty table.
             first = ids.partition == 0
-            write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
+            written = write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
+            attempt.describe(written.files, written.schema)
             return attempt.commit()
     finally:
         # A worker outlives its tasks, and is idle between them. The C library's memory is left to the next

@@ -13,6 +13,7 @@ from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
 from airflow_s3commit.tables.orc import OrcForm
 from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.partitions import PartitionSplitter
+from airflow_s3commit.tables.schemas import to_text
 from airflow_s3commit.tables.text_file import TextForm
 
 if TYPE_CHECKING:
@@ -60,11 +61,13 @@ class WrittenTable:
     Attributes:
         files: Number of files written.
         rows: Number of rows written.
+        schema: The columns, as a record keeps them; None for text, and if there are too many.
 
     """
 
     files: int
     rows: int
+    schema: str | None = None
 
 
 def file_stem(task: str, stage: str | None, job_id: str) -> str:
@@ -110,13 +113,10 @@ def write_batches(
     bounds = Bounds.of(plan.options)
     remaining = _cut(batches, min(bounds.row_group_bytes, bounds.row_bytes // _CUT_SHARE))
     first = next(remaining, None)
-    splitter = PartitionSplitter(
-        plan.schema if first is None else first.schema,
-        plan.partition_by,
-        # Named as in the options, as in Spark; not as the schema spells them.
-        plan.options.partition_by or plan.partition_by,
-        ansi=plan.ansi,
-    )
+    schema = plan.schema if first is None else first.schema
+    # Named as in the options, as in Spark; not as the schema spells them.
+    names = plan.options.partition_by or plan.partition_by
+    splitter = PartitionSplitter(schema, plan.partition_by, names, ansi=plan.ansi)
     rows = 0
     with OpenFiles(opener, splitter.file_schema, plan.form, bounds, stem=stem, numbers=numbers) as files:
         buffers = RowBuffers(splitter.file_schema, bounds, files.write)
@@ -128,7 +128,9 @@ def write_batches(
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
-    return WrittenTable(files.files, rows)
+    types = [schema.field(column).type for column in plan.partition_by]
+    partitions = pa.schema(list(zip(names, types, strict=True)))
+    return WrittenTable(files.files, rows, to_text(plan.form, splitter.file_schema, partitions))
 
 
 def _plain(name: str) -> str:

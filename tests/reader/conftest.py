@@ -78,10 +78,16 @@ class Table:
         return self.sealed(tables, job_id, **options).commit()
 
     def commit_as(
-        self, data: pa.Table, *, job_id: str = OURS, partition_by: Sequence[str] = (), **how: Any
+        self,
+        data: pa.Table,
+        *,
+        job_id: str = OURS,
+        mode: str = "replace",
+        partition_by: Sequence[str] = (),
+        **how: Any,
     ) -> ManifestRecord:
         """Commit a job that wrote a table as `TaskAttempt.write_table` does."""
-        job = self.lake.set_up(job_id)
+        job = self.lake.set_up(job_id, conflict_mode=mode)
         write_and_seal(
             job, lambda attempt: attempt.write_table(data, partition_by=partition_by, **how), **_BOUNDS
         )

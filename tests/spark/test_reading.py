@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -175,6 +176,25 @@ def test_a_large_file_is_read_by_several_tasks(spark: SparkSession, lake: Lake, 
         (200_000, 19_999_900_000, 200_000, 7)
     ]
     assert found.select("s", "id").where("id = 5").collect() == [("e4da3b7fbbce2345d7772b0674a318d5", 5)]
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_the_columns_are_those_of_all_commits(spark: SparkSession, lake: Lake) -> None:
+    """An empty table has its columns; those that later commits add or widen are read from all files."""
+    first = spark.range(0).selectExpr("cast(id as int) as n", "cast(id as varchar(3)) as v", "1 as p")
+    write(first, lake, partitionBy="p")
+    assert lake.visible() == []
+    assert read(spark, lake).schema == first.schema.toNullable()
+    write(spark.sql("select 1 as n, 'x' as v, 1 as p"), lake, partitionBy="p")
+    write(spark.sql("select 5000000000 as n, 'y' as v, 2.50 as added, 2 as p"), lake, partitionBy="p")
+    found = read(spark, lake)
+    assert found.dtypes == [("n", "bigint"), ("v", "string"), ("added", "decimal(3,2)"), ("p", "int")]
+    assert sorted(found.collect()) == [(1, "x", None, 1), (5_000_000_000, "y", Decimal("2.50"), 2)]
+    write(spark.sql("select 'text' as n, 3 as p"), lake, partitionBy="p")
+    with pytest.raises(Exception, match=r"column 'n' of .* is int64 in files of .* and string in files of"):
+        read(spark, lake)
 
 
 def test_options_of_a_read_are_checked() -> None:

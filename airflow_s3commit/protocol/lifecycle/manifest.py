@@ -61,6 +61,7 @@ def draft_manifest(
         replaced=Counts(files=plan.objects, bytes=plan.bytes, rows=None),
         files=join_uri(context.bucket, context.layout.manifest_files),
         files_sha256=files_sha256,
+        schemas=seal.schemas,
         context=job.context,
         metrics=metrics,
         tasks=sum(stage.tasks for stage in seal.stages),

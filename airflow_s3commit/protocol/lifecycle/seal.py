@@ -22,6 +22,7 @@ from airflow_s3commit.protocol.metadata.state import move, read_state, require_s
 from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.limits import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.seal import (
     CommittedTask,
@@ -147,7 +148,7 @@ def _write_stage_seal(
     emptied: Iterable[str],
 ) -> Stored[StageSealRecord]:
     require_state(context, "open")
-    counted = _count_partitions(context, stage, stage_attempt, sealed)
+    counted, schemas = _read_output(context, stage, stage_attempt, sealed)
     partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
     counts = Counts.total(partitions.values())
     if counts.rows is None:
@@ -160,6 +161,7 @@ def _write_stage_seal(
         counts=counts,
         partitions=_slim(partitions),
         removes=removes,
+        schemas=schemas,
         created=context.now_ms(),
         nonce=context.new_id(),
     )
@@ -198,16 +200,19 @@ def _sealed_tasks(
     ]
 
 
-def _count_partitions(
+def _read_output(
     context: JobContext, stage: str, stage_attempt: str, tasks: list[SealedTask]
-) -> dict[str, Counts]:
+) -> tuple[dict[str, Counts], list[str]]:
+    """Return the totals of each partition, and the schemas of the files."""
     draft = StageSealRecord(
         job_id=context.job_id, stage=stage, stage_attempt=stage_attempt, tasks=tasks, counts=Counts(),
         partitions={}, created=0, nonce="draft",
     )  # fmt: skip
     partitions: dict[str, Counts] = {}
-    keys = _Keys()
+    keys, schemas = _Keys(), _Schemas()
     for _, task, pendingset in each_pendingset(context, [draft]):
+        extra = pendingset.s3commit
+        schemas.add(extra.schemas if extra is not None else [], has_files=bool(pendingset.commits))
         added = Counts()
         for upload in pendingset.commits:
             keys.add(upload.destinationKey, task)
@@ -220,7 +225,24 @@ def _count_partitions(
             added = msgspec.structs.replace(added, rows=task.counts.rows)
         if added.without_columns() != task.counts:
             raise InvalidRecord(f"task {task.task} committed {task.counts}, its pendingset has {added}")
-    return dict(sorted(partitions.items()))
+    return dict(sorted(partitions.items())), schemas.known()
+
+
+class _Schemas:
+    """The different schemas of the parts of a job."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+        self._are_known = True
+
+    def add(self, schemas: list[str], *, has_files: bool) -> None:
+        self._known.update(dict.fromkeys(schemas))
+        if has_files and not schemas:
+            self._are_known = False
+
+    def known(self) -> list[str]:
+        """Return the schemas in their order; none if that of a file is unknown, or there are too many."""
+        return list(self._known) if self._are_known and len(self._known) <= MAX_SCHEMAS else []
 
 
 def _slim(partitions: dict[str, Counts]) -> dict[str, Counts]:
@@ -268,7 +290,9 @@ def _seal_record(
     if len(loaded) > 1:
         _refuse_shared_keys(context, [stored.record for stored in loaded])
     partitions: dict[str, Counts] = {}
+    schemas = _Schemas()
     for stored in loaded:
+        schemas.add(stored.record.schemas, has_files=stored.record.counts.files > 0)
         for name, counts in stored.record.partitions.items():
             partitions[name] = partitions.get(name, Counts()).plus(counts)
     return SealRecord(
@@ -287,6 +311,7 @@ def _seal_record(
         counts=Counts.total(stored.record.counts for stored in loaded),
         partitions=_slim(dict(sorted(partitions.items()))),
         removes=_removal(context, [stored.record for stored in loaded]),
+        schemas=schemas.known(),
         created=context.now_ms(),
         nonce=context.new_id(),
     )

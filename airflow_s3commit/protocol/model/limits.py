@@ -50,6 +50,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Integer: TypeAlias = Annotated[int, Meta(ge=-_LONG - 1, le=_LONG)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MILLISECONDS)]
 Attempt: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]
+#: The schemas of a job's files, each as text: almost always one. With more, readers go by the files.
+MAX_SCHEMAS: Final = 8
+Schemas: TypeAlias = Annotated[list[Prose], Meta(max_length=MAX_SCHEMAS)]
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=_LONG)]
 Shard: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SHARDS)]
 Lease: TypeAlias = Annotated[float, Meta(gt=0, le=_LEASE)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
@@ -56,7 +56,7 @@ class Release(Struct, frozen=True, kw_only=True):
     since: Milliseconds
 
 
-class LiveCommit(Struct, frozen=True, kw_only=True):
+class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A commit with files that no later one removed: a line of a checkpoint, or a part of a rollback.
 
     Attributes:
@@ -64,6 +64,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True):
         job_id: The job.
         files_sha256: SHA-256 of the job's list of files, in hexadecimal.
         partitions: The partitions whose files are still in the table.
+        schemas: Which of the checkpoint's schemas its files have; empty if they are unknown.
 
     """
 
@@ -71,6 +72,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True):
     job_id: Text
     files_sha256: Line
     partitions: list[Line]
+    schemas: list[Count] = field(default_factory=list)
 
 
 class LogEntry(JobOwned, frozen=True, kw_only=True):

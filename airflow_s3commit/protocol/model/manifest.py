@@ -8,7 +8,16 @@ from msgspec import Struct, field
 
 from airflow_s3commit.protocol.model.codec import JobOwned
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
-from airflow_s3commit.protocol.model.limits import Count, Generation, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.limits import (
+    Count,
+    Generation,
+    Integer,
+    Line,
+    Milliseconds,
+    Prose,
+    Schemas,
+    Text,
+)
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 
@@ -52,6 +61,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         replaced: Files and bytes replaced; their rows are unknown.
         files: URI of the list of files: `FileEntry` records, one a line.
         files_sha256: SHA-256 of that list, in hexadecimal.
+        schemas: The schemas of the files, as base64 of Arrow's encoding; empty if they are unknown.
         context: The job's context (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
         generation: Number of the commit's entry in the log; 0 in manifests of older versions.
@@ -71,6 +81,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     replaced: Counts
     files: Text
     files_sha256: Text
+    schemas: Schemas = field(default_factory=list)
     context: dict[Line, Prose] = field(default_factory=dict)
     metrics: dict[Line, Integer] = field(default_factory=dict)
     generation: Generation = 0

@@ -15,7 +15,15 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.limits import Count, Integer, Line, Milliseconds, Prose, Text
+from airflow_s3commit.protocol.model.limits import (
+    Count,
+    Integer,
+    Line,
+    Milliseconds,
+    Prose,
+    Schemas,
+    Text,
+)
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 
@@ -165,14 +173,15 @@ def _part_etag(etag: UploadEtag) -> PartEtag:
     return CheckedEtag(etag.etag, etag.checksumAlgorithm, etag.checksum)
 
 
-class TaskExtra(Struct, frozen=True, kw_only=True):
-    """The task attempt of a pendingset, and the nonce of its writer."""
+class TaskExtra(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The task attempt of a pendingset, the nonce of its writer, and the schemas of its files if known."""
 
     stage: Text
     stage_attempt: Text
     task: Text
     attempt: Text
     nonce: Text
+    schemas: Schemas = field(default_factory=list)
 
 
 class PendingSet(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
 from airflow_s3commit.protocol.model.job import Removal
-from airflow_s3commit.protocol.model.limits import Count, Line, Milliseconds, Shard, Text
+from airflow_s3commit.protocol.model.limits import Count, Line, Milliseconds, Schemas, Shard, Text
 from airflow_s3commit.protocol.model.statistics import KnownColumns, add_columns
 
 
@@ -113,6 +113,10 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
 
     `removes` is what the writer asked to remove; None for writers that leave it to the job. A partition
     without files is one that the writer asked to empty.
+
+    Attributes:
+        schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
+
     """
 
     stage: Text
@@ -121,6 +125,7 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     counts: Counts
     partitions: dict[Line, Counts]
     removes: Removal | None = None
+    schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
 
@@ -137,12 +142,18 @@ class SealedStage(Struct, frozen=True, kw_only=True):
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):
-    """``sealed.json``: the stage attempts of a job that count, and what their writers asked to remove."""
+    """``sealed.json``: the stage attempts of a job that count, and what their writers asked to remove.
+
+    Attributes:
+        schemas: The schemas of all files; empty if that of one is unknown, or there are too many.
+
+    """
 
     stages: list[SealedStage]
     counts: Counts
     partitions: dict[Line, Counts]
     removes: Removal | None = None
+    schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
     signature: Text | None = None

@@ -6,6 +6,7 @@ import dataclasses
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec import Struct, field
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Text
+from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Prose, Text
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Release
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
@@ -43,6 +44,13 @@ class RetainedCommit(Struct, frozen=True, kw_only=True):
     released: Generation = 0
 
 
+class NewestSchemas(Struct, frozen=True, kw_only=True):
+    """A job, and which of a checkpoint's schemas it wrote."""
+
+    job_id: Text
+    schemas: list[Count]
+
+
 class CheckpointHead(Versioned, frozen=True, kw_only=True):
     """The first line of a checkpoint. One for each `LiveCommit` follows, then one for each `RetainedCommit`.
 
@@ -56,6 +64,8 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
         retained: How many lines of commits with retained files follow them.
         baseline: Number of the baseline whose objects are still in the table; 0 without one.
         removed: Partitions from which commits after the baseline have removed everything.
+        schemas: The different schemas of commits, as in their manifests.
+        newest: The newest commit whose schemas are known, with or without files.
 
     """
 
@@ -67,6 +77,15 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
     retained: Count = 0
     baseline: Generation = 0
     removed: list[Line] = field(default_factory=list)
+    schemas: list[Prose] = field(default_factory=list)
+    newest: NewestSchemas | None = None
+
+
+class JobSchema(NamedTuple):
+    """The schema of files, as in a manifest, and a job that wrote such files."""
+
+    job_id: str
+    schema: str
 
 
 @dataclass(slots=True)
@@ -75,6 +94,7 @@ class _Commit:
     files_sha256: str
     #: Partitions of it that are still in the table.
     live: int
+    schemas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +133,10 @@ class TableSnapshot:
     _partitions: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     #: The commits that have retained files in a partition, by number.
     _retained: dict[str, dict[int, _Retained]] = dataclasses.field(default_factory=dict)
+    #: The newest commit whose schemas are known: a table without files has its columns.
+    _newest: tuple[str, tuple[str, ...]] = ("", ())
+    #: The schemas, each of which is in memory once.
+    _schemas: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def apply(self, entry: LogEntry) -> None:
         """Take the next entry of the log into account.
@@ -141,7 +165,29 @@ class TableSnapshot:
             elif entry.removes == "partitions":
                 self._remove(touched, entry)
             written = [name for name, counts in touched.items() if counts.files]
-            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, written)
+            schemas = tuple(self._schemas.setdefault(text, text) for text in entry.manifest.schemas)
+            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, written, schemas)
+            if schemas:
+                self._newest = (entry.job_id, schemas)
+
+    def schemas(self) -> list[JobSchema]:
+        """Return the different schemas of the table's files, each with the first job that wrote it.
+
+        Without a commit whose schemas are known and whose files are in the table, they are those of the
+        newest commit whose schemas are known.
+        """
+        found = {
+            text: commit.job_id
+            for _, commit in sorted(self._commits.items(), reverse=True)
+            for text in reversed(commit.schemas)
+        }
+        if not found:
+            return [JobSchema(self._newest[0], text) for text in self._newest[1]]
+        return [JobSchema(job_id, text) for text, job_id in reversed(found.items())]
+
+    def without_schemas(self) -> list[int]:
+        """Return the numbers of the commits whose schemas are unknown, in their order."""
+        return sorted(number for number, commit in self._commits.items() if not commit.schemas)
 
     @property
     def partitions(self) -> Collection[str]:
@@ -208,11 +254,18 @@ class TableSnapshot:
         """Return the jobs with retained files in a partition, released ones until they are deleted."""
         return frozenset(retained.job_id for retained in self._retained.get(partition, {}).values())
 
-    def _add(self, number: int, job_id: str, files_sha256: str, partitions: Collection[str]) -> None:
+    def _add(
+        self,
+        number: int,
+        job_id: str,
+        files_sha256: str,
+        partitions: Collection[str],
+        schemas: tuple[str, ...],
+    ) -> None:
         for partition in partitions:
             self._partitions.setdefault(partition, []).append(number)
         if partitions:
-            self._commits[number] = _Commit(job_id, files_sha256, len(partitions))
+            self._commits[number] = _Commit(job_id, files_sha256, len(partitions), schemas)
 
     def _remove(self, partitions: Collection[str], remover: LogEntry) -> None:
         for partition in partitions:
@@ -277,12 +330,23 @@ class TableSnapshot:
         self._commits.clear()
         self._partitions.clear()
         self._retained.clear()
+        self._newest = ("", ())
         self.baseline = 0
         self.removed.clear()
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint: compressed JSON lines, the same bytes for the same log."""
-        commits, retained = self.commits(), self.retained()
+        texts = sorted(
+            {text for commit in self._commits.values() for text in commit.schemas} | {*self._newest[1]}
+        )
+        positions = {text: number for number, text in enumerate(texts)}
+        commits = [
+            msgspec.structs.replace(
+                commit, schemas=[positions[text] for text in self._commits[commit.number].schemas]
+            )
+            for commit in self.commits()
+        ]
+        retained, (newest, theirs) = self.retained(), self._newest
         head = CheckpointHead(
             destination=self.destination,
             number=self.number,
@@ -292,6 +356,10 @@ class TableSnapshot:
             retained=len(retained),
             baseline=self.baseline,
             removed=sorted(self.removed),
+            schemas=texts,
+            newest=NewestSchemas(job_id=newest, schemas=[positions[text] for text in theirs])
+            if theirs
+            else None,
         )
         text = msgspec.json.Encoder().encode_lines([head, *commits, *retained])
         compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
@@ -318,6 +386,9 @@ class TableSnapshot:
         snapshot = cls(
             destination, number, head.entry_nonce, head.generation, head.baseline, set(head.removed)
         )
+        snapshot._schemas = {text: text for text in head.schemas}
+        if head.newest is not None:
+            snapshot._newest = check_id(head.newest.job_id), _picked(head.schemas, head.newest.schemas, where)
         last = 0
         for commit in decode_lines(LiveCommit, lines[: head.commits], where):
             check_id(commit.job_id)
@@ -325,7 +396,8 @@ class TableSnapshot:
                 raise InvalidRecord(f"{where} names commit {commit.number} after {last}")
             last = commit.number
             partitions = list(dict.fromkeys(commit.partitions))
-            snapshot._add(commit.number, commit.job_id, commit.files_sha256, partitions)
+            schemas = _picked(head.schemas, commit.schemas, where)
+            snapshot._add(commit.number, commit.job_id, commit.files_sha256, partitions, schemas)
         for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
             check_id(retained.job_id)
             for partition in retained.partitions:
@@ -339,6 +411,12 @@ class TableSnapshot:
         if len(lines) != head.commits + head.retained:
             raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")
         return snapshot
+
+
+def _picked(texts: list[str], positions: list[int], where: str) -> tuple[str, ...]:
+    if any(position >= len(texts) for position in positions):
+        raise InvalidRecord(f"{where} names a schema that it does not have")
+    return tuple(texts[position] for position in positions)
 
 
 def _decompress(body: bytes, where: str) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from airflow_s3commit._causes import noting, run_all, undoing
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
@@ -19,6 +21,7 @@ from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
+from airflow_s3commit.protocol.model.limits import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
 from airflow_s3commit.protocol.model.seal import CommittedTask
 
@@ -52,6 +55,8 @@ class TaskAttempt:
         self._extra = extra
         self._files = files
         self._file_numbers: dict[str, int] = {}
+        self._schemas: dict[str, None] = {}
+        self._files_of_schemas = 0
         self._checked = False
         self._written = False
         self._ended: str | None = None
@@ -138,9 +143,23 @@ class TaskAttempt:
 
         stem = file_stem(self._extra.task, self._extra.stage, self._context.job_id)
         numbers = self._file_numbers
-        return write_table(
+        written = write_table(
             self, data, stem=stem, numbers=numbers, partition_by=partition_by, format=format, options=options
         )
+        self.describe(written.files, written.schema)
+        return written
+
+    def describe(self, files: int, schema: str | None) -> None:
+        """Record the schema of files that were written with `open`; `write_table` does it by itself.
+
+        Args:
+            files: How many files have the schema; 0 if there were no rows.
+            schema: The schema's text (`airflow_s3commit.tables.schemas`); None if it is unknown.
+
+        """
+        if schema is not None:
+            self._schemas[schema] = None
+            self._files_of_schemas += files
 
     def commit(self) -> CommittedTask:
         """Write the pendingset of all files, and return its location and totals.
@@ -254,7 +273,10 @@ class TaskAttempt:
     def _write_pendingset(self) -> CommittedTask:
         pending = self._files.pending()
         commits = [upload.in_format(self._options.pendingset_format) for upload in pending]
-        record = PendingSet(jobId=self._context.job_id, commits=commits, s3commit=self._extra)
+        # Readers go by the schemas only if they are those of all files.
+        are_known = self._files_of_schemas == len(commits) and len(self._schemas) <= MAX_SCHEMAS
+        extra = structs.replace(self._extra, schemas=list(self._schemas) if are_known else [])
+        record = PendingSet(jobId=self._context.job_id, commits=commits, s3commit=extra)
         self._written = True
         stored = records.create(
             self._context.store,

@@ -52,7 +52,7 @@ from airflow_s3commit.protocol.model.seal import (
     ShardRecord,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.model.snapshot import CheckpointHead, RetainedCommit
+from airflow_s3commit.protocol.model.snapshot import CheckpointHead, NewestSchemas, RetainedCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
 
@@ -319,9 +319,17 @@ RECORDS.update(
             nonce="n-9",
         ),
         "checkpoint-head-1": CheckpointHead(
-            destination=HERE, number=31, entry_nonce="n-9", generation=30, commits=1
+            destination=HERE,
+            number=31,
+            entry_nonce="n-9",
+            generation=30,
+            commits=1,
+            schemas=["AA==", "AQ=="],
+            newest=NewestSchemas(job_id=JOB, schemas=[0]),
         ),
-        "live-commit": LiveCommit(number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS)),
+        "live-commit": LiveCommit(
+            number=30, job_id=JOB, files_sha256=SHA256, partitions=list(PARTITIONS), schemas=[1]
+        ),
         "driver-seal-1": DriverSealRecord(
             job_id=JOB,
             stage="spark",
@@ -413,11 +421,25 @@ RECORDS.update(
     }
 )
 
+#: As they were written before they had the schemas of files, with what they say since.
+UNDESCRIBED: dict[str, dict[str, Any]] = {
+    "stage-seal-1-removes": {"schemas": ["AA=="]},
+    "seal-1-removes": {"schemas": ["AA==", "AQ=="]},
+    "manifest-1-retaining": {"schemas": ["AA==", "AQ=="]},
+}
+
+RECORDS.update(
+    {
+        f"{name.rpartition('-')[0]}-described": msgspec.structs.replace(RECORDS[name], **fields)
+        for name, fields in UNDESCRIBED.items()
+    }
+)
+
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
-    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED,
+    *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
@@ -427,6 +449,7 @@ PARTS = {
     Counts,
     DriverTask,
     JobOptions,
+    NewestSchemas,
     ObjectOptions,
     PlanName,
     PlanPart,

@@ -1,0 +1,100 @@
+"""The columns of a table are those of all of its commits, whether or not there are files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.reader import UnreadableFiles
+from tests.protocol.building import OURS, THEIRS, an_id
+from tests.reader.test_table import numbers
+
+if TYPE_CHECKING:
+    from tests.reader.conftest import Table
+
+NOTHING = pa.table({"n": pa.array([], pa.int32()), "dt": pa.array([], pa.date32())})
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_an_empty_table_has_its_columns(table: Table, format_: str) -> None:
+    """A job that wrote no rows recorded what they would have been, partition columns too."""
+    manifest = table.commit_as(NOTHING, partition_by=["dt"], format=format_)
+    assert manifest.counts.files == 0
+    found = table.read()
+    assert [(column.name, column.type) for column in found.schema] == [("n", pa.int32()), ("dt", pa.date32())]
+    assert found.to_table().num_rows == 0
+
+
+def test_a_table_that_became_empty_keeps_its_columns(table: Table) -> None:
+    """A replace of everything by nothing leaves the columns of the newest job that knows some."""
+    table.commit_as(pa.table({"n": [1]}))
+    table.commit({}, THEIRS, committer="directory")
+    found = table.read()
+    assert (found.schema.names, found.to_table().num_rows) == (["n"], 0)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_a_column_that_was_added_or_widened_is_read(table: Table, opened: list[str], format_: str) -> None:
+    """Older files give null, and their values in the wider type; no footer is opened for it."""
+    table.commit_as(
+        pa.table({"n": pa.array([1], pa.int32()), "f": pa.array([0.5], pa.float32())}), format=format_
+    )
+    later = pa.table({"f": [0.1], "n": [2**40], "added": ["x"]})
+    table.commit_as(later, job_id=THEIRS, mode="append", format=format_)
+    found = table.read()
+    assert opened == []
+    assert found.to_table().sort_by("n").to_pylist() == [
+        {"n": 1, "f": 0.5, "added": None},
+        {"n": 2**40, "f": 0.1, "added": "x"},
+    ]
+    assert table.read(generation=1).schema.names == ["n", "f"]
+    assert table.read(job_id=THEIRS).schema.names == ["f", "n", "added"]
+    assert table.read(since=1).schema == found.schema
+
+
+def test_types_without_a_common_one_are_refused_by_name(table: Table) -> None:
+    """The error has the column, both types and both jobs; a given schema, or a replace, ends it."""
+    table.commit_as(pa.table({"n": [1], "dt": ["a"]}), partition_by=["dt"])
+    text = pa.table({"n": ["x"], "dt": ["b"]})
+    table.commit_as(text, job_id=THEIRS, partition_by=["dt"], mode="append")
+    with pytest.raises(UnreadableFiles) as caught:
+        table.read()
+    assert (
+        f"column 'n' of s3://lake/flights/ is int64 in files of {OURS}, and string in files of {THEIRS}"
+        in str(caught.value)
+    )
+    assert table.read(schema=pa.schema([("n", pa.string())])).to_table()["n"].to_pylist() == ["1", "x"]
+    table.commit_as(text.set_column(1, "dt", [["a"]]), job_id=an_id("3"), partition_by=["dt"])
+    assert table.read().schema.field("n").type == pa.string()
+
+
+def test_commits_without_a_record_are_asked_by_their_files(table: Table, opened: list[str]) -> None:
+    """One file of each is opened: of older versions, of other writers, and of what is older than the log."""
+    table.commit({"a.parquet": numbers(1), "b.parquet": numbers(2)})
+    table.commit({"c.parquet": numbers(3).append_column("x", [[True]])}, THEIRS, conflict_mode="append")
+    table.commit_as(pa.table({"n": [4], "y": ["new"]}), job_id=an_id("3"), mode="append")
+    found = table.read()
+    assert len(opened) == 2
+    assert found.schema.names == ["n", "s", "x", "y"]
+    rows = found.to_table(columns=["n", "x", "y"]).sort_by("n").to_pylist()
+    assert [(row["x"], row["y"]) for row in rows] == [(None, None), (None, None), (True, None), (None, "new")]
+
+
+def test_checkpoints_hold_each_schema_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of many commits has the same columns by its checkpoint as by its log."""
+    monkeypatch.setattr("airflow_s3commit.protocol.metadata.snapshot.CHECKPOINT_EVERY", 1)
+    table.commit_as(pa.table({"n": [1]}))
+    table.commit_as(pa.table({"n": [2]}), job_id=THEIRS, mode="append")
+    last = table.commit_as(pa.table({"n": [3], "d": [dt.date(2013, 1, 1)]}), job_id=an_id("3"), mode="append")
+    place = table.lake.context().layout.destination
+    snapshot = read_snapshot(table.lake.store, place)
+    assert snapshot is not None
+    assert [job for job, _ in snapshot.schemas()] == [OURS, last.job_id]
+    assert (
+        type(snapshot).from_bytes(snapshot.to_bytes(), place.uri, 3, "here").schemas() == snapshot.schemas()
+    )
+    assert table.read().schema.names == ["n", "d"]
