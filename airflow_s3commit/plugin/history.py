@@ -31,6 +31,9 @@ PER_PAGE = 25
 #: Maximum number of commits to read beside those of the page, for the size of the table.
 MOST_LIVE = 200
 
+#: Rollbacks on a page before which the size is counted anew: they name files that the table had before, too.
+_RECOUNTS = 3
+
 #: Partitions of an entry to name.
 _NAMED = 3
 
@@ -125,17 +128,17 @@ def read_history(store: ObjectStore, place: Place, before: int | None) -> Histor
     shown = entries[:PER_PAGE]
     steps = list(map(_step, shown))
     size, sized, since_baseline = _size_after(store, place, shown)
-    for index, step in enumerate(steps):
+    recounts = _RECOUNTS
+    for index, entry in enumerate(shown):
         if size is None:
             break
-        steps[index] = replace(step, after=size)
-        if shown[index].kind == "baseline":
-            size = None
-        elif step.added is not None and step.removed is not None:
-            size = Counts(
-                files=max(size.files - step.added.files + step.removed.files, 0),
-                bytes=max(size.bytes - step.added.bytes + step.removed.bytes, 0),
-            )
+        steps[index] = replace(steps[index], after=size)
+        if entry.restores is not None and recounts:
+            recounts -= 1
+            size, more, _ = _size_after(store, place, shown[index + 1 :])
+            sized = [*sized, *more]
+        else:
+            size = _size_before(entry, size)
     older = shown[-1].number if len(entries) > PER_PAGE else None
     return HistoryView(place, steps, older, sized=sized, since_baseline=since_baseline)
 
@@ -177,6 +180,19 @@ def _note(entry: LogEntry) -> str:
         count = _format.several(len(entry.release.commits), "commit")
         return f"retained files of {count} may be deleted"
     return ""
+
+
+def _size_before(entry: LogEntry, size: Counts) -> Counts | None:
+    """Return the size of the table before an entry; None if the entry does not tell."""
+    if entry.kind == "baseline" or entry.restores is not None:
+        return None
+    if entry.manifest is None:
+        return size
+    added, removed = entry.manifest.counts, entry.manifest.replaced
+    return Counts(
+        files=max(size.files - added.files + removed.files, 0),
+        bytes=max(size.bytes - added.bytes + removed.bytes, 0),
+    )
 
 
 def _size_after(

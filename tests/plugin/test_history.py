@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit import Destination, MemoryStore
+from airflow_s3commit import Destination, Job, JobOptions, MemoryStore, rollback
 from airflow_s3commit.plugin import history
 from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.plugin.history import charts, read_history
@@ -20,6 +20,21 @@ PLACE = Place(Destination.parse(FLIGHTS))
 def store() -> MemoryStore:
     """An empty lake."""
     return MemoryStore(buckets=("lake",))
+
+
+def seal_retaining(store: MemoryStore, *, day: int, files: int) -> Job:
+    """Return a sealed job that replaces a day, and retains what it replaces."""
+    options = JobOptions(conflict_mode="replace", retain="7d")
+    job = Job.setup(store, FLIGHTS, options=options, context=NIGHTLY)
+    with job.task_attempt("stage0", "1", "00000", "0") as writing:
+        for file in range(files):
+            output = writing.open(f"dt=2013-01-{day:02d}/part-{file:05d}.parquet")
+            output.write(b"row")
+            output.close(rows=1)
+        committed = writing.commit()
+    job.seal_stage("stage0", "1", [committed])
+    job.seal()
+    return job
 
 
 def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
@@ -48,6 +63,21 @@ def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
     ]
     assert [point.y for point in files.points] == [50.7, 26.0, 63.0]
     assert charts(view.steps[:1]) == []
+
+
+def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> None:
+    """It adds no files, so the size before it is counted anew; before too many of them it is not shown."""
+    commit(store, context=NIGHTLY, day=1, files=4)
+    commit(store, context=NIGHTLY, day=2, files=2)
+    seal_retaining(store, day=1, files=1).commit()
+    rollback(store, FLIGHTS, to=1)
+    view = read_history(store, PLACE, None)
+    assert [(step.mode, step.after and step.after.files) for step in view.steps[-4:]] == [
+        ("rollback to 1", 4),
+        ("replace", 3),
+        ("append", 6),
+        ("append", 4),
+    ]
 
 
 def test_data_older_than_the_log_is_left_out_of_the_sizes(store: MemoryStore) -> None:
