@@ -19,6 +19,7 @@ from airflow_s3commit.cli.log import log
 from airflow_s3commit.cli.manifest import manifest
 from airflow_s3commit.cli.output import Output
 from airflow_s3commit.cli.pending import pending
+from airflow_s3commit.cli.repair import repair
 from airflow_s3commit.cli.rollback import rollback
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.verify import verify
@@ -129,6 +130,7 @@ for _command in (
     recover,
     sweep,
     rollback,
+    repair,
     verify,
     adopt,
     log,

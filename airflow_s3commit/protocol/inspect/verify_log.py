@@ -313,8 +313,8 @@ class LogCheck:
 
 _NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
 _NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
-_CHECKPOINT = "delete it; readers pass it over"
-_CHECKPOINT_READ = "delete it; until then readers believe it"
-_MANIFEST = "rebuild it from its entry; reads of this one job need it, reads of the table do not"
-_MARKER = "the next commit writes it"
+_CHECKPOINT = "run s3commit repair; readers pass it over"
+_CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
+_MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"
+_MARKER = "run s3commit repair, or commit again"
 _SIGNATURE = "find out who wrote it; do not rely on it"

@@ -83,7 +83,7 @@ def recover_job(
     """
     with naming(context, "recover"):
         while True:
-            current = _read_or_rebuild(context)
+            current = read_or_rebuild_state(context)
             etag = current.etag if current is not None else None
             try:
                 return _recover(
@@ -106,7 +106,15 @@ def recover_job(
             logger.info("%s: another process moved this job on", context.name)
 
 
-def _read_or_rebuild(context: JobContext) -> Stored[StateRecord] | None:
+def read_or_rebuild_state(context: JobContext) -> Stored[StateRecord] | None:
+    """Read a job's state; rebuild a damaged one from the job's other records and its uploads.
+
+    Raises:
+        NoSuchJob: The state is damaged, and the job's own record is missing.
+        InvalidRecord: The job's record or its seal is damaged too: abort the job with ``force``.
+
+    """
+
     def rebuild(error: InvalidRecord) -> Stored[StateRecord] | None:
         logger.warning("%s: rebuilding its state: %s", context.name, error)
         state, fields = _rebuilt_state(context)

@@ -1,0 +1,29 @@
+"""``repair`` names what it would rebuild, and rebuilds it with ``--apply``."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import FILES, RunProgram, plain_json
+from tests.protocol.building import HOME, OURS, Lake
+
+
+def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
+    """It names the damaged manifest; with --apply it is as before, and then there is nothing to do."""
+    lake.sealed(FILES).commit()
+    key = f"{HOME}manifests/{OURS}.json"
+    before = lake.get(key)
+    lake.tamper(key, cut=3)
+    shown = run("repair", lake.destination)
+    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
+    assert "would rebuild: s3://lake/" in shown.stdout
+    assert lake.get(key) != before
+    assert len(plain_json(run("repair", lake.destination, "--apply", "--json"))["repaired"]) == 1
+    assert lake.get(key) == before
+    assert "nothing to repair" in run("repair", lake.destination, "--apply").stdout
+
+
+def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> None:
+    """Exit code 1, and the entry with the remedy."""
+    lake.sealed(FILES).commit()
+    lake.tamper(f"{HOME}log/{1:020d}.json", cut=3)
+    result = run("repair", lake.destination, "--apply")
+    assert (result.exit_code, "CANNOT BE REBUILT" in result.stdout) == (1, True)
