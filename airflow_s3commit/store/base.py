@@ -127,6 +127,11 @@ class ObjectStore(Protocol):
         """Current concurrency and the retries so far; sends no request."""
         ...
 
+    @property
+    def endpoint(self) -> str:
+        """The store's address, by which measurements of it are kept; sends no request."""
+        ...
+
     def profile(self, bucket: str) -> StoreProfile:
         """Return what is known of a bucket, measured or learned from responses; sends no request.
 

@@ -57,6 +57,11 @@ class ForwardingStore:
         """The inner store's load; sends no request."""
         return self.inner.load
 
+    @property
+    def endpoint(self) -> str:
+        """The inner store's address; sends no request."""
+        return self.inner.endpoint
+
     def profile(self, bucket: str) -> StoreProfile:
         """Return the inner store's profile of a bucket; sends no request."""
         return self.inner.profile(bucket)

@@ -110,6 +110,11 @@ class MemoryStore:
         """Implement `ObjectStore.load`."""
         return Load(1, 0)
 
+    @property
+    def endpoint(self) -> str:
+        """Implement `ObjectStore.endpoint`."""
+        return "memory:"
+
     def profile(self, bucket: str) -> StoreProfile:
         """Implement `ObjectStore.profile`."""
         return self._profiles.get(bucket, StoreProfile())

@@ -27,3 +27,31 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
     conditional_delete: bool = True
     bulk_etags: bool = True
     upload_markers: bool = True
+
+    @property
+    def fences(self) -> bool:
+        """Whether conditional writes keep two committers apart."""
+        return self.create_only and self.compare_and_swap
+
+    @property
+    def losses(self) -> list[str]:
+        """What jobs lose here, compared with AWS S3, in sentences."""
+        found = []
+        if not self.create_only:
+            found.append(
+                "writes ignore If-None-Match: * or are refused with it, so nothing keeps two concurrent"
+                " commits of one destination apart"
+            )
+        elif not self.compare_and_swap:
+            found.append(
+                "writes ignore If-Match or are refused with it: a record is compared right before it is"
+                " overwritten, so two processes that act on one job at the same moment may both succeed"
+            )
+        if not self.conditional_delete:
+            found.append(
+                "deletes ignore If-Match or are refused with it: an object is compared right before it is"
+                " deleted, so a change in that moment is lost"
+            )
+        elif not self.bulk_etags:
+            found.append("bulk deletes ignore ETags: replaced files are deleted one by one, which is slower")
+        return found

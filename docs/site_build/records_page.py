@@ -19,6 +19,7 @@ from airflow_s3commit.protocol.model import (
     plan,
     seal,
     snapshot,
+    store_record,
     success,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
@@ -30,7 +31,7 @@ EVERYWHERE = {
     "attempt": "Which attempt: letters and digits, new in each run.",
     "bytes": "Bytes of its files together.",
     "columns": "Statistics of the columns, by name.",
-    "conditional_writes": "Whether the staging bucket honours conditional writes.",
+    "conditional_writes": "Whether create-only writes are honoured.",
     "context": "What the orchestrator said of the job: DAG, run, partition.",
     "counts": "Files, bytes, rows and columns' statistics.",
     "created": "When, in milliseconds since the epoch by the writing machine's clock.",
@@ -63,6 +64,7 @@ OURS = (
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
     "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
     "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
+    "StoreRecord", "StoreProfile",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 
@@ -71,7 +73,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, log, snapshot, manifest)
+    modules = (job, object_options, plan, seal, log, snapshot, manifest, store_record)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]

@@ -31,6 +31,7 @@ from airflow_s3commit.protocol.model.layout import check_new_id
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.profile import StoreProfile
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ def set_up_job(
                 check_new_id(context.job_id)
             if _has_committed(context):
                 return None
-            conditional = check_store(context, options)
+            profiles = check_store(context, options)
+            conditional = all(profile.create_only for profile in profiles.values())
             _refuse_object(context)
             head, newest = _head_of_log(context)
             _refuse_data(context, options, newest)
@@ -81,6 +83,7 @@ def set_up_job(
                 log=head,
                 epoch=newest.epoch if newest is not None else 0,
                 retaining=newest is not None and newest.retaining,
+                profiles={bucket: one for bucket, one in profiles.items() if one != StoreProfile()},
                 nonce=context.new_id(),
             )
             stored = records.create(

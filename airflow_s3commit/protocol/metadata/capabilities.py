@@ -7,38 +7,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
 from airflow_s3commit._causes import ending
 from airflow_s3commit.exceptions import (
     AccessDenied,
+    InvalidRecord,
     NoSuchKey,
     PreconditionFailed,
     StoreRejected,
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.protocol.model.layout import store_key
+from airflow_s3commit.protocol.model.store_record import StoreRecord
+from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
 from airflow_s3commit.store.headers import store_without_headers
+from airflow_s3commit.store.profile import StoreProfile
 
 logger = logging.getLogger(__name__)
+
+#: Seconds that kept profiles are used for, by the store's clock: stores are upgraded.
+FRESH_SECONDS = 30 * 86_400.0
+
+#: An ETag that no object has.
+_NO_ETAG = "0" * 32
 
 
 @dataclass
 class _Known:
-    """Results of earlier checks of a store: buckets with conditional writes, and headers of probe uploads."""
+    """Results of earlier checks of a store: profiles of buckets, and headers of probe uploads."""
 
-    conditional: dict[str, bool] = field(default_factory=dict)
+    profiles: dict[str, StoreProfile] = field(default_factory=dict)
     rehearsed: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
 
 _known: WeakKeyDictionary[ObjectStore, _Known] = WeakKeyDictionary()
 
 
-def check_store(context: JobContext, options: JobOptions) -> bool:
-    """Check both buckets of a job, and return whether they honour conditional writes.
+def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProfile]:
+    """Check the buckets of a job, and return their profiles, which the store follows from now on.
 
-    The result is cached for the lifetime of the store object.
+    The profiles are read at the destination, or measured and kept there. The result is cached for the
+    lifetime of the store object.
 
     Raises:
         NoSuchBucket: A bucket is missing.
@@ -60,20 +74,77 @@ def check_store(context: JobContext, options: JobOptions) -> bool:
     if (context.bucket, headers) not in known.rehearsed:
         _rehearse_upload(context, headers)
         known.rehearsed.append((context.bucket, headers))
-    answers = known.conditional
-    for bucket in buckets:
-        if bucket not in answers:
-            prefix = context.layout.staging.prefix
-            answers[bucket] = honours_conditions(store, bucket, f"{prefix}probe-{context.new_id()}")
+    if not buckets.keys() <= known.profiles.keys():
+        known.profiles |= _profiles(context)
     _warn_of_lifecycle(context)
-    conditional = all(answers[bucket] for bucket in buckets)
-    if not conditional and options.fencing == "required":
+    profiles = {bucket: known.profiles[bucket] for bucket in buckets}
+    lacking = [bucket for bucket, profile in profiles.items() if not profile.fences]
+    if lacking and options.fencing == "required":
         raise StoreUnsuitable(
-            f"{context.name}: the store ignores conditional writes (If-None-Match, If-Match), so two"
-            " committers"
-            ' cannot be kept apart. If only one process ever commits here, set fencing="best-effort"'
+            f"{context.name}: the store of {' and '.join(lacking)} ignores conditional writes (If-None-Match,"
+            " If-Match), so two committers cannot be kept apart. If only one process ever commits here, set"
+            ' fencing="best-effort"'
         )
-    return conditional
+    return profiles
+
+
+def _profiles(context: JobContext) -> dict[str, StoreProfile]:
+    """Return the profiles of a job's buckets as they are kept, or measure and keep them."""
+    store, buckets = context.store, {context.staging_bucket, context.bucket}
+    # Who may write here could have written the record too; a signed job trusts no record without a signature.
+    found = {} if context.signer is not None else find_profiles(store, context.layout.destination)
+    missing = sorted(buckets - found.keys())
+    for bucket in missing:
+        key = f"{context.layout.staging.prefix}probe-{context.new_id()}"
+        found[bucket] = measure(store, bucket, key)
+        for loss in found[bucket].losses:
+            logger.warning("bucket %s of %s: %s", bucket, store.endpoint, loss)
+    if missing:
+        keep_profiles(store, context.layout.destination, found)
+    for bucket in buckets:
+        store.follow(bucket, found[bucket])
+    return found
+
+
+def find_profiles(store: ObjectStore, destination: Destination) -> dict[str, StoreProfile]:
+    """Return the profiles that are kept at a destination, by bucket; empty if they are of no use.
+
+    Those of another endpoint, older than `FRESH_SECONDS`, or damaged are of no use.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    key = store_key(destination)
+    try:
+        fetched = store.get(destination.bucket, key, limit=largest(StoreRecord))
+        record = decode(StoreRecord, fetched.body, join_uri(destination.bucket, key))
+    except (NoSuchKey, InvalidRecord):
+        return {}
+    is_fresh = fetched.date - fetched.info.modified <= FRESH_SECONDS
+    return record.buckets if is_fresh and record.endpoint == store.endpoint else {}
+
+
+def follow_profiles(store: ObjectStore, destination: Destination) -> None:
+    """Have the store follow the profiles that are kept at a destination, if any; for steps without a job.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    for bucket, profile in find_profiles(store, destination).items():
+        store.follow(bucket, profile)
+
+
+def keep_profiles(store: ObjectStore, destination: Destination, profiles: Mapping[str, StoreProfile]) -> None:
+    """Keep profiles at a destination, over those that are there. Repeatable.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    record = StoreRecord(endpoint=store.endpoint, buckets=dict(profiles))
+    store.put(destination.bucket, store_key(destination), encode(record))
 
 
 def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
@@ -91,27 +162,76 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
         next(iter(store.list_objects(bucket, prefix)), None)
 
 
-def honours_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
-    """Return whether a bucket refuses writes whose condition is false, by writing a probe object."""
+def measure(store: ObjectStore, bucket: str, key: str) -> StoreProfile:
+    """Return the profile of a bucket, which the store follows from now on; tries each condition on a probe.
+
+    Args:
+        store: The store; it forgets what it knew of the bucket.
+        bucket: The bucket.
+        key: The key of the probe, which is deleted again.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    store.follow(bucket, StoreProfile())
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
-        return _refuses_false_conditions(store, bucket, key)
+        facts = {
+            "create_only": _creates_only(store, bucket, key),
+            "compare_and_swap": _swaps(store, bucket, key),
+            "bulk_etags": _deletes_in_bulk_by_etag(store, bucket, key),
+            "conditional_delete": _deletes_by_etag(store, bucket, key),
+        }
+    # With what the store learned meanwhile.
+    store.follow(bucket, replace(store.profile(bucket), **facts))
+    return store.profile(bucket)
 
 
-def _refuses_false_conditions(store: ObjectStore, bucket: str, key: str) -> bool:
+def _creates_only(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
-        first = store.put(bucket, key, b"probe", if_none_match=True)
-        for condition in ({"if_none_match": True}, {"if_match": "0" * 32}):
-            try:
-                store.put(bucket, key, b"probe again", **condition)
-            except (PreconditionFailed, NoSuchKey):
-                continue
-            return False
-        store.put(bucket, key, b"probe once more", if_match=first.etag)
-    except (PreconditionFailed, StoreRejected) as refused:
-        logger.warning("bucket %s refuses conditional writes: %s", bucket, refused)
+        store.put(bucket, key, b"probe", if_none_match=True)
+    except StoreRejected:
+        store.put(bucket, key, b"probe")
         return False
-    return True
+    try:
+        store.put(bucket, key, b"another", if_none_match=True)
+    except PreconditionFailed:
+        return True
+    return False
+
+
+def _swaps(store: ObjectStore, bucket: str, key: str) -> bool:
+    etag = store.put(bucket, key, b"probe").etag
+    try:
+        store.put(bucket, key, b"another", if_match=_NO_ETAG)
+    except PreconditionFailed:
+        try:
+            store.put(bucket, key, b"a third", if_match=etag)
+        except PreconditionFailed:
+            return False
+        return True
+    except StoreRejected:
+        return False
+    return False
+
+
+def _deletes_in_bulk_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:
+    failures = store.delete_many(bucket, [ObjectToDelete(key, _NO_ETAG)])
+    return (
+        any(failure.code == "PreconditionFailed" for failure in failures) and store.profile(bucket).bulk_etags
+    )
+
+
+def _deletes_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:
+    store.put(bucket, key, b"probe")
+    try:
+        store.delete(bucket, key, if_match=_NO_ETAG)
+    except PreconditionFailed:
+        return True
+    except StoreRejected:
+        return False
+    return False
 
 
 def _rehearse_upload(context: JobContext, headers: Mapping[str, str]) -> None:

@@ -91,8 +91,8 @@ class JobContext:
     def as_recorded(self, record: JobRecord, *, acting: bool = True) -> JobContext:
         """Return the context with the settings of the job's own record.
 
-        It uses conditional writes as the record says, and writes records with the headers of the job's
-        options.
+        It uses conditional writes as the record says, writes records with the headers of the job's options,
+        and has the store follow the profiles that its setup found.
 
         Args:
             record: The job's own record.
@@ -109,6 +109,8 @@ class JobContext:
                 " s3commit, or give the job a signer"
             )
         store = with_headers(self.store, record.options.object_options.of_records)
+        for bucket, profile in record.profiles.items():
+            store.follow(bucket, profile)
         return replace(self, store=store, conditional=record.conditional_writes, record=record)
 
     def staging_uri(self, key: str) -> str:

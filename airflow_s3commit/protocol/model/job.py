@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.model.limits import (
 )
 from airflow_s3commit.protocol.model.object_options import Checked, ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
+from airflow_s3commit.store.profile import StoreProfile
 
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
@@ -166,11 +167,12 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         staging: URI of its staging.
         options: How it commits.
         context: Facts of the orchestrator: DAG, run, partition.
-        conditional_writes: Whether the store honours them.
+        conditional_writes: Whether the store honours create-only writes.
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
         retaining: Whether a commit of the history had retained replaced files, at setup.
+        profiles: The job's buckets whose store deviates from AWS S3, and how.
         nonce: Unique to each write.
         signature: Where jobs are signed.
 
@@ -185,6 +187,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     log: Generation = 0
     epoch: Generation = 0
     retaining: bool = False
+    profiles: dict[Line, StoreProfile] = field(default_factory=dict)
     nonce: Text
     signature: Text | None = None
 

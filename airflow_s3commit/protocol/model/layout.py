@@ -214,6 +214,11 @@ def time_key(destination: Destination) -> str:
     return destination.key(f"{HOME}/time")
 
 
+def store_key(destination: Destination) -> str:
+    """Return the key of the record of what was measured of the store."""
+    return destination.key(f"{HOME}/store.json")
+
+
 class Place(TypedDict):
     """The fields of every record that name its job and place."""
 

@@ -74,6 +74,7 @@ LARGEST: Final[Mapping[str, int]] = {
     # A hundred file names, counters, and the context once more; Hadoop's have some 10 KiB.
     "SuccessData": 4 * MIB,
     "LockRecord": 64 * KIB,
+    "StoreRecord": 64 * KIB,
     # The context, and the reason.
     "AbortedRecord": 2 * MIB,
     "ShardRecord": 64 * KIB,

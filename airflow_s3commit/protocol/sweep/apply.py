@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.capabilities import follow_profiles
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
@@ -195,6 +197,8 @@ def apply_sweep(
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
+    if plan.lock is not None or plan.spent or plan.replaced:
+        run.guard("the store's profile", partial(follow_profiles, store), scope.destination)
     if plan.lock is not None:
         run.guard(plan.lock.uri, run.remove_lock, plan.lock)
     for spent in plan.spent:

@@ -93,6 +93,11 @@ class RetryingClient:
         self._retries = 0
         self._profiles: dict[str, StoreProfile] = {}
 
+    @property
+    def endpoint(self) -> str:
+        """Implement `ObjectStore.endpoint`."""
+        return self._client.meta.endpoint_url
+
     def profile(self, bucket: str) -> StoreProfile:
         """Implement `ObjectStore.profile`."""
         return self._profiles.get(bucket, StoreProfile())

@@ -12,17 +12,29 @@ from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchBucket,
     OutcomeUnknown,
+    PreconditionFailed,
     StoreRejected,
     StoreUnsuitable,
 )
-from airflow_s3commit.protocol.metadata.capabilities import check_bucket, check_store, honours_conditions
+from airflow_s3commit.protocol.metadata.capabilities import (
+    FRESH_SECONDS,
+    check_bucket,
+    check_store,
+    find_profiles,
+    keep_profiles,
+    measure,
+)
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.layout import store_key
+from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.store.profile import StoreProfile
 from tests.protocol.building import BUCKET, OURS, Lake, once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from airflow_s3commit.store.base import ObjectInfo
 
@@ -50,6 +62,33 @@ class HalfBlind(MemoryStore):
         return super().put(bucket, key, body, **arguments)
 
 
+class Careless(MemoryStore):
+    """A store some of whose deletes ignore ETags.
+
+    Args:
+        lacks: ``delete`` for single deletes, ``many`` for bulk ones.
+
+    """
+
+    def __init__(self, lacks: str) -> None:
+        super().__init__()
+        self._lacks = lacks
+
+    def delete(self, bucket: str, key: str, *, if_match: str | None = None) -> None:
+        """Delete, whatever the condition is."""
+        super().delete(bucket, key, if_match=None if self._lacks == "delete" else if_match)
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete, whatever the ETags are."""
+        failures = []
+        for one in objects:
+            try:
+                super().delete(bucket, one.key, if_match=None if self._lacks == "many" else one.etag)
+            except PreconditionFailed:
+                failures.append(DeleteFailure(one.key, "PreconditionFailed", ""))
+        return failures
+
+
 class Narrow(MemoryStore):
     """A store whose credentials reach what is below ``flights/`` and nothing else."""
 
@@ -64,11 +103,15 @@ class Narrow(MemoryStore):
         return super().list_objects(bucket, prefix, **arguments)
 
 
+RECORD = "flights/_s3commit/store.json"
+
+
 def test_a_good_store_is_told_by_a_probe() -> None:
-    """Conditions are found to be honoured, and nothing is left of the probe."""
+    """Conditions are found to be honoured, and nothing is left but the record of that."""
     lake = Lake()
-    assert check_store(lake.context(), REQUIRED)
-    assert lake.everything() == Lake().everything()
+    assert check_store(lake.context(), REQUIRED) == {BUCKET: StoreProfile()}
+    assert lake.keys("") == [RECORD]
+    assert lake.pending() == []
 
 
 @pytest.mark.parametrize("blind", ["if_none_match", "if_match"])
@@ -76,8 +119,22 @@ def test_a_good_store_is_told_by_a_probe() -> None:
 def test_each_condition_is_tried(blind: str, refuses: bool) -> None:
     """A store that ignores or refuses only one of the two conditions is found out."""
     store = HalfBlind(blind, refuses=refuses)
-    assert not honours_conditions(store, BUCKET, "probe")
+    found = measure(store, BUCKET, "probe")
+    assert (found.create_only, found.compare_and_swap) == (blind != "if_none_match", blind != "if_match")
+    assert not found.fences
+    assert store.profile(BUCKET) == found
     assert list(store.list_objects(BUCKET, "")) == []
+
+
+@pytest.mark.parametrize(
+    ("lacks", "losses"), [("delete", "right before it is deleted"), ("many", "one by one")]
+)
+def test_deletes_are_tried(lacks: str, losses: str) -> None:
+    """A store whose deletes, single or in bulk, ignore ETags is found out, and what that costs is said."""
+    found = measure(Careless(lacks), BUCKET, "probe")
+    assert (found.conditional_delete, found.bulk_etags) == (lacks != "delete", lacks != "many")
+    assert found.fences
+    assert losses in " ".join(found.losses)
 
 
 def test_a_store_that_ignores_conditions_is_unsuitable() -> None:
@@ -85,8 +142,9 @@ def test_a_store_that_ignores_conditions_is_unsuitable() -> None:
     lake = Lake(conditions=False)
     with pytest.raises(StoreUnsuitable, match="cannot be kept apart"):
         check_store(lake.context(), REQUIRED)
-    assert not check_store(lake.context(), BEST_EFFORT)
-    assert lake.everything() == Lake().everything()
+    (found,) = check_store(lake.context(), BEST_EFFORT).values()
+    assert not found.create_only
+    assert lake.keys("") == [RECORD]
 
 
 def test_the_answer_is_remembered() -> None:
@@ -101,13 +159,49 @@ def test_the_answer_is_remembered() -> None:
         check_store(Lake(conditions=False).context(), REQUIRED)
 
 
+def test_profiles_are_measured_once() -> None:
+    """Another process reads what the first one kept, with one request, and the store follows it."""
+    lake = Lake()
+    kept = StoreProfile(bare_etags=True)
+    keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: kept})
+    lake.store.calls.clear()
+    assert check_store(lake.context(), REQUIRED) == {BUCKET: kept}
+    assert [call for call in lake.store.calls if call[0] in ("get", "put", "delete")] == [("get", RECORD)]
+    assert lake.store.profile(BUCKET) == kept
+
+
+@pytest.mark.parametrize("why", ["elsewhere", "old", "damaged"])
+def test_a_record_that_is_of_no_use(why: str) -> None:
+    """Profiles of another endpoint, from long ago, or that cannot be read are measured anew."""
+    lake = Lake()
+    home = lake.context().layout.destination
+    keep_profiles(lake.store, home, {BUCKET: StoreProfile(bare_etags=True)})
+    if why == "elsewhere":
+        lake.tamper(store_key(home), old=b"memory:", new=b"https://s3.example.org")
+    elif why == "old":
+        lake.store_clock.sleep(FRESH_SECONDS + 1)
+    else:
+        lake.tamper(store_key(home), cut=1)
+    assert find_profiles(lake.store, home) == {}
+    assert check_store(lake.context(), REQUIRED) == {BUCKET: StoreProfile()}
+    assert find_profiles(lake.store, home) == {BUCKET: StoreProfile()}
+
+
+def test_a_signed_job_trusts_no_record() -> None:
+    """With a signer, profiles that anybody could have written are not used."""
+    lake = Lake()
+    keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: StoreProfile(create_only=False)})
+    signed = lake.context(signer=HmacSigner.of_text("k" * 32))
+    assert check_store(signed, REQUIRED) == {BUCKET: StoreProfile()}
+
+
 def test_both_buckets_are_probed() -> None:
     """If the staging is in another bucket, that one's conditions count too."""
     lake = Lake()
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
-    assert check_store(apart, REQUIRED)
-    assert [verb for verb, _ in lake.store.calls].count("put") == 2 * 4
+    assert check_store(apart, REQUIRED).keys() == {BUCKET, "other"}
+    assert [verb for verb, _ in lake.store.calls].count("put") == 2 * 6 + 1
     nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
         check_store(nowhere, REQUIRED)

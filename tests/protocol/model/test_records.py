@@ -25,6 +25,7 @@ from airflow_s3commit.protocol.model import (
     plan,
     seal,
     snapshot,
+    store_record,
 )
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.driver_seal import DriverSealRecord, DriverTask
@@ -54,6 +55,7 @@ from airflow_s3commit.protocol.model.seal import (
 )
 from airflow_s3commit.protocol.model.snapshot import CheckpointHead, NewestSchemas, RetainedCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.store.profile import StoreProfile
 from tests.cases import each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -435,11 +437,28 @@ RECORDS.update(
     }
 )
 
+#: As they were written before the store's profile was kept, with what they say since.
+UNPROFILED: dict[str, dict[str, Any]] = {
+    "job-1-retaining": {"profiles": {"lake": StoreProfile(bare_etags=True, conditional_delete=False)}},
+}
+
+RECORDS.update(
+    {
+        f"{name.removesuffix('-retaining')}-profiled": msgspec.structs.replace(RECORDS[name], **fields)
+        for name, fields in UNPROFILED.items()
+    }
+)
+
+RECORDS["store-1"] = store_record.StoreRecord(
+    endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
+)
+
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
+    *UNPROFILED,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
@@ -457,6 +476,7 @@ PARTS = {
     SavedSuccess,
     SealedStage,
     SealedTask,
+    StoreProfile,
 }
 
 UNDER_CONDITIONS = (
@@ -482,7 +502,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (driver_seal, job, log, manifest, object_options, plan, seal, snapshot)
+    modules = (driver_seal, job, log, manifest, object_options, plan, seal, snapshot, store_record)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS == kinds
