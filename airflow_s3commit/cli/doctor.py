@@ -16,6 +16,7 @@ from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.doctor.object_options import object_probes
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
+from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 
 _MARKS = {
     "ok": ("ok      ", "green"),
@@ -53,7 +54,8 @@ _MARKS = {
 def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_key: str | None) -> ExitCode:
     """Check that a destination supports jobs, and report problems with their remedies.
 
-    Creates small hidden objects and uploads below DEST/_s3commit/ (and --staging), and removes all of them.
+    Creates small hidden objects and uploads below DEST/_s3commit/ (and --staging), runs whole jobs there, and
+    removes all of it. Takes less than a minute.
     Tests each --object-option with an upload and checks the resulting object. Exit code 1 if a check failed,
     but not for warnings.
     """
@@ -62,7 +64,9 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     if kms_key is not None:
         raise click.UsageError("--kms-key needs --policy")
     asked = session.connection.object_options
-    total = len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES)
+    total = (
+        len(RECORD_PROBES) * (1 if session.staging_root is None else 2) + len(DATA_PROBES) + len(REHEARSALS)
+    )
     total += len(list(object_probes(asked)))
     begun = count()
     with session.output.working("checking the bucket", total) as step:

@@ -367,12 +367,13 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Yield the pending uploads whose key begins with ``prefix``, in the store's order.
 
         Args:
             bucket: The bucket.
             prefix: The prefix.
+            page: Uploads to fetch with one request at most; None for the store's own limit.
 
         """
         ...

@@ -179,9 +179,11 @@ class ForwardingStore:
         """Forward `ObjectStore.abort_upload`."""
         self.forward("abort_upload", bucket, key, lambda: self.inner.abort_upload(bucket, key, upload_id))
 
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Forward `ObjectStore.list_uploads`."""
-        return self.forward("list_uploads", bucket, prefix, lambda: self.inner.list_uploads(bucket, prefix))
+        return self.forward(
+            "list_uploads", bucket, prefix, lambda: self.inner.list_uploads(bucket, prefix, page=page)
+        )
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Forward `ObjectStore.list_parts`."""

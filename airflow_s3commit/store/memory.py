@@ -258,7 +258,7 @@ class MemoryStore:
             if upload_id in uploads and uploads[upload_id].key == key:
                 del uploads[upload_id]
 
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:  # noqa: ARG002 - part of the interface
         """Implement `ObjectStore.list_uploads`."""
         with self._lock:
             found = [

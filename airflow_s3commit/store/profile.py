@@ -35,7 +35,7 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
 
     @property
     def losses(self) -> list[str]:
-        """What jobs lose here, compared with AWS S3, in sentences."""
+        """Guarantees that jobs lose here, compared with AWS S3, in sentences."""
         found = []
         if not self.create_only:
             found.append(
@@ -52,6 +52,4 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
                 "deletes ignore If-Match or are refused with it: an object is compared right before it is"
                 " deleted, so a change in that moment is lost"
             )
-        elif not self.bulk_etags:
-            found.append("bulk deletes ignore ETags: replaced files are deleted one by one, which is slower")
         return found

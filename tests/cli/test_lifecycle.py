@@ -246,7 +246,7 @@ def test_force_without_rollback_is_a_mistake(lake: Lake, run: RunProgram) -> Non
 def test_a_lost_answer_is_an_outcome_of_its_own(lake: Lake, run: RunProgram) -> None:
     """Exit code 5, nothing undone, and recover is named."""
     lake.sealed(FILES)
-    lake.store.after = once("complete_upload", "", OutcomeUnknown("the answer was lost"))
+    lake.store.before = once("complete_upload", "", OutcomeUnknown("the answer was lost"))
     result = run("commit", lake.destination, OURS)
     assert result.exit_code == 5
     assert f"s3commit recover {lake.destination} {OURS}" in result.stderr

@@ -267,8 +267,14 @@ class Lake:
         return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
 
     def left(self) -> list[str]:
-        """Return the keys of the bucket, but for the log, the barrier, and the records of aborted jobs."""
-        lasting = ("_s3commit/aborted/", "_s3commit/log/", "_s3commit/lock.json", "_s3commit/__magic_job-")
+        """Return the keys of the bucket, but for what lasts: log, barrier, aborted jobs, store profile."""
+        lasting = (
+            "_s3commit/aborted/",
+            "_s3commit/log/",
+            "_s3commit/lock.json",
+            "_s3commit/__magic_job-",
+            "_s3commit/store.json",
+        )
         return [key for key in self.keys("") if not any(part in key for part in lasting)]
 
     def visible(self) -> dict[str, bytes]:
@@ -288,10 +294,14 @@ class Lake:
         }
 
     def everything(self) -> dict[str, Any]:
-        """Return all objects of all buckets and all pending uploads, to compare with later."""
+        """Return all objects but the store's profile, and all pending uploads, to compare with later."""
         return {
             name: (
-                {key: (stored.info.etag, stored.body) for key, stored in bucket.objects.items()},
+                {
+                    key: (stored.info.etag, stored.body)
+                    for key, stored in bucket.objects.items()
+                    if not key.endswith("_s3commit/store.json")
+                },
                 sorted(bucket.uploads),
             )
             for name, bucket in self.store._buckets.items()

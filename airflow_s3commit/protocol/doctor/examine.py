@@ -6,6 +6,7 @@ The checks write small hidden objects and start uploads, and remove all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -27,6 +28,8 @@ from airflow_s3commit.protocol.doctor.probes import (
     Sandbox,
     Verdict,
 )
+from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
+from airflow_s3commit.protocol.metadata.capabilities import remember
 from airflow_s3commit.protocol.metadata.context import new_uuid
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
@@ -34,6 +37,7 @@ from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.profile import StoreProfile
 
 #: Name of the check of the clean-up.
 _CLEAN_UP = "nothing left behind"
@@ -91,6 +95,7 @@ def examine(
     staging_root: Destination | None = None,
     *,
     object_options: ObjectOptions | None = None,
+    rehearse: bool = True,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     progress: Callable[[str], None] = lambda _: None,
@@ -98,13 +103,15 @@ def examine(
     """Check at a destination, and at its jobs' staging root, everything that jobs do there. Repeatable.
 
     The destination's data is not changed. The objects and uploads of the checks are removed at the end; if
-    that fails, the last check says so. An error of the store is not raised: it fails its check.
+    that fails, the last check says so. An error of the store is not raised: it fails its check. Profiles that
+    are kept at the destination are brought up to date.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         staging_root: The directory of the jobs' records, if not below the destination.
         object_options: The object options of the jobs. Each is checked with an upload of its own.
+        rehearse: Whether to run whole jobs too, in a hidden directory: commits, a replace, an abort, a sweep.
         clock: Source of this machine's time, which is compared with the store's.
         new_id: Source of the id in the name of the directory for the checks' objects.
         progress: Called with the name of each check before it runs.
@@ -114,8 +121,13 @@ def examine(
     home = destination.below(HOME).below(name)
     options = object_options or ObjectOptions()
     store = with_headers(store, options.of_records)
-    probes = (*RECORD_PROBES, *DATA_PROBES, *object_probes(options))
+    # What was learned of the store before is tried anew.
+    store.follow(destination.bucket, StoreProfile())
+    probes = (*RECORD_PROBES, *DATA_PROBES, *(REHEARSALS if rehearse else ()), *object_probes(options))
     checks = _examine(Sandbox(store, destination, home, clock), probes, progress)
+    if rehearse:
+        with suppress(S3CommitError):
+            remember(store, destination)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
         checks += _examine(staged, RECORD_PROBES, progress)

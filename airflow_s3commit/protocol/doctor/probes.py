@@ -57,6 +57,7 @@ class Sandbox:
         destination: The destination, or staging root, to check.
         home: The directory of the probes' objects, hidden from readers.
         clock: Source of this machine's time.
+        rehearsed: Whether jobs ran in it, whose objects and uploads have names of their own.
 
     """
 
@@ -64,6 +65,7 @@ class Sandbox:
     destination: Destination
     home: Destination
     clock: Clock
+    rehearsed: bool = False
     _keys: set[str] = field(default_factory=set)
     _uploads: set[str] = field(default_factory=set)
 
@@ -119,16 +121,26 @@ class Sandbox:
             S3CommitError: Something could not be removed. Everything else was tried.
 
         """
-        steps = [partial(self._remove, key) for key in sorted(self._uploads | self._keys)]
-        run_all(steps, f"removing a probe below {self.home.uri}", "it may be left")
+        steps = [partial(self.remove, key) for key in sorted(self._uploads | self._keys)]
+        run_all([*steps, self._remove_jobs], f"removing a probe below {self.home.uri}", "it may be left")
 
-    def _remove(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Abort the uploads of a key that a probe started, and delete its object. Repeatable."""
         if key in self._uploads:
             # By the exact key: some stores list uploads only that way.
             for upload in list(self.store.list_uploads(self.bucket, key)):
                 if upload.key == key:
                     self.store.abort_upload(self.bucket, key, upload.upload_id)
         self.store.delete(self.bucket, key)
+
+    def _remove_jobs(self) -> None:
+        """Remove what rehearsed jobs left."""
+        if not self.rehearsed:
+            return
+        for upload in list(self.store.list_uploads(self.bucket, self.home.prefix)):
+            self.store.abort_upload(self.bucket, upload.key, upload.upload_id)
+        for info in list(self.store.list_objects(self.bucket, self.home.prefix)):
+            self.store.delete(self.bucket, info.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,9 @@ _SKEW_REFUSED = 900.0
 
 #: Fewest days after which a lifecycle rule may abort pending uploads without danger to jobs.
 _SAFE_DAYS = 2
+
+#: The remedy for a store without conditional writes.
+UNFENCED = 'use another store, or set fencing="best-effort" and let only one process commit at a time'
 
 #: An ETag that no object has.
 _NO_ETAG = "0" * 32
@@ -234,23 +249,36 @@ def _compare_and_swap(sandbox: Sandbox) -> Finding:
     try:
         sandbox.store.put(sandbox.bucket, key, b"another", if_match=_NO_ETAG)
     except PreconditionFailed:
+        pass
+    else:
+        return _ignored("If-Match")
+    try:
         sandbox.store.put(sandbox.bucket, key, b"a third", if_match=etag)
-        return Finding("ok", "If-Match writes succeed with the object's ETag, and are refused with another")
-    return _ignored("If-Match")
+    except PreconditionFailed:
+        return Finding(
+            "failed",
+            "the store refuses a write with If-Match even if the object has the ETag, in quotes and without",
+            UNFENCED,
+        )
+    how = " without quotes" if sandbox.store.profile(sandbox.bucket).bare_etags else ""
+    return Finding("ok", f"If-Match writes succeed with the object's ETag{how}, and are refused with another")
 
 
 def _ignored(condition: str) -> Finding:
     return Finding(
         "failed",
         f"the store ignores {condition}: nothing keeps two concurrent commits apart",
-        'use a store that honours it, or set fencing="best-effort" and let only one process commit at a time',
+        UNFENCED,
     )
 
 
 def _conditional_delete(sandbox: Sandbox) -> Finding:
     etag = sandbox.put("deleted")
     key = sandbox.key("deleted")
-    remedy = "nothing needs to be done: jobs delete their locks unconditionally, and sweeps leave lapsed ones"
+    remedy = (
+        "allow no other writers in partitions that a job replaces: jobs compare the ETag right before a"
+        " delete, and sweeps leave lapsed locks"
+    )
     try:
         sandbox.store.delete(sandbox.bucket, key, if_match=_NO_ETAG)
     except PreconditionFailed:
@@ -276,11 +304,7 @@ def _bulk_delete(sandbox: Sandbox) -> Finding:
             "failed", f"a bulk delete left an object: {reason}", "allow s3:DeleteObject, or use another store"
         )
     if not sandbox.is_there(changed):
-        return Finding(
-            "warning",
-            "bulk deletes ignore ETags: a change to an object while a replace deletes it is lost",
-            "allow no other writers in partitions that a job replaces",
-        )
+        return Finding("ok", "bulk deletes ignore ETags, so jobs delete replaced files one by one")
     return Finding("ok", "objects are deleted, except for one whose ETag changed")
 
 

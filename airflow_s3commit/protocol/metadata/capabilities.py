@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 #: Seconds that kept profiles are used for, by the store's clock: stores are upgraded.
 FRESH_SECONDS = 30 * 86_400.0
 
+#: Uploads on a page of the listing that is tried.
+_PAGE = 2
+
 #: An ETag that no object has.
 _NO_ETAG = "0" * 32
 
@@ -81,9 +84,9 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
     lacking = [bucket for bucket, profile in profiles.items() if not profile.fences]
     if lacking and options.fencing == "required":
         raise StoreUnsuitable(
-            f"{context.name}: the store of {' and '.join(lacking)} ignores conditional writes (If-None-Match,"
-            " If-Match), so two committers cannot be kept apart. If only one process ever commits here, set"
-            ' fencing="best-effort"'
+            f"{context.name}: the store ignores conditional writes (If-None-Match, If-Match) in"
+            f" {' and '.join(lacking)}, so two committers cannot be kept apart. If only one process ever"
+            ' commits here, set fencing="best-effort"'
         )
     return profiles
 
@@ -96,7 +99,7 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
     missing = sorted(buckets - found.keys())
     for bucket in missing:
         key = f"{context.layout.staging.prefix}probe-{context.new_id()}"
-        found[bucket] = measure(store, bucket, key)
+        found[bucket] = measure(store, bucket, key, uploads=bucket == context.bucket)
         for loss in found[bucket].losses:
             logger.warning("bucket %s of %s: %s", bucket, store.endpoint, loss)
     if missing:
@@ -136,6 +139,22 @@ def follow_profiles(store: ObjectStore, destination: Destination) -> None:
         store.follow(bucket, profile)
 
 
+def remember(store: ObjectStore, destination: Destination) -> None:
+    """Have further jobs go by what the store knows of a destination's bucket now.
+
+    Changes the profiles that are kept at the destination, if there are any.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    profile = store.profile(destination.bucket)
+    _known.setdefault(store_without_headers(store), _Known()).profiles[destination.bucket] = profile
+    kept = find_profiles(store, destination)
+    if kept and kept.get(destination.bucket) != profile:
+        keep_profiles(store, destination, kept | {destination.bucket: profile})
+
+
 def keep_profiles(store: ObjectStore, destination: Destination, profiles: Mapping[str, StoreProfile]) -> None:
     """Keep profiles at a destination, over those that are there. Repeatable.
 
@@ -162,13 +181,14 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
         next(iter(store.list_objects(bucket, prefix)), None)
 
 
-def measure(store: ObjectStore, bucket: str, key: str) -> StoreProfile:
+def measure(store: ObjectStore, bucket: str, key: str, *, uploads: bool = True) -> StoreProfile:
     """Return the profile of a bucket, which the store follows from now on; tries each condition on a probe.
 
     Args:
         store: The store; it forgets what it knew of the bucket.
         bucket: The bucket.
-        key: The key of the probe, which is deleted again.
+        key: The key of the probe, and the beginning of those of its uploads; all are removed again.
+        uploads: Whether to list uploads too, which only jobs with data in the bucket may do.
 
     Raises:
         S3CommitError: A request failed.
@@ -183,9 +203,29 @@ def measure(store: ObjectStore, bucket: str, key: str) -> StoreProfile:
             "bulk_etags": _deletes_in_bulk_by_etag(store, bucket, key),
             "conditional_delete": _deletes_by_etag(store, bucket, key),
         }
+    if uploads:
+        _turn_pages(store, bucket, key)
     # With what the store learned meanwhile.
     store.follow(bucket, replace(store.profile(bucket), **facts))
     return store.profile(bucket)
+
+
+def _turn_pages(store: ObjectStore, bucket: str, key: str) -> None:
+    """List uploads page by page, so that the store learns whether it may go by the markers."""
+    begun: list[tuple[str, str]] = []
+
+    def abort() -> None:
+        for ours, upload_id in begun:
+            store.abort_upload(bucket, ours, upload_id)
+
+    with ending(abort, f"aborting the probe's uploads of {join_uri(bucket, key)}", "they may stay pending"):
+        for number in range(_PAGE + 1):
+            ours = f"{key}-{number}"
+            begun.append(
+                (ours, store.create_upload(bucket, ours, metadata={}, content_type="application/json"))
+            )
+        for _ in store.list_uploads(bucket, key, page=_PAGE):
+            pass
 
 
 def _creates_only(store: ObjectStore, bucket: str, key: str) -> bool:

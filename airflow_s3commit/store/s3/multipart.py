@@ -218,7 +218,7 @@ class MultipartUploads(RetryingClient):
             ):
                 raise
 
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """Implement `ObjectStore.list_uploads`.
 
         Some stores ignore ``prefix``, refuse the markers that they named, or repeat pages: other keys are
@@ -227,8 +227,10 @@ class MultipartUploads(RetryingClient):
         """
         request = Request("ListMultipartUploads", bucket)
 
+        options: dict[str, Any] = {} if page is None else {"MaxUploads": page}
+
         def fetch(at: Mapping[str, Any], below: str = prefix) -> Any:
-            return self._client.list_multipart_uploads(Bucket=bucket, Prefix=below, **at)
+            return self._client.list_multipart_uploads(Bucket=bucket, Prefix=below, **options, **at)
 
         listing = UPLOADS if self.profile(bucket).upload_markers else FIRST_PAGE
         last: Page = {}

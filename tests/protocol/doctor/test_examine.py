@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,13 +11,16 @@ import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, StoreRejected
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
+from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import DeleteFailure, ObjectInfo, ObjectToDelete, Upload
 from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
 from tests.fakes import ManualClock
 
+REHEARSED = ("fencing", "pages of uploads", "commit", "replace", "retention", "abort", "sweep")
 FLIGHTS = Destination("lake", "flights/")
 STAGING = Destination("records", "jobs/")
 
@@ -26,9 +30,9 @@ class Lacking(MemoryStore):
 
     Args:
         what: ``prefixes``: uploads are listed by exact key only. ``listing``: not at all. ``ages``: all
-            uploads began in 2010. ``metadata``: uploads lose theirs. ``conditional delete``: deletes ignore
-            conditions, bulk ones too; ``delete headers``: conditional deletes are rejected; ``bulk
-            headers``: bulk ones are.
+            uploads began in 2010. ``pages``: no page of uploads but the first is listed. ``metadata``:
+            uploads lose theirs. ``conditional delete``: deletes ignore conditions, bulk ones too; ``delete
+            headers``: conditional deletes are rejected; ``bulk headers``: bulk ones are.
         denied: Verbs that the credentials are not allowed.
 
     """
@@ -48,9 +52,10 @@ class Lacking(MemoryStore):
     def _deny(*_args: Any, **_kwargs: Any) -> Any:
         raise AccessDenied("not allowed")
 
-    def list_uploads(self, bucket: str, prefix: str) -> Iterator[Upload]:
+    def list_uploads(self, bucket: str, prefix: str, *, page: int | None = None) -> Iterator[Upload]:
         """List uploads as far as this store does."""
-        for upload in super().list_uploads(bucket, prefix):
+        found = super().list_uploads(bucket, prefix)
+        for upload in islice(found, page) if "pages" in self._what else found:
             if "prefixes" in self._what and upload.key != prefix:
                 continue
             if "listing" in self._what:
@@ -114,9 +119,11 @@ def test_a_good_store_is_healthy() -> None:
         ("listing", "list uploads", "warning", 'track_pending="s3"'),
         ("ages", "ages of uploads", "warning", "lifecycle"),
         ("metadata", "complete uploads", "failed", "metadata"),
-        ("conditional delete", "conditional delete", "warning", "nothing needs to be done"),
-        ("delete headers", "conditional delete", "warning", "nothing needs to be done"),
-        ("conditional delete", "bulk delete", "warning", "no other writers"),
+        ("conditional delete", "conditional delete", "warning", "no other writers"),
+        ("delete headers", "conditional delete", "warning", "no other writers"),
+        ("conditional delete", "fencing", "warning", "no other writers"),
+        ("pages", "pages of uploads", "warning", 'track_pending="s3"'),
+        ("metadata", "commit", "skipped", ""),
         ("bulk headers", "bulk delete", "failed", "does not support"),
     ],
 )
@@ -126,17 +133,38 @@ def test_what_a_store_lacks_is_named_with_a_remedy(lack: str, name: str, verdict
     diagnosis = _examined(store)
     check = _check(diagnosis, name)
     assert check.verdict == verdict
-    assert check.remedy is not None
-    assert remedy in check.remedy
+    assert (check.remedy is not None) == (verdict != "skipped")
+    assert remedy in (check.remedy or "")
     assert diagnosis.healthy == (verdict == "warning")
     if lack != "listing":
         assert store.everything() == {"lake": ([], []), "records": ([], [])}
 
 
+def test_whole_jobs_are_rehearsed() -> None:
+    """Two commits, a replace with and without retention, an abort and a sweep: a verdict on each."""
+    store = FaultyStore(Lacking())
+    diagnosis = examine(store, FLIGHTS, clock=store.inner.clock)  # type: ignore[attr-defined]
+    rehearsed = {check.name: check.verdict for check in diagnosis.checks if check.name in REHEARSED}
+    assert rehearsed == dict.fromkeys(REHEARSED, "ok")
+    entries = [call for call in store.calls if call.verb == "put" and "/rehearsal/_s3commit/log/" in call.key]
+    assert len(entries) >= 6  # four commits, the end of the aborted job and of the dead one
+
+
+def test_the_kept_profile_is_brought_up_to_date() -> None:
+    """Jobs after it go by what the doctor found; where nothing is kept, nothing is left."""
+    store = Lacking("conditional delete")
+    home = Destination("lake", "flights/")
+    keep_profiles(store, home, {"lake": StoreProfile(), "records": StoreProfile()})
+    _examined(store)
+    kept = find_profiles(store, home)
+    assert kept == {"lake": store.profile("lake"), "records": StoreProfile()}
+    assert not kept["lake"].conditional_delete
+
+
 def test_a_store_without_conditional_writes_is_not_fit() -> None:
     """Both conditions are tried, and the way out is named."""
     diagnosis = _examined(Lacking(conditions=False))
-    for name in ("conditional create", "compare and swap"):
+    for name in ("conditional create", "compare and swap", "fencing"):
         assert _check(diagnosis, name).verdict == "failed"
         assert 'fencing="best-effort"' in str(_check(diagnosis, name).remedy)
     assert not diagnosis.healthy

@@ -237,7 +237,7 @@ def test_uploads_of_attempts_that_do_not_count_are_counted_apart() -> None:
 class _ByExactKey(MemoryStore):
     """Lists uploads by their exact key only, as MinIO does."""
 
-    def list_uploads(self, bucket: str, prefix: str):  # type: ignore[no-untyped-def]
+    def list_uploads(self, bucket: str, prefix: str, **_: object):  # type: ignore[no-untyped-def]
         return (upload for upload in super().list_uploads(bucket, prefix) if upload.key == prefix)
 
 

@@ -32,7 +32,7 @@ def refused(lake: Lake, error: type[Exception], match: str, **options: Any) -> N
 
 
 def test_a_job_is_written_down() -> None:
-    """The store has the job's record and its state ``open``, and nothing else."""
+    """The store has the job's record and its state ``open``, and nothing else but its profile."""
     lake = Lake()
     job = lake.set_up(said={"dag_id": "nightly"}, committer="directory", conflict_mode="append")
     record = job.record()
@@ -42,7 +42,7 @@ def test_a_job_is_written_down() -> None:
     assert record.context == {"dag_id": "nightly"}
     assert record.conditional_writes
     assert lake.staging() == ["job.json", "state.json"]
-    assert len(lake.keys("")) == 2
+    assert len(lake.left()) == 2
     assert lake.pending() == []
 
 

@@ -25,6 +25,7 @@ from airflow_s3commit.protocol.model import (
     plan,
     seal,
     snapshot,
+    store_record,
     success,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
@@ -282,6 +283,7 @@ def test_every_record_has_a_limit() -> None:
             plan,
             seal,
             snapshot,
+            store_record,
             success,
         )
         for name, value in vars(module).items()

@@ -387,7 +387,7 @@ def test_an_upload_that_is_claimed_after_the_plan_is_skipped() -> None:
 class _Undated(MemoryStore):
     """Says the same of every upload, as moto does."""
 
-    def list_uploads(self, bucket: str, prefix: str):  # type: ignore[no-untyped-def]
+    def list_uploads(self, bucket: str, prefix: str, **_: object):  # type: ignore[no-untyped-def]
         return (Upload(u.key, u.upload_id, 1_289_347_200.0) for u in super().list_uploads(bucket, prefix))
 
 
