@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Release
 _TEXT_BYTES = GIB
 
 
-class RetainedCommit(Struct, frozen=True, kw_only=True):
+class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Files of a commit that a later one removed and left in place; a line of a checkpoint.
 
     Attributes:
@@ -32,6 +32,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True):
         removed: Generation that removed them.
         retain: Seconds that it retains them.
         released: Number of the entry that has released them; 0 without one.
+        schemas: Which of the checkpoint's schemas they have; empty if they are unknown.
 
     """
 
@@ -42,6 +43,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True):
     removed: Generation
     retain: Count
     released: Generation = 0
+    schemas: list[Count] = field(default_factory=list)
 
 
 class NewestSchemas(Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ class _Retained:
     removed: int
     retain: int
     released: int = 0
+    schemas: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -218,6 +221,10 @@ class TableSnapshot:
 
     def retained(self) -> list[RetainedCommit]:
         """Return the commits that have retained files, by number: released ones until they are deleted."""
+        return self._retained_lines({})
+
+    def _retained_lines(self, positions: Mapping[str, int]) -> list[RetainedCommit]:
+        """Return the same, with the positions of the schemas where they have one."""
         partitions: dict[tuple[int, _Retained], list[str]] = {}
         for partition, commits in sorted(self._retained.items()):
             for number, retained in commits.items():
@@ -231,6 +238,7 @@ class TableSnapshot:
                 removed=retained.removed,
                 retain=retained.retain,
                 released=retained.released,
+                schemas=[positions[text] for text in retained.schemas if text in positions],
             )
             for (number, retained), theirs in sorted(
                 partitions.items(), key=lambda item: (item[0][0], item[0][1].removed)
@@ -278,7 +286,9 @@ class TableSnapshot:
         """Take a commit's files in a partition from the table."""
         commit = self._commits[number]
         if remover.retain:
-            retained = _Retained(commit.job_id, commit.files_sha256, remover.number, remover.retain)
+            retained = _Retained(
+                commit.job_id, commit.files_sha256, remover.number, remover.retain, schemas=commit.schemas
+            )
             self._retained.setdefault(partition, {})[number] = retained
         commit.live -= 1
         if not commit.live:
@@ -303,10 +313,11 @@ class TableSnapshot:
                 self._partitions[partition] = sorted(numbers)
 
     def _take_back(self, partition: str, commit: LiveCommit) -> None:
-        known = self._commits.setdefault(commit.number, _Commit(commit.job_id, commit.files_sha256, 0))
-        known.live += 1
         retained = self._retained.get(partition, {})
-        retained.pop(commit.number, None)
+        before = retained.pop(commit.number, None)
+        schemas = before.schemas if before is not None else ()
+        back = _Commit(commit.job_id, commit.files_sha256, 0, schemas)
+        self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
 
@@ -336,9 +347,9 @@ class TableSnapshot:
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint: compressed JSON lines, the same bytes for the same log."""
-        texts = sorted(
-            {text for commit in self._commits.values() for text in commit.schemas} | {*self._newest[1]}
-        )
+        held = [commit.schemas for commit in self._commits.values()]
+        held += [retained.schemas for some in self._retained.values() for retained in some.values()]
+        texts = sorted({text for schemas in held for text in schemas} | {*self._newest[1]})
         positions = {text: number for number, text in enumerate(texts)}
         commits = [
             msgspec.structs.replace(
@@ -346,7 +357,7 @@ class TableSnapshot:
             )
             for commit in self.commits()
         ]
-        retained, (newest, theirs) = self.retained(), self._newest
+        retained, (newest, theirs) = self._retained_lines(positions), self._newest
         head = CheckpointHead(
             destination=self.destination,
             number=self.number,
@@ -407,6 +418,7 @@ class TableSnapshot:
                     retained.removed,
                     retained.retain,
                     retained.released,
+                    _picked(head.schemas, retained.schemas, where),
                 )
         if len(lines) != head.commits + head.retained:
             raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")

@@ -146,6 +146,24 @@ def test_retained_files_are_released_once_and_then_forgotten() -> None:
         assert kept == {4: [(2, 4), (3, 0), (3, 0)], 5: [(3, 5), (3, 5)], 6: []}[number]
 
 
+def test_what_comes_back_has_its_schemas() -> None:
+    """A rollback, also after a checkpoint, brings the schemas of the files back."""
+
+    def described(one: LogEntry, schema: str) -> LogEntry:
+        return replace(one, manifest=replace(one.manifest, schemas=[schema]))
+
+    snapshot = TableSnapshot(HERE.uri)
+    snapshot.apply(described(entry(1, an_id("1"), "dt=1"), "old"))
+    [live] = snapshot.commits()
+    second = described(entry(2, an_id("2"), "dt=1", removes="partitions"), "new")
+    snapshot.apply(replace(second, retain=60))
+    again = TableSnapshot.from_bytes(snapshot.to_bytes(), HERE.uri, 2, "s3://lake/there")
+    assert again == snapshot
+    again.apply(replace(entry(3, an_id("3"), "dt=1", removes="partitions"), restores=[live], retain=60))
+    assert ([one.schema for one in again.schemas()], again.without_schemas()) == (["old"], [])
+    assert [(one.number, one.removed) for one in again.retained()] == [(2, 3)]
+
+
 def test_entries_that_were_copied_are_no_history() -> None:
     """A copy of another table begins without files: what its copied entries name is elsewhere."""
     copied = [entry(1, an_id("1"), "dt=1", uri=THERE), entry(2, an_id("2"), "dt=2", uri=THERE)]
