@@ -70,6 +70,8 @@ def arrange(
 ) -> tuple[DataFrame, Arrangement]:
     """Return a frame with partition columns cast to text by Spark, clustered by them; and its arrangement.
 
+    Rows of a partition keep the order of a frame that is sorted, such as by ``sortWithinPartitions``.
+
     Args:
         frame: The rows.
         partition_by: Partition columns, by their names in the frame.
@@ -78,21 +80,49 @@ def arrange(
             because any other frame is computed a second time for the sample.
 
     """
+    ordered = _ordering(frame, partition_by) if partition_by and cluster else []
     for name in partition_by:
         if not isinstance(frame.schema[name].dataType, StringType):
             frame = frame.withColumn(name, F.col(quoted(name)).cast("string"))
     if not (partition_by and cluster):
         return frame, Arrangement(tuple(partition_by))
     columns = [quoted(name) for name in partition_by]
+    order: list[Column | str] = [*columns, *ordered]
     counted = frame.is_cached if salt is None else salt
     spread = _find_spread(frame, partition_by) if counted else {}
     if not spread:
-        arranged = frame.repartition(*columns).sortWithinPartitions(*columns)
+        arranged = frame.repartition(*columns).sortWithinPartitions(*order)
         return arranged, Arrangement(tuple(partition_by), True, counted)
     salted = frame.withColumn(_SALT, _salt(frame, partition_by, spread))
-    arranged = salted.repartition(*columns, _SALT).sortWithinPartitions(*columns).drop(_SALT)
+    arranged = salted.repartition(*columns, _SALT).sortWithinPartitions(*order).drop(_SALT)
     named = {_directory(partition_by, values): tasks for values, tasks in spread.items()}
     return arranged, Arrangement(tuple(partition_by), True, True, named)
+
+
+def _ordering(frame: DataFrame, partition_by: Sequence[str]) -> list[Column]:
+    """Return the columns that a frame's rows are sorted by, besides partition columns; a shuffle mixes them.
+
+    Only Spark's plan has them: nothing is found in Spark Connect, nor beyond an expression.
+    """
+    java = getattr(frame, "_jdf", None)
+    if java is None:
+        return []
+    plan = java.queryExecution().optimizedPlan()
+    output, found = plan.output(), plan.outputOrdering()
+    names = {output.apply(number).exprId().id(): name for number, name in enumerate(frame.columns)}
+    columns = []
+    for number in range(found.size()):
+        order = found.apply(number)
+        column = order.child()
+        if column.getClass().getSimpleName() != "AttributeReference":
+            break
+        name = names.get(column.exprId().id())
+        if name is None:
+            break
+        if name not in partition_by:
+            words = f"{order.direction().sql()}_{order.nullOrdering().sql()}".lower().replace(" ", "_")
+            columns.append(getattr(F.col(quoted(name)), words)())
+    return columns
 
 
 def spread_of(counts: Mapping[tuple[str | None, ...], int], tasks: int) -> dict[tuple[str | None, ...], int]:

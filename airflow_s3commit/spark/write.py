@@ -149,7 +149,8 @@ def write_pending(
         stage: Name of the write's stage in the job; by default the conf's, or ``spark``.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
-            not one from each task with rows of it.
+            not one from each task with rows of it. If the frame is sorted by columns, so are the rows of each
+            partition (not with Spark Connect, whose client does not know).
         salt: Count a sample of the rows first, and spread a partition with far more rows than the others over
             several tasks. By default only for a cached frame, because any other frame is computed a second
             time for the sample.

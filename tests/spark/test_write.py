@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.functions import desc
 
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, JobMismatch
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.spark import PendingWrite, write_pending
+from airflow_s3commit.spark.clustering import arrange
 from tests.spark.conftest import wait_until_idle
 from tests.spark.faults import fault
 
@@ -70,6 +72,20 @@ def test_partition_columns_of_any_type_are_named_as_spark_names_them(
     native = {str(path.parent.relative_to(tmp_path / "native")) for path in tmp_path.rglob("*.parquet")}
     pend(frame, lake, partition_by=columns)
     assert {path.rpartition("/")[0] for path in lake.visible()} == native
+
+
+def test_clustering_keeps_the_order_of_a_sorted_frame(spark: SparkSession) -> None:
+    """Rows of a partition are in the order that the user sorted them in, through projections and filters."""
+    rows = spark.range(200, numPartitions=3).selectExpr("id", "id % 7 as k", "cast(id % 3 as int) as dt")
+    frame = rows.sortWithinPartitions("k", desc("id")).where("id > 5").select("dt", "id", "k")
+    arranged, _ = arrange(frame, ["dt"], cluster=True, salt=None)
+    tasks = arranged.rdd.glom().collect()
+    assert sum(map(len, tasks)) == 194
+    for task in tasks:
+        found = [(row["dt"], row["k"], -row["id"]) for row in task]
+        assert found == sorted(found)
+    for other in (rows, rows.sortWithinPartitions(rows["k"] + 1)):
+        assert arrange(other, ["dt"], cluster=True, salt=None)[0].columns == ["id", "k", "dt"]
 
 
 def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, lake: Lake) -> None:
