@@ -118,7 +118,9 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     if options.destination is None:
         raise InvalidDestination(
             'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
-            " (spark.s3commit.job.id and the other keys of committer_conf)"
+            " (spark.s3commit.job.id and the other keys of committer_conf). A table of SQL (USING s3commit,"
+            " INSERT, saveAsTable, writeTo) cannot be written: Spark does not pass its path and options to a"
+            " Python data source"
         )
     layout = Layout.of(Destination.parse(options.destination), job_id)
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)

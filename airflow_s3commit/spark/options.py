@@ -37,7 +37,10 @@ def _part_bytes(value: str) -> int:
 
 def _texts(value: str) -> dict[str, str]:
     """Parse a JSON object of strings."""
-    parsed = json.loads(value)
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
     if not isinstance(parsed, dict) or not all(isinstance(text, str) for text in parsed.values()):
         raise ValueError('not a JSON object of strings, such as {"team": "flights"}')
     return parsed

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_s3commit.exceptions import InvalidOption, Refused
@@ -29,7 +30,10 @@ def parse_columns(value: str) -> tuple[str, ...]:
 
     """
     if value.lstrip().startswith("["):
-        names = json.loads(value)
+        try:
+            names = json.loads(value)
+        except ValueError:
+            raise ValueError("not a JSON list of strings") from None
         if not all(isinstance(name, str) for name in names):
             raise ValueError("not a JSON list of strings")
     else:
@@ -74,14 +78,21 @@ def parse_limit(value: str) -> int:
         ValueError: The text is not a whole number.
 
     """
-    return max(int(value), 0)
+    return max(_whole(value), 0)
+
+
+def _whole(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("not a whole number") from None
 
 
 def at_least(least: int) -> Callable[[str], int]:
     """Return a parser of whole numbers that raises ValueError below ``least``."""
 
     def read(value: str) -> int:
-        number = int(value)
+        number = _whole(value)
         if number < least:
             raise ValueError(f"less than {least}")
         return number
@@ -259,7 +270,9 @@ def read_fields(
         option = by_name.get(name.lower())
         if option is None:
             names = ", ".join(option.name for option in known)
-            raise InvalidOption(f"s3commit has no option {name}{purpose}; its options are {names}")
+            close = get_close_matches(name.lower().replace("_", ""), by_name, n=1, cutoff=0.8)
+            hint = f", did you mean {by_name[close[0]].name}?" if close else ";"
+            raise InvalidOption(f"s3commit has no option {name}{purpose}{hint} its options are {names}")
         if option.field in found:
             raise InvalidOption(f"option {name} is given twice, also as {given[option.field].name}")
         given[option.field] = option

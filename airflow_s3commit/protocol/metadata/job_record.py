@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.exceptions import (
-    NoSuchJob,
-)
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.state import unknown
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.ownership import check_place
 
@@ -37,8 +35,5 @@ def load_job(context: JobContext) -> JobRecord:
     """
     record = context.record or find_job(context)
     if record is None:
-        raise NoSuchJob(
-            f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up"
-            " a new job"
-        )
+        raise unknown(context)
     return record

@@ -185,7 +185,19 @@ def gone(context: JobContext) -> S3CommitError:
     """Return the error for a job without a state."""
     if find_manifest(context) is not None:
         return AlreadyCommitted(f"{context.name} is committed and cleaned up; see its manifest")
+    return unknown(context)
+
+
+def unknown(context: JobContext) -> NoSuchJob:
+    """Return the error for a job without records, which says if it was aborted."""
+    aborted = find_aborted(context)
+    if aborted is None:
+        return NoSuchJob(
+            f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up a new"
+            " job"
+        )
+    reason = f" ({aborted.reason})" if aborted.reason else ""
     return NoSuchJob(
-        f"{context.name} is not known: it was never set up, or it was aborted and cleaned up. Set up a"
-        " new job"
+        f"{context.name} was aborted{reason}: it takes no more output. Set up a new job; in Airflow, clear"
+        " the setup task too"
     )

@@ -151,6 +151,19 @@ def test_an_aborted_job_is_over() -> None:
     check_untouched(lake)
 
 
+def test_a_write_for_an_aborted_job_says_that_it_was_aborted_and_why() -> None:
+    """The error of a late write names the abort and its reason, and what to do; an unknown job's does not."""
+    lake = lake_at("open")
+    lake.job().abort(reason="the run was cancelled")
+    for step in (lake.job().record, lake.job().seal):
+        with pytest.raises(
+            NoSuchJob, match=r"was aborted \(the run was cancelled\).*Set up a new job; in Airflow"
+        ):
+            step()
+    with pytest.raises(NoSuchJob, match="is not known: it was never set up"):
+        Lake().job().record()
+
+
 @pytest.mark.parametrize("cleaned", [True, False])
 def test_a_committed_job_is_not_aborted(cleaned: bool) -> None:
     """After the point of no return an abort is refused and takes nothing back, cleaned up or not."""
