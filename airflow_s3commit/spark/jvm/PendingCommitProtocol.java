@@ -3,6 +3,8 @@ package s3commit.spark;
 import java.io.IOException;
 import java.io.Serializable;
 import java.io.UncheckedIOException;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.util.Optional;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -60,7 +62,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   @Override
   public void commitJob(JobContext context, scala.collection.immutable.Seq<TaskCommitMessage> tasks) {
     if (pending == null) {
-      other.commitJob(context, tasks);
+      commitOther(context, tasks);
     } else {
       run(() -> pending.seal(context.getConfiguration(), tasks.iterator()));
     }
@@ -69,6 +71,27 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
   /** The same with the signature of Scala 2.12, whose {@code Seq} is another type. */
   public void commitJob(JobContext context, scala.collection.Seq<TaskCommitMessage> tasks) {
     commitJob(context, tasks.toList());
+  }
+
+  private void commitOther(JobContext context, Object tasks) {
+    // By name, because the type of the second parameter is Scala's: of 2.12 or of 2.13.
+    for (Method method : FileCommitProtocol.class.getMethods()) {
+      if (method.getName().equals("commitJob")) {
+        try {
+          method.invoke(other, context, tasks);
+        } catch (InvocationTargetException error) {
+          throw PendingCommitProtocol.<RuntimeException>unchecked(error.getCause());
+        } catch (IllegalAccessException error) {
+          throw new IllegalStateException(error);
+        }
+      }
+    }
+  }
+
+  /** Throws any error as it is: Scala's methods declare none. */
+  @SuppressWarnings("unchecked")
+  private static <E extends Throwable> E unchecked(Throwable error) throws E {
+    throw (E) error;
   }
 
   /** Leaves the uploads: they are not in a seal, so the job's commit or abort aborts them. */
