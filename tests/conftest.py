@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from airflow_s3commit import RetryPolicy, S3Store
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from airflow_s3commit.testing import S3Server
 
 pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
+
+# On a busy machine any example may take long; what must be fast is measured in benchmarks.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
 
 #: The bucket on the shared server. Tests keep apart by prefix: a bucket costs the server seven volumes.
 BUCKET = "lake"
