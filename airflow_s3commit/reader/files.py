@@ -12,11 +12,9 @@ from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.store.s3.config import AWS_DOMAINS, new_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pyarrow as pa
 
-    from airflow_s3commit.reader.listing import TableFile
+    from airflow_s3commit.reader.packed import FilesByPath, TableFile
     from airflow_s3commit.store.s3.config import S3Config
 
 
@@ -36,7 +34,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
     def __init__(
         self,
         inner: fs.FileSystem,
-        files: Mapping[str, TableFile],
+        files: FilesByPath,
         destination: str,
         *,
         stays: str | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
@@ -16,14 +16,14 @@ from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.snapshot import JobSchema
+from airflow_s3commit.reader.packed import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.log import LiveCommit
     from airflow_s3commit.protocol.model.snapshot import TableSnapshot
-    from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.store.base import ObjectStore
 
     #: Returns those of all directories of a table whose files are wanted.
@@ -65,27 +65,6 @@ _MOST_FOOTERS = 32
 
 #: Times to list files that are older than the log, while commits remove some.
 _TRIES = 10
-
-
-class TableFile(Struct, frozen=True, gc=False):
-    """One file of a table.
-
-    Attributes:
-        path: ``bucket/key``.
-        size: Committed size in bytes.
-        directory: Directory below the destination.
-        job_id: The job that committed it; empty if it is older than the log and its name does not tell.
-        rows: Number of rows; None if the writer did not count them.
-        statistics: Column statistics, by column; None if the writer has none.
-
-    """
-
-    path: str
-    size: int
-    directory: str
-    job_id: str
-    rows: int | None = None
-    statistics: Mapping[str, ColumnStatistics] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +145,10 @@ def find_table(
             raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
     manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
-    files = [
-        _table_file(place, manifest.job_id, entry, directories) for entry in manifest_files(store, manifest)
-    ]
+    entries = manifest_files(store, manifest)
+    files = PackedFiles(
+        [JobFiles(_table_file(place, manifest.job_id, entry, directories) for entry in entries)]
+    )
     known = set(directories.values())
     schemas = [JobSchema(manifest.job_id, text) for text in manifest.schemas]
     return Table(
@@ -192,19 +172,19 @@ def _table_at(
     older: Sequence[TableFile] = ()
     if (since or 0) < snapshot.baseline:
         by_commit = _lists_of(store, place, snapshot.commits(), kind)
-        older = _unlisted_files(store, place, snapshot, _latest_of(by_commit.values()))
+        older = _unlisted_files(store, place, snapshot, PackedFiles(by_commit.values()))
         directories = {*directories, *(file.directory for file in older)}
-        newer = _latest_of(files for number, files in by_commit.items() if number > (since or 0))
+        newer = PackedFiles(files for number, files in by_commit.items() if number > (since or 0))
         files = _in_picked([*older, *newer], directories, pick)
     else:
         commits = snapshot.commits(since or 0)
         if pick is not None:
             commits = _narrowed(commits, frozenset(pick(directories)))
         by_commit = _lists_of(store, place, commits, kind)
-        files = _latest_of(by_commit.values())
+        files = PackedFiles(by_commit.values())
     sample: Sequence[TableFile] = ()
     if not files and (commits := snapshot.commits()):
-        sample = _latest_of(_lists_of(store, place, commits[:1], kind).values())
+        sample = PackedFiles(_lists_of(store, place, commits[:1], kind).values())
     schemas = snapshot.schemas()
     lists = (older, *(by_commit.get(number, ()) for number in snapshot.without_schemas()))
     unknown = [files[0] for files in lists if files] or ([] if schemas else [*sample[:1]])
@@ -259,19 +239,15 @@ def _lists_of(
     place: Destination,
     commits: Sequence[LiveCommit],
     kind: type[FileEntry] | type[FileSummary],
-) -> dict[int, list[TableFile]]:
-    """Return the live files of each commit, by its number, in their order."""
+) -> dict[int, JobFiles]:
+    """Return the live files of each commit, by its number, in their order; of one path only the latest."""
     directories: dict[str, str] = {}
     listed = {
-        commit.number: [_table_file(place, commit.job_id, entry, directories) for entry in entries]
+        commit.number: JobFiles(_table_file(place, commit.job_id, entry, directories) for entry in entries)
         for commit, entries in live_files(store, place, commits, kind)
     }
-    return {commit.number: listed[commit.number] for commit in commits}
-
-
-def _latest_of(lists: Iterable[list[TableFile]]) -> list[TableFile]:
-    """Return the files of lists; of two with one key, as fixed names make them, the later."""
-    return list({file.path: file for files in lists for file in files}.values())
+    packed = PackedFiles(listed[commit.number] for commit in commits)
+    return {commit.number: files for commit, files in zip(commits, packed.lists, strict=True)}
 
 
 def _table_file(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import orc
 
-from airflow_s3commit.reader.listing import TableFile
+from airflow_s3commit.reader.packed import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,6 +17,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
 from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
+from airflow_s3commit.reader.packed import FilesByPath
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.parts import FilePart, row_groups_of
 from airflow_s3commit.reader.statistics import bounds_expression
@@ -25,11 +26,11 @@ from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.schemas import DifferentTypes, WrittenSchema, from_text, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.reader.listing import TableFile
+    from airflow_s3commit.reader.packed import TableFile
     from airflow_s3commit.store.base import ObjectStore
 
 #: Entry of a schema's metadata with the generation that was read.
@@ -249,8 +250,7 @@ def dataset_of(
 
 
 def guarded_files(
-    table: Table, filesystem: FileSystem, files: Iterable[TableFile], *, stays: str | None = None
+    table: Table, filesystem: FileSystem, files: Sequence[TableFile], *, stays: str | None = None
 ) -> PyFileSystem:
     """Return a file system that opens files of the table if their sizes are the committed ones."""
-    known = {file.path: file for file in files}
-    return PyFileSystem(CommittedFiles(filesystem, known, table.destination, stays=stays))
+    return PyFileSystem(CommittedFiles(filesystem, FilesByPath(files), table.destination, stays=stays))

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql.datasource import Filter
 
-    from airflow_s3commit.reader.listing import Pick, TableFile
+    from airflow_s3commit.reader.listing import Pick
+    from airflow_s3commit.reader.packed import TableFile
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from airflow_s3commit.tables.option_values import parse_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_s3commit.reader.listing import TableFile
+    from airflow_s3commit.reader.packed import TableFile
     from airflow_s3commit.spark.session import ConfGet
 
 _MIB = 1024 * 1024

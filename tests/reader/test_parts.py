@@ -11,7 +11,8 @@ from pyarrow import orc
 from pyarrow.fs import LocalFileSystem
 
 from airflow_s3commit.reader.formats import FileReading
-from airflow_s3commit.reader.listing import Table, TableFile
+from airflow_s3commit.reader.listing import Table
+from airflow_s3commit.reader.packed import TableFile
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.parts import FilePart, stripes_of
 from airflow_s3commit.reader.table import dataset_of

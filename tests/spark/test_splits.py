@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_s3commit.reader.listing import TableFile
+from airflow_s3commit.reader.packed import TableFile
 from airflow_s3commit.reader.parts import FilePart
 from airflow_s3commit.spark.splits import SplitSizes, split_files
 from tests.cases import each

@@ -25,11 +25,11 @@ from airflow_s3commit.store.execute import outcomes
 logger = logging.getLogger(__name__)
 
 #: Entries from one checkpoint to the next. A prime: no rhythm of commits and aborts keeps missing it.
-CHECKPOINT_EVERY = 31
+CHECKPOINT_EVERY = 13
 
 #: Entries that a checkpoint must save reading, as a part of the commits in it: else all of them together
 #: would grow with the square of the log.
-_PART = 100
+_PART = 1_000
 
 #: Bytes of a list of files that is read at once with others.
 _LIST_BYTES = 4 * 1024 * 1024

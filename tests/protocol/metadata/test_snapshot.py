@@ -73,15 +73,15 @@ class TestReadSnapshot:
         assert verbs(lake) == ["list_objects", "get", "list_objects"]
         assert len(lake.store.calls) <= 4 + CHECKPOINT_EVERY
 
-    @pytest.mark.parametrize("generation", [1, 30, 31, 32, 62, 99])
+    @pytest.mark.parametrize("generation", [1, 12, 13, 14, 26, 99])
     def test_every_generation_is_read(self, generation: int) -> None:
         """Before, at and after a checkpoint, the table is that of the generation."""
         assert live(grown(99), generation) == list(range(1, generation + 1))
 
     def test_a_missing_entry_is_an_error(self) -> None:
         """A table is not read around an entry that somebody deleted, at the newest checkpoint or after it."""
-        for number in (31, 32):
-            lake = grown(33)
+        for number in (26, 27):
+            lake = grown(28)
             lake.store.delete(BUCKET, entry_key(HERE, number))
             with pytest.raises(InvalidRecord, match=f"{number:020}.json is missing"):
                 read_snapshot(lake.store, HERE)
@@ -89,26 +89,26 @@ class TestReadSnapshot:
 
 class TestCheckpoint:
     def test_one_is_written_now_and_then(self) -> None:
-        """Every 31st entry has one, and no other; nothing takes it for an entry."""
-        lake = grown(70)
-        assert checkpoints(lake) == [checkpoint_key(HERE, number) for number in (31, 62)]
-        assert find_head(lake.store, HERE) == 70
+        """Every 13th entry has one, and no other; nothing takes it for an entry."""
+        lake = grown(30)
+        assert checkpoints(lake) == [checkpoint_key(HERE, number) for number in (13, 26)]
+        assert find_head(lake.store, HERE) == 30
 
     def test_long_ones_are_written_less_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A checkpoint saves reading a part of the commits in it: together they do not outgrow the log."""
         monkeypatch.setattr(module, "_PART", 1)
         lake = Lake()
-        for number in range(1, 32 * 8):
+        for number in range(1, 14 * 8):
             write(lake, entry(number, an_id(str(number)), f"n={number}"))
             write_checkpoint(lake.store, HERE, number)
-        assert checkpoints(lake) == [checkpoint_key(HERE, 31)]
+        assert checkpoints(lake) == [checkpoint_key(HERE, 13)]
 
     @each(
         "damage",
         [
             lambda lake, key: lake.tamper(key, cut=5),
             lambda lake, key: lake.store.put(BUCKET, key, b""),
-            lambda lake, key: lake.store.put(BUCKET, key, lake.get(checkpoint_key(HERE, 31))),
+            lambda lake, key: lake.store.put(BUCKET, key, lake.get(checkpoint_key(HERE, 13))),
             lambda lake, key: lake.store.delete(BUCKET, key),
         ],
     )
@@ -117,20 +117,20 @@ class TestCheckpoint:
         assert callable(damage)
         lake = grown(64)
         expected = live(lake)
-        for number in (62, 31):
+        for number in (26, 13):
             damage(lake, checkpoint_key(HERE, number))
             assert live(lake) == expected
 
     def test_a_damaged_one_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
         """The operator learns which object to look at."""
-        lake = grown(31)
-        lake.tamper(checkpoint_key(HERE, 31), cut=5)
-        assert live(lake) == list(range(1, 32))
-        assert f"passing over a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 31)}" in caplog.text
+        lake = grown(13)
+        lake.tamper(checkpoint_key(HERE, 13), cut=5)
+        assert live(lake) == list(range(1, 14))
+        assert f"passing over a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 13)}" in caplog.text
 
     def test_one_of_another_log_is_passed_over(self) -> None:
         """Where the log was deleted and began anew, what is left of the old one is not believed."""
-        lake = grown(31)
+        lake = grown(13)
         for key in lake.keys(LOG):
             lake.store.delete(BUCKET, key)
         write(lake, entry(1, THEIRS, "dt=1"))
@@ -140,21 +140,21 @@ class TestCheckpoint:
         assert live(lake) == [39]
 
     def test_a_commit_writes_it_and_does_not_need_it(self) -> None:
-        """The commit of the 31st entry succeeds where the checkpoint cannot be written."""
+        """The commit of the 13th entry succeeds where the checkpoint cannot be written."""
         for failure in (None, Unavailable("no checkpoint today")):
-            lake = grown(30)
+            lake = grown(12)
             job = lake.sealed({"dt=1/a": b"a"})
             if failure is not None:
                 lake.store.before = once("put", ".gz", failure)
-            assert job.commit().generation == 31
+            assert job.commit().generation == 13
             assert bool(checkpoints(lake)) == (failure is None)
 
     def test_it_survives_what_others_remove(self) -> None:
         """A replacement of the whole destination leaves the checkpoints."""
-        lake = grown(31)
+        lake = grown(13)
         lake.sealed({"a": b"a"}, committer="directory").commit()
-        assert checkpoints(lake) == [checkpoint_key(HERE, 31)]
-        assert live(lake) == [32]
+        assert checkpoints(lake) == [checkpoint_key(HERE, 13)]
+        assert live(lake) == [14]
 
 
 class TestLiveFiles:
