@@ -124,7 +124,7 @@ class WriteOptions:
     )  # fmt: skip
     conflict_mode: ConflictMode | None = set_by(
         Option(
-            "conflictMode", one_of(*cast("tuple[str, ...]", get_args(ConflictMode))),
+            "conflictMode", one_of("fail", "append", "replace"),
             "Treatment of existing data: fail, append or replace.",
             default="append, or replace in save mode overwrite",
         ),

@@ -61,6 +61,7 @@ def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
         ("openFiles", "0", "less than 1"),
         ("maxRecordsPerFile", "x", "maxRecordsPerFile"),
         ("conflictMode", "merge", "not one of fail, append, replace"),
+        ("conflictMode", "as-written", "not one of fail, append, replace"),
         ("pathStyle", "perhaps", "neither true nor false"),
         ("stage", "a/b", "stage"),
         ("partitionBy", "dt,,x", "empty"),
