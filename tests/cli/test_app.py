@@ -29,7 +29,7 @@ COMMANDS = sorted(program.commands)
 
 
 def test_all_commands_are_there(run: RunProgram) -> None:
-    """The eleven commands, each explained in a line that is not cut off, and every exit code."""
+    """Every command, each explained in a line that is not cut off, and every exit code."""
     assert (
         sorted(
             [
@@ -40,6 +40,8 @@ def test_all_commands_are_there(run: RunProgram) -> None:
                 "abort",
                 "recover",
                 "sweep",
+                "rollback",
+                "repair",
                 "verify",
                 "adopt",
                 "log",
