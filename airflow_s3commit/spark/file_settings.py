@@ -21,7 +21,7 @@ _CSV = ("csv",)
 _TEXT = ("csv", "json")
 
 #: Where to write what this package cannot.
-OTHER_WRITER = "write with Spark's own writer and S3A's committer, whose jobs `s3commit adopt` finishes"
+OTHER_WRITER = "use Spark's own writer: writer='spark' of committer_conf and the Spark operator"
 
 #: Spark's and Hadoop's keys, by the option of this package that means the same.
 _HONOURED = {
