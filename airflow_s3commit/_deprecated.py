@@ -152,3 +152,11 @@ def install() -> None:
     """Add a finder for the modules of `MOVED` behind all other finders of this process. Repeatable."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(MovedModules(MOVED))
+
+
+def ignored(name: str, value: object | None) -> None:
+    """Warn of an argument that has no effect any more, if it is given: the caller's caller passed it."""
+    if value is not None:
+        from warnings import warn  # noqa: PLC0415
+
+        warn(f"{name} has no effect any more, and will be removed", DeprecationWarning, stacklevel=3)

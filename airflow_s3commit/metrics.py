@@ -43,9 +43,7 @@ class Metric(NamedTuple):
 
 #: Every metric by its name. A published name keeps its meaning.
 METRICS: Final[Mapping[str, Metric]] = {
-    "s3commit.commit.duration": Metric(
-        "timer", "milliseconds", "Duration of the commit task, including the wait for the lock."
-    ),
+    "s3commit.commit.duration": Metric("timer", "milliseconds", "Duration of the commit task."),
     "s3commit.commit.complete_duration": Metric(
         "timer", "milliseconds", "Duration of completing all uploads."
     ),

@@ -39,7 +39,9 @@ class History:
         head: Number of the newest entry.
         ended: Kind of each job's entry.
         files: The data after each commit, by generation; 0 is before all of them.
-        by_job: The files that each committed job added.
+        by_job: The files that each committed or lost job added.
+        begun: The directories of each job that has begun and not ended; None for all of them.
+        lost: The generations that lost jobs left.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
 
@@ -52,6 +54,8 @@ class History:
         self.by_job: dict[str, Files] = {}
         self.retained: dict[str, int] = {}
         self.released: set[str] = set()
+        self.begun: dict[str, set[str] | None] = {}
+        self.lost: set[int] = set()
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -77,10 +81,18 @@ class History:
         assert entry["number"] == self.head, "entries are consecutive"
         if entry["kind"] == "release":
             self._release(entry["release"]["commits"])
-        if entry["kind"] not in ("commit", "abandon"):
+        if entry["kind"] in ("baseline", "release"):
             return
-        job = entry["job_id"]
+        job, touched = entry["job_id"], self._touched(entry)
         assert job not in self.ended, f"job {job} ended twice"
+        beside = [self.begun[other] for other in self.begun if other != job]
+        assert entry["kind"] == "abandon" or not any(_meet(touched, other) for other in beside), "two_begun"
+        if entry["kind"] == "begin":
+            assert job not in self.begun, f"job {job} began twice"
+            self.begun[job] = touched
+            return
+        assert entry["kind"] != "abandon" or job not in self.begun, "abandoned after begin"
+        self.begun.pop(job, None)
         self.ended[job] = entry["kind"]
         if entry["kind"] == "commit":
             before = self.data
@@ -91,6 +103,8 @@ class History:
             gone = before.keys() - self.data.keys()
             if entry["retain"]:
                 self.retained |= dict.fromkeys(gone, self.head)
+        elif entry["kind"] == "lost":
+            self._lose(job, entry["manifest"], entry["removes"])
 
     def _release(self, commits: list[int]) -> None:
         released = {key for key, by in self.retained.items() if by in commits}
@@ -117,10 +131,39 @@ class History:
         meant = self.files[entry["manifest"]["rolled_back_to"]]
         assert self.data == meant, "the rollback is to another generation"
 
-    def _commit(self, job: str, manifest: dict[str, Any]) -> None:
+    def _lose(self, job: str, manifest: dict[str, Any], removes: str) -> None:
+        """Add the files that are there; what they replace is gone only where it was deleted first."""
+        added = self._listed(manifest)
+        kept = self.data
+        if removes != "nothing":
+            touched = {f"{self._root(manifest)}{path}".rstrip("/") for path in manifest["partitions"]}
+            kept = {k: e for k, e in kept.items() if removes == "partitions" and partition(k) not in touched}
+        self.by_job[job] = added
+        self.files[self.head] = kept | added
+        self.lost.add(self.head)
+
+    def is_in_flux(self, key: str) -> bool:
+        """Return whether a job may be overwriting or deleting an object."""
+        return any(touched is None or partition(key) in touched for touched in self.begun.values())
+
+    def _touched(self, entry: dict[str, Any]) -> set[str] | None:
+        """Return the directories of which an entry changes the files; None for all."""
+        if entry["removes"] == "everything":
+            return None
+        partitions = (entry["manifest"] or entry["begin"] or {"partitions": ()})["partitions"]
+        return {f"{self._root(entry)}{path}".rstrip("/") for path in partitions}
+
+    @staticmethod
+    def _root(manifest: dict[str, Any]) -> str:
+        return manifest["destination"].removeprefix("s3://").partition("/")[2]
+
+    def _listed(self, manifest: dict[str, Any]) -> Files:
         listed = self._read(manifest["files"].removeprefix("s3://").partition("/")[2])
         assert hashlib.sha256(listed).hexdigest() == manifest["files_sha256"], "the entry's list is another"
-        added = {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
+        return {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
+
+    def _commit(self, job: str, manifest: dict[str, Any]) -> None:
+        added = self._listed(manifest)
         touched = set(map(partition, added))
         older = {
             key for key in self.data if manifest["committer"] == "directory" or partition(key) in touched
@@ -131,3 +174,7 @@ class History:
             kept = {key: etag for key, etag in kept.items() if key not in older}
         self.by_job[job] = added
         self.files[self.head] = kept | added
+
+
+def _meet(one: set[str] | None, other: set[str] | None) -> bool:
+    return one is None or other is None or not one.isdisjoint(other)

@@ -140,13 +140,13 @@ class Session:
             (*self.connection.arguments(), *self.provider.arguments),
         )
 
-    def job(self, *, lock_wait: float = 60.0) -> Job:
+    def job(self) -> Job:
         """Return the job; sends no request."""
         layout = self.layout
         reference = JobReference(
             job_id=layout.job_id, destination=layout.destination.uri, staging=layout.staging.uri
         )
-        return Job.at(self.store, reference, lock_wait=lock_wait, signer=self.signer)
+        return Job.at(self.store, reference, signer=self.signer)
 
 
 Body = Callable[..., ExitCode]

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import click
 
+from airflow_s3commit._deprecated import ignored
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_duration, as_stage, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
@@ -51,9 +52,9 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     "--lock-wait",
     type=as_duration,
     metavar="DURATION",
-    default="1m",
-    show_default=True,
-    help="How long to wait for another job's commit.",
+    expose_value=False,
+    hidden=True,
+    callback=lambda _context, _option, value: ignored("--lock-wait", value),
 )
 def commit(
     session: Session,
@@ -62,7 +63,6 @@ def commit(
     seal: bool,
     stages: tuple[tuple[str, str], ...],
     replan: bool,
-    lock_wait: float,
 ) -> ExitCode:
     """Commit a sealed job: make all its output visible, and delete what it replaces.
 
@@ -71,7 +71,7 @@ def commit(
     """
     if dry_run:
         return _preview_commit(session)
-    job = session.job(lock_wait=lock_wait)
+    job = session.job()
     state = _state_of(session)
     if (stages and state in ("open", "sealed")) or (seal and state == "open"):
         with session.output.working("sealing"):
@@ -300,6 +300,8 @@ def _would(session: Session, state: State | None, step: Step) -> str:
     match state:
         case "committing":
             would = "go on with the commit" if step == "recover" else "roll back"
+        case "lost":
+            would = "remove what is left of it: files of it are lost"
         case "aborting" | "aborted":
             would = "go on with the abort"
         case "committed" if step == "recover":

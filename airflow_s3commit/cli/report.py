@@ -22,6 +22,7 @@ _STYLES = {
     "aborting": "yellow",
     "committed": "green",
     "aborted": "dim",
+    "lost": "red",
     "bad": "red",
 }
 

@@ -30,7 +30,7 @@ from airflow_s3commit.store.counting import total_requests
 WIDTH = 960
 MARGIN = 80
 
-_ENDED = ("committed", "aborted")
+_ENDED = ("committed", "aborted", "lost")
 
 #: States of a commit and of an abort, in order.
 _COMMIT: tuple[EventName, ...] = ("open", "sealed", "committing", "committed")

@@ -26,9 +26,6 @@ from airflow_s3commit.store.base import ObjectStore
 
 Step: TypeAlias = Literal["abort", "recover", "rollback"]
 
-#: Seconds to wait for another job's commit lock; short, because the user waits and can try again.
-_LOCK_WAIT = 5.0
-
 #: Seconds that a page waits for all of its stores together.
 WAIT = 8.0
 
@@ -93,7 +90,7 @@ def offers(summary: JobSummary) -> list[Offer]:
     match summary.state:
         case "committing":
             return [_CONTINUE, _ROLL_BACK]
-        case "committed" | "aborting" | "aborted":
+        case "committed" | "aborting" | "aborted" | "lost":
             return [_FINISH]
         case _:
             return [_ABORT]
@@ -125,7 +122,7 @@ def end_job(
     """
     assert summary.staging is not None
     reference = JobReference(job_id=summary.job_id, destination=place.uri, staging=summary.staging)
-    job = Job.at(store, reference, lock_wait=_LOCK_WAIT, signer=signer)
+    job = Job.at(store, reference, signer=signer)
     ended = (
         job.abort(reason=reason)
         if step == "abort"

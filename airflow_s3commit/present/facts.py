@@ -97,8 +97,8 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
         yield _uploads(details.uploads)
     if details.preview is not None:
         yield Fact("commit replaces", replacement(details.preview))
-    if details.lock is not None:
-        yield Fact("commit lock", f"held, renewed {age(details.lock)} ago")
+    if details.begun is not None:
+        yield Fact("begun", f"as entry {details.begun} of the log: it can only be driven to its end")
 
 
 def _unusual(options: JobOptions) -> Iterator[str]:

@@ -151,7 +151,9 @@ def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
             ]
         case "committed" if summary.staging is None:
             steps = [run("nothing to do; to compare its files with the manifest", "verify")]
-        case "committed" | "aborting" | "aborted":
+        case "lost" if summary.staging is None:
+            steps = [run("write its data again, as a new job; what the table lost", "log")]
+        case "committed" | "aborting" | "aborted" | "lost":
             steps = [run("finish the remaining steps", "recover")]
         case _:
             steps = [run("its setup did not finish, or only leftovers exist: abort it", "abort")]

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit._deprecated import ignored
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_job, abort_late, abort_stage
+from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_late, abort_stage
 from airflow_s3commit.protocol.lifecycle.collect import collect_stage
 from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
+from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.lifecycle.plan import plan_job, plan_reference
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
@@ -70,7 +72,7 @@ class Job:
         context: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        lock_wait: float = 600.0,
+        lock_wait: float | None = None,
         signer: Signer | None = None,
     ) -> Job:
         """Set up a job: check the bucket, then write the job's record and its first state.
@@ -86,7 +88,7 @@ class Job:
             context: Facts of the orchestrator to keep with the job, such as DAG and run.
             clock: Source of time.
             new_id: Source of ids.
-            lock_wait: Seconds that the commit waits for the lock of another live job.
+            lock_wait: Has no effect any more, and will be removed.
             signer: Signs the records that a commit depends on. Then every process that commits or aborts the
                 job needs the key; processes that only write its output do not.
 
@@ -103,8 +105,8 @@ class Job:
         options = options or JobOptions()
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
-        clock = clock or SystemClock()
-        job = cls(JobContext(store, layout, clock=clock, new_id=new_id, lock_wait=lock_wait, signer=signer))
+        ignored("lock_wait", lock_wait)
+        job = cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
         job._record = set_up_job(job._context, options, facts)
         return job
@@ -117,7 +119,7 @@ class Job:
         *,
         clock: Clock | None = None,
         new_id: Callable[[], str] = new_uuid,
-        lock_wait: float = 600.0,
+        lock_wait: float | None = None,
         signer: Signer | None = None,
     ) -> Job:
         """Open an existing job. Sends no request; the first method call does.
@@ -127,7 +129,7 @@ class Job:
             reference: The job, as `reference` returned it.
             clock: Source of time.
             new_id: Source of ids.
-            lock_wait: Seconds that the commit waits for the lock of another live job.
+            lock_wait: Has no effect any more, and will be removed.
             signer: The signer that the job was set up with; only needed to commit or abort.
 
         Raises:
@@ -138,8 +140,8 @@ class Job:
         layout = Layout(
             Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
         )
-        clock = clock or SystemClock()
-        return cls(JobContext(store, layout, clock=clock, new_id=new_id, lock_wait=lock_wait, signer=signer))
+        ignored("lock_wait", lock_wait)
+        return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
 
     @property
     def reference(self) -> JobReference:
@@ -348,13 +350,12 @@ class Job:
         Raises:
             DestinationChanged: The partitions of the named plan changed before the commit began: plan again.
                 Or other jobs kept adding files to them: the job is rolled back.
-            DestinationNotEmpty: Conflict mode ``fail``, and there is data; or another job committed first
-                while this one was publishing: then it is rolled back.
-            LockHeld: Another live job holds the lock that jobs with fixed names need. Nothing was changed.
-            InvalidRecord: A record was changed after it was written; a commit that had begun is rolled back.
+            DestinationNotEmpty: Mode ``fail``, and there is data, or another job commits first: rolled back.
+            LockHeld: A live job of a version without a log is committing. Nothing was changed.
+            InvalidRecord: A record was changed after it was written; what was published is rolled back.
             JobFailed: An upload is gone; the commit is rolled back.
             NotReversible: The commit can neither finish nor be rolled back.
-            JobClosed: The job is not sealed, or is aborted.
+            JobClosed: The job is not sealed, or is aborted or lost.
             OutcomeUnknown: A response was lost, or the roll-back did not finish; commit again, or recover.
 
         """
@@ -412,8 +413,7 @@ class Job:
     def abort(self, *, force: bool = False, reason: str | None = None) -> AbortReport:
         """Abort the job's uploads, and take back what its commit has published; return how many of each.
 
-        Before: any state but committed. After: nothing of the job is visible or pending, and ``_SUCCESS``
-        is as it was before the commit. Repeatable by any process.
+        Before: any state but committed. After: nothing of it is visible or pending. Repeatable.
 
         Args:
             force: Abort although replaced data cannot be restored, or although the job's records are damaged.
@@ -421,13 +421,14 @@ class Job:
 
         Raises:
             AlreadyCommitted: The job is committed.
-            NotReversible: The commit has overwritten or deleted old data, and ``force`` is False.
-            JobClosed: The job is Hadoop's, and Hadoop has published some of its output; adopt it.
+            NotReversible: The job has begun to overwrite or delete old data, and ``force`` is False.
+            JobClosed: The job is Hadoop's, and partly published: adopt it. Or it is lost.
             InvalidRecord: A record was copied here, or is damaged and ``force`` is False.
             OutcomeUnknown: A response was lost; abort again.
 
         """
-        return abort_job(self._live_or_ended(damaged_too=force), force=force, reason=reason)
+        context = self._live_or_ended(damaged_too=force)
+        return abort_or_lose(context, force=force, reason=reason)
 
     def abort_late(self) -> int:
         """Abort uploads that task attempts left after their job was cleaned up; return how many.
@@ -457,8 +458,8 @@ class Job:
 
         Args:
             rollback: Undo a commit that has begun.
-            force: Undo it although replaced data cannot be restored.
-            keep_replaced: Finish the commit without deleting what it replaces, where the plan is damaged.
+            force: Undo it although replaced data is lost.
+            keep_replaced: Finish without deleting what the commit replaces, where the plan is damaged.
             reason: Why the job is rolled back, for the record.
             progress: Called after each completed upload.
 
@@ -469,7 +470,6 @@ class Job:
             JobClosed: No commit was begun: the job is ``open`` or ``sealed``. Commit or abort it.
             NoSuchJob: The job was never set up.
             AlreadyCommitted: ``rollback`` of a committed job.
-            NotReversible: ``rollback`` of a commit that overwrote or deleted old data, without ``force``.
             S3CommitError: As for `commit` or `abort`.
 
         """

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
-from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
+from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, refuse_begun
 from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
@@ -119,7 +119,8 @@ def find_table(
 
     Raises:
         NoSuchKey: There is no commit, no such job or generation, or a list of files is gone.
-        DestinationChanged: Commits keep removing files that are older than the log.
+        DestinationChanged: Commits keep removing files that are older than the log; or a job that has begun
+            is overwriting or deleting files.
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
@@ -128,6 +129,8 @@ def find_table(
             snapshot = read_snapshot(store, place, choice.generation)
             if snapshot is None:
                 break
+            if choice.generation is None:
+                refuse_begun(store, place, snapshot)
             table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
             if not snapshot.baseline or _is_readable(store, place, snapshot):
                 return table

@@ -144,11 +144,17 @@ inline delete(k, etag) {
 proctype actor(byte part; byte j) {
   byte base, k, d, gone;
   bit ok;
+#ifdef FAULT_BEGIN_BEFORE_SETUP
+  byte from;
+#endif
 
 again:
   atomic {
     k = 0; gone = 0; d = j; ok = 0;
     base = size;
+#ifdef FAULT_BEGIN_BEFORE_SETUP
+    if :: from == 0 -> from = size :: else fi;
+#endif
     if
     :: ABANDONED(j, base) -> if :: part == COMMITTER -> goto done :: else -> goto undo fi
     :: ENDED(j, base) && !ABANDONED(j, base) -> if :: j == C || part == ABORTER -> goto done :: else -> goto removal fi
@@ -169,8 +175,13 @@ again:
 #else
 #define WAITS (part != ABORTER)
 #endif
-      :: WAITS && j != A && OPEN(A, base) -> d = A; goto drive
-      :: WAITS && j != B && OPEN(B, base) -> d = B; goto drive
+#ifdef FAULT_BEGIN_BEFORE_SETUP
+#define SEEN(x) (begun[x] >= from)   /* a job reads the log from its setup on, and no entry says what began before */
+#else
+#define SEEN(x) true
+#endif
+      :: WAITS && j != A && OPEN(A, base) && SEEN(A) -> d = A; goto drive
+      :: WAITS && j != B && OPEN(B, base) && SEEN(B) -> d = B; goto drive
       :: else
       fi
     fi
@@ -196,8 +207,8 @@ drive:
 next_delete:
     atomic {
       if
-      :: k < KEYS && AT(before[d], k) == 0 -> k++; goto next_delete
-      :: k < KEYS && AT(before[d], k) != 0 -> SEND(delete(k, AT(before[d], k)), DELETE, k, AT(before[d], k), 0, 0, 0); k++; goto next_delete
+      :: k < KEYS && (AT(before[d], k) == 0 || WRITES(d, k)) -> k++; goto next_delete
+      :: k < KEYS && AT(before[d], k) != 0 && !WRITES(d, k) -> SEND(delete(k, AT(before[d], k)), DELETE, k, AT(before[d], k), 0, 0, 0); k++; goto next_delete
       :: else
       fi
     }
@@ -221,6 +232,16 @@ next_upload:
     if :: k < 2 -> goto next_upload :: else fi
   }
   atomic { base = size; if :: ENDED(d, base) -> goto driven :: else fi }
+  k = 0;
+next_lost:
+  /* What a lost file was to overwrite is deleted too, where deleting comes first. */
+  atomic {
+    if
+    :: deletes_first && k < 2 && (gone & (1 << k)) && AT(before[d], k) != 0 -> SEND(delete(k, AT(before[d], k)), DELETE, k, AT(before[d], k), 0, 0, 0); k++; goto next_lost
+    :: deletes_first && k < 2 && !((gone & (1 << k)) && AT(before[d], k) != 0) -> k++; goto next_lost
+    :: else
+    fi
+  }
 create_end:
   atomic {
     if

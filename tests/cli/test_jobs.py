@@ -104,12 +104,12 @@ def test_show_as_json_has_stages_preview_and_next(lake: Lake, run: RunProgram) -
 
 
 def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunProgram) -> None:
-    """Half of it visible, the lock held: the next command is recover, with the way to the store in it."""
+    """Half of it visible, begun: the next command is recover, with the way to the store in it."""
     _left_in_commit(lake)
     result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
     assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
     assert "1 complete" in result.stdout
-    assert "held, renewed" in result.stdout
+    assert "as entry 1 of the log: it can only be driven to its end" in result.stdout
 
 
 @pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])

@@ -193,13 +193,15 @@ def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
 
 
 def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
-    """Refused with both ways out; with --force it goes on."""
+    """Refused with both ways out; with --force its uploads go, and it is lost."""
     lake.put(OLD)
     _left_in_commit(lake, replace_order="delete-then-publish")
     refused = run("abort", lake.destination, OURS)
     assert refused.exit_code == 3
     assert "--force" in refused.stderr
-    assert run("abort", lake.destination, OURS, "--force").exit_code == 0
+    given_up = run("abort", lake.destination, OURS, "--force")
+    assert given_up.exit_code == 3
+    assert "is lost" in given_up.stderr
     assert lake.pending() == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
 from airflow_s3commit.testing import Fault, FaultyStore
 from tests.crash.interleave import Actor, Outcome, Schedule, play
+from tests.crash.observed import Observed
 from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, inline
 
 #: The jobs, ours first. What each writes, by path; all of them have files in dt=1.
@@ -37,13 +38,16 @@ class Jobs(World):
     Args:
         modes: Their conflict modes. There is old data unless the first one needs none.
         planned: Whether they have planned.
+        fixed: The numbers of those with fixed file names.
 
     """
 
-    def __init__(self, modes: Sequence[ConflictMode], *, planned: bool = False) -> None:
-        super().__init__(Case(mode=modes[0]))
-        self.modes = modes
-        self.reach(f"jobs {modes} {planned}", lambda: self._seal_all(planned))
+    def __init__(
+        self, modes: Sequence[ConflictMode], *, planned: bool = False, fixed: Collection[int] = ()
+    ) -> None:
+        super().__init__(Case(mode=modes[0], unique=0 not in fixed))
+        self.modes, self.fixed = modes, fixed
+        self.reach(f"jobs {modes} {planned} {fixed}", lambda: self._seal_all(planned))
 
     def _seal_all(self, planned: bool) -> None:
         self._write(FIRST, "append", {"dt=3/first.parquet": b"the first"})
@@ -51,13 +55,21 @@ class Jobs(World):
         self.take_until("plan")
         for number, mode in enumerate(self.modes):
             if number:
-                self._write(JOBS[number], mode, WRITTEN[number])
+                self._write(JOBS[number], mode, WRITTEN[number], unique=number not in self.fixed)
         if planned:
             for job_id in JOBS[: len(self.modes)]:
                 self.job_of(job_id, self.store).plan()
 
-    def _write(self, job_id: str, mode: ConflictMode, files: dict[str, bytes], retain: str = "0s") -> None:
-        options = structs.replace(Case(mode=mode).options, retain=retain)
+    def _write(
+        self,
+        job_id: str,
+        mode: ConflictMode,
+        files: dict[str, bytes],
+        retain: str = "0s",
+        *,
+        unique: bool = True,
+    ) -> None:
+        options = structs.replace(Case(mode=mode, unique=unique).options, retain=retain)
         Job.setup(
             self.store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id
         )
@@ -91,6 +103,16 @@ class Jobs(World):
         """Commit, and die before `_SUCCESS` is written."""
         self.commit_of(job_id, FaultyStore(store, Fault("crash-before", "put", "*_SUCCESS")))
 
+    def half_commit_of(self, job_id: str, store: Any) -> None:
+        """Commit, and die before the second upload is completed."""
+        self.commit_of(job_id, FaultyStore(store, Fault("crash-before", "complete_upload", nth=2)))
+
+    def expire_of(self, job_id: str, store: Any) -> None:
+        """Abort the job's pending uploads, as a lifecycle rule of the bucket does."""
+        for upload in list(store.list_uploads(BUCKET, ROOT)):
+            if upload.key in self._keys(job_id):
+                store.abort_upload(BUCKET, upload.key, upload.upload_id)
+
     def abort_of(self, job_id: str, store: Any) -> None:
         self.job_of(job_id, store).abort()
 
@@ -123,7 +145,8 @@ class Jobs(World):
             except NoSuchJob:
                 pass
             except JobClosed:
-                with suppress(AlreadyCommitted):
+                # One that is lost refuses both.
+                with suppress(AlreadyCommitted, JobClosed):
                     self.job_of(job_id, store).abort()
         report = self.sweep_of("", store)
         assert not report.failures
@@ -145,7 +168,7 @@ class Jobs(World):
                 self.end_all(store)
             store.at_rest()
             for job_id, files in store.history.by_job.items():
-                if job_id in JOBS:
+                if job_id in JOBS and store.history.ended[job_id] == "commit":
                     assert sorted(files) == sorted(self._keys(job_id))
         except Exception as error:
             error.add_note(f"schedule {schedule}, log {self.log()}")
@@ -153,7 +176,14 @@ class Jobs(World):
         return outcomes
 
     def _keys(self, job_id: str) -> list[str]:
-        return [ROOT + path.replace(".", f"-{job_id}.", 1) for path in WRITTEN[JOBS.index(job_id)]]
+        number = JOBS.index(job_id)
+        if number in self.fixed:
+            return [ROOT + path for path in WRITTEN[number]]
+        return [ROOT + path.replace(".", f"-{job_id}.", 1) for path in WRITTEN[number]]
+
+    def observed(self) -> Observed:
+        """Return the store, held to the invariants from here on."""
+        return Observed(self.store, BUCKET, ROOT, self.data_before, keeps_data=not self.fixed)
 
 
 def ended_by_another(outcome: Outcome) -> bool:

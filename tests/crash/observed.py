@@ -30,7 +30,7 @@ class Observed(ForwardingStore):
         root: The destination's prefix.
         before: The data that was there before the log.
         keeps_data: Whether all jobs have unique names and publish before they delete: then no committed file
-            is ever missing.
+            is ever missing. Otherwise it is so outside of the partitions of begun jobs.
 
     """
 
@@ -72,7 +72,9 @@ class Observed(ForwardingStore):
         retained = self.history.retained.keys()
         assert self.data().keys() == self.history.data.keys() | retained, "objects_are_not_the_snapshot"
         assert self.data().items() >= self.history.data.items(), "objects_are_not_the_snapshot"
-        if self.history.newest:
+        if self.history.newest in self.history.lost:
+            assert (self._marked() or 0) < self.history.newest, "marker_of_a_lost_job"
+        elif self.history.newest:
             assert self._marked() == self.history.newest, "marker_not_newest"
         for upload in self._home.uploads.values():
             assert not any(job in upload.key for job in self.history.ended), "upload_pending_at_rest"
@@ -89,6 +91,10 @@ class Observed(ForwardingStore):
         if self._keeps_data:
             assert self.history.data.keys() <= self._home.objects.keys(), "snapshot_file_missing"
             assert self.history.retained.keys() <= self._home.objects.keys(), "deleted_unreleased"
+            return
+        for key, etag in self.history.data.items():
+            if not self.history.is_in_flux(key):
+                assert self._home.objects[key].info.etag == etag, "snapshot_file_missing"
 
     def _check_marker(self) -> None:
         """Check what ``_SUCCESS`` names: beside a job at work a slow one may name its own generation."""
@@ -97,9 +103,12 @@ class Observed(ForwardingStore):
             return
         objects, files = self._home.objects.keys(), self.history.files
         assert marked in files, "the marker names no commit"
-        replaced = files[max(number for number in files if number < marked)].keys() - files[marked].keys()
+        before = files[max(number for number in files if number < marked)]
         kept = self.history.retained.keys() | self.history.released | self.history.data.keys()
-        assert not (replaced - kept) & objects, "marker_before_removal"
+        replaced = [key for key in before.keys() - files[marked].keys() - kept if key in objects]
+        # A job with fixed names may have written the key again.
+        left = [key for key in replaced if self._home.objects[key].info.etag == before[key]]
+        assert not left, "marker_before_removal"
         if marked < self._highest:
             assert self._is_somebody_at_work(), "marker_goes_back"
         if self._keeps_data and not files[marked].keys() <= objects:

@@ -155,7 +155,8 @@ class World:
         baselines = [entry["number"] for entry in entries if entry["kind"] == "baseline"]
         assert len(baselines) <= 1
         assert not any(entry["kind"] == "commit" for entry in entries[: sum(baselines)])
-        return [(entry["job_id"], entry["kind"]) for entry in entries if entry["kind"] != "baseline"]
+        endings = (entry for entry in entries if entry["kind"] not in ("baseline", "begin"))
+        return [(entry["job_id"], entry["kind"]) for entry in endings]
 
     def records(self) -> list[str]:
         """Return the keys of the job's staging."""

@@ -151,7 +151,7 @@ READING: dict[str, Door] = {
 
 
 def _job(lake: GuardedLake) -> Any:
-    return lake.job(lake.job_id, lock_wait=0.0)
+    return lake.job(lake.job_id)
 
 
 def _seal(lake: GuardedLake) -> None:
@@ -189,15 +189,13 @@ def _sweep(lake: GuardedLake) -> None:
 
 
 def _adopt(lake: GuardedLake) -> None:
-    adopt(
-        lake.store, lake.destination, job_id=lake.job_id, clock=lake.clock, new_id=lake.new_id, lock_wait=0.0
-    )
+    adopt(lake.store, lake.destination, job_id=lake.job_id, clock=lake.clock, new_id=lake.new_id)
 
 
 def _adopt_to_abort(lake: GuardedLake) -> None:
     adopt(
         lake.store, lake.destination, job_id=lake.job_id, commit=False, force=True, clock=lake.clock,
-        new_id=lake.new_id, lock_wait=0.0,
+        new_id=lake.new_id,
     )  # fmt: skip
 
 
@@ -205,7 +203,7 @@ def _settle_the_dead(lake: GuardedLake) -> None:
     """Have another job commit, which finds a lapsed lock and settles whom it names."""
     job_id = DEAD.replace("3333", "9999")
     lake.sealed({"dt=8/new.csv": b"new"}, job_id=job_id)
-    lake.job(job_id, lock_wait=0.0).commit()
+    lake.job(job_id).commit()
 
 
 ACTING: dict[str, Door] = {

@@ -57,8 +57,6 @@ HOLDS = (
     _holds("plans-and-lists", "log", "PARTS=1 LATE=0 LISTS COMMIT_A=2"),
     _holds("late-plans", "log", "PARTS=1 LATE=1 LISTS"),
     _holds("three-jobs", "log", "PARTS=1 LATE=0 JOBS=3 MORTAL=0"),
-    _holds("lock", "lock", "LATE=1"),
-    _holds("lock-two-committers-each", "lock", "LATE=0 COMMIT_F=2 COMMIT_R=2"),
     _holds("begin", "fixed", "LATE=1"),
     _holds("begin-beside-append", "fixed", "LATE=0 COMMIT_C=1"),
     _holds("begin-beside-abort", "fixed", "LATE=0 ABORT_A=1"),
@@ -189,11 +187,18 @@ FAULTS = (
     ),
     _breaks("nobody-helps", "fixed", "LATE=0 FAULT_NOBODY_HELPS", "invalid end state"),
     _breaks(
-        "same-etag-delete-first", "fixed", "LATE=0 COMMIT_B=2 ORDER=1 FAULT_SAME_ETAG", "lost_without_cause"
+        "same-etag-delete-first",
+        "fixed",
+        "LATE=0 COMMIT_B=2 ORDER=1 FAULT_SAME_ETAG",
+        "snapshot_file_missing",
     ),
     _breaks("same-etag-publish-first", "fixed", "LATE=1 ORDER=0 FAULT_SAME_ETAG", "snapshot_file_missing"),
-    _breaks("replace-ignores-lock", "lock", "LATE=0 FAULT_REPLACE_IGNORES_LOCK", "replace_leaves_older_data"),
-    _breaks("same-etag-beside-replace", "lock", "LATE=0 FAULT_SAME_ETAG", "snapshot_file_missing"),
+    _breaks(
+        "begin-before-setup",
+        "fixed",
+        "LATE=0 COMMIT_C=1 FAULT_BEGIN_BEFORE_SETUP",
+        "two_begun",
+    ),
     _breaks("delete-unreleased", "retain", "LATE=0 REPLACES=1 FAULT_DELETE_UNRELEASED", "deleted_unreleased"),
     _breaks(
         "release-unchecked", "retain", "LATE=0 READERS=0 FAULT_RELEASE_UNCHECKED", "released_file_referenced"

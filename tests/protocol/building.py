@@ -200,14 +200,10 @@ class Lake:
         )  # fmt: skip
         return self.job(job_id)
 
-    def job(
-        self, job_id: str = OURS, *, owner: str | None = None, lock_wait: float = 600.0, lease: float = 60.0
-    ) -> Job:
+    def job(self, job_id: str = OURS, *, owner: str | None = None) -> Job:
         """Return a job as a process sees it that has just been started."""
-        job = Job.at(
-            self.store, self.reference(job_id), clock=self.clock, new_id=self.new_id, lock_wait=lock_wait
-        )
-        job._context = replace(job._context, threads=0, owner=owner or f"owner of {job_id}", lease=lease)
+        job = Job.at(self.store, self.reference(job_id), clock=self.clock, new_id=self.new_id)
+        job._context = replace(job._context, threads=0, owner=owner or f"owner of {job_id}")
         return job
 
     def run_task(

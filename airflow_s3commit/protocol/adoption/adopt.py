@@ -13,6 +13,7 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit._deprecated import ignored
 from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidOption,
@@ -30,8 +31,8 @@ from airflow_s3commit.protocol.adoption.abort import (
 from airflow_s3commit.protocol.adoption.takeover import Adoption, check, is_taken_over, take_over
 from airflow_s3commit.protocol.hadoop.files import job_id_of, magic_files
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine
-from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
+from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
@@ -170,7 +171,7 @@ def adopt(
     progress: Callable[[Progress], None] | None = None,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
-    lock_wait: float = 600.0,
+    lock_wait: float | None = None,
     **request: Unpack[AdoptionRequest],
 ) -> ManifestRecord | AbortReport:
     """Commit or abort a job that Hadoop's S3A committers left. Repeatable: resumes an interrupted adoption.
@@ -187,7 +188,7 @@ def adopt(
         progress: Called after each completed upload.
         clock: Source of time for records and waits.
         new_id: Source of nonces for records.
-        lock_wait: Maximum time in seconds to wait for the lock of another live job.
+        lock_wait: Has no effect any more, and will be removed.
         **request: The job and the options of its adoption: see `AdoptionRequest`.
 
     Returns:
@@ -211,15 +212,14 @@ def adopt(
 
     """
     adoption = _adoption(store, destination, request)
-    adoption.context = replace(
-        adoption.context, clock=clock or SystemClock(), new_id=new_id, lock_wait=lock_wait
-    )
+    ignored("lock_wait", lock_wait)
+    adoption.context = replace(adoption.context, clock=clock or SystemClock(), new_id=new_id)
     with naming(adoption.context, "adoption"):
         if commit:
             take_over(adoption)
             return commit_job(adoption.context, progress=progress)
         prepare_abort(adoption)
-        return abort_job(adoption.context, force=adoption.force, reason=ABORT_REASON)
+        return abort_or_lose(adoption.context, force=adoption.force, reason=ABORT_REASON)
 
 
 def _adoption(store: ObjectStore, destination: str | Destination, request: AdoptionRequest) -> Adoption:

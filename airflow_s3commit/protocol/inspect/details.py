@@ -1,8 +1,9 @@
-"""Details of one job: its stages, pending uploads, commit lock, and a preview of its commit."""
+"""Details of one job: its stages, pending uploads, ``begin`` entry, and a preview of its commit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -12,11 +13,12 @@ from airflow_s3commit.protocol.inspect.preview import CommitPreview, preview_com
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.job_record import find_job
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.seals import load_stage_seal, stage_attempts
 from airflow_s3commit.protocol.metadata.state import gone
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import LockRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
 from airflow_s3commit.store.base import ObjectStore
@@ -52,8 +54,7 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
         uploads: Comparison of its records with the store; None unless the job is open, sealed or
             committing.
         preview: The effect of its commit; None unless the job is sealed or committing.
-        lock: Seconds since the job took or renewed the destination's commit lock; None if it does not hold
-            the lock.
+        begun: Number of its ``begin`` entry, after which nobody can abort it; None if there is none.
         problems: Why records could not be read.
 
     """
@@ -62,7 +63,7 @@ class JobDetails(Plain, Struct, frozen=True, kw_only=True):
     stages: list[StageDetails] = []
     uploads: PendingReport | None = None
     preview: CommitPreview | None = None
-    lock: float | None = None
+    begun: int | None = None
     problems: list[str] = []
 
 
@@ -89,7 +90,7 @@ def describe_job(
     problems = [summary.problem] if summary.problem is not None else []
     if summary.staging is None:
         return JobDetails(summary=summary)
-    uploads = preview = None
+    uploads = preview = begun = None
     stages: list[StageDetails] = []
     if summary.problem is None:
         try:
@@ -98,6 +99,8 @@ def describe_job(
                 uploads = verify_pending(context)
             if summary.state in ("sealed", "committing"):
                 preview = preview_commit(context)
+            if summary.state == "committing":
+                begun = _begun(context)
         except Refused as error:
             # A record is damaged, or another process changed the job in the meantime.
             problems.append(str(error))
@@ -106,7 +109,7 @@ def describe_job(
         stages=stages,
         uploads=uploads,
         preview=preview,
-        lock=_lock_age(context),
+        begun=begun,
         problems=problems,
     )
 
@@ -118,7 +121,9 @@ def _summary(context: JobContext, staging_root: Destination | None) -> JobSummar
             return summary
     ended = find_ending(context.store, destination, context.layout.manifest)
     if ended is None:
-        raise gone(context)
+        ended = find_ending(context.store, destination, context.layout.aborted)
+        if ended is None or ended.state != "lost":
+            raise gone(context)
     return ended
 
 
@@ -144,11 +149,7 @@ def _stages(context: JobContext) -> Iterator[StageDetails]:
         )
 
 
-def _lock_age(context: JobContext) -> float | None:
-    try:
-        stored = records.find(context.store, context.bucket, context.layout.lock, LockRecord)
-    except Refused:
-        return None
-    if stored is None or stored.record.job_id != context.job_id:
-        return None
-    return max(stored.date - stored.modified, 0.0)
+def _begun(context: JobContext) -> int | None:
+    log = Log(replace(context, record=find_job(context)))
+    begun = log.begun()
+    return begun.number if begun is not None and log.ending() is None else None

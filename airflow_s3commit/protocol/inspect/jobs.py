@@ -206,9 +206,11 @@ def ended_summary(
             job_id=record.job_id,
             destination=destination.uri,
             staging=None,
-            state="aborted",
+            state="aborted" if record.lost is None else "lost",
             since=record.since,
-            reason=record.reason,
+            reason=record.reason
+            if record.lost is None
+            else f"{record.lost.count} files are lost, among them {record.lost.keys[:3]}",
             context=record.context,
             age=age,
         )

@@ -18,7 +18,7 @@ from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 
 EventName: TypeAlias = Literal[
-    "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted"
+    "open", "stage sealed", "sealed", "planned", "committing", "committed", "aborting", "aborted", "lost"
 ]
 
 #: Order of events within one second, by the protocol.
@@ -31,6 +31,7 @@ _ORDER: tuple[EventName, ...] = (
     "committed",
     "aborting",
     "aborted",
+    "lost",
 )
 
 
@@ -94,7 +95,7 @@ def _from_records(context: JobContext, summary: JobSummary) -> Iterator[Timeline
     ]
     if plans:
         yield TimelineEvent(name="planned", at=max(plans))
-    if summary.state in ("committing", "committed", "aborting", "aborted"):
+    if summary.state in ("committing", "committed", "aborting", "aborted", "lost"):
         keys.append(((summary.state, None), layout.state))
     for stage, attempt, sealed in islice(stage_attempts(context), _MAX_STAGES):
         if sealed:
@@ -106,7 +107,7 @@ def _from_records(context: JobContext, summary: JobSummary) -> Iterator[Timeline
 
 
 def _from_manifest(summary: JobSummary) -> Iterator[TimelineEvent]:
-    if summary.since is None or summary.state not in ("committed", "aborted"):
+    if summary.since is None or summary.state not in ("committed", "aborted", "lost"):
         return
     ended = summary.since / 1000
     took = summary.manifest.metrics.get("complete_ms") if summary.manifest is not None else None

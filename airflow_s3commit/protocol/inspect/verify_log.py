@@ -178,7 +178,12 @@ class LogCheck:
             pieces = (
                 [outcome.body]
                 if isinstance(outcome, Fetched)
-                else list_pieces(self.store, self.destination, job_id)
+                else list_pieces(
+                    self.store,
+                    self.destination,
+                    job_id,
+                    Layout.of(self.destination, job_id).manifest_files,
+                )
             )
             digest = hashlib.sha256()
             try:
@@ -211,6 +216,9 @@ class LogCheck:
                 self.later_everything |= entry.removes == "everything"
             if self.signer is not None and body:
                 self._check_signature(self.signer, entry, body)
+        elif entry.manifest is not None and self.generation is not None and entry.number > self.generation:
+            self.later |= entry.manifest.partitions.keys()
+            self.later_everything |= entry.removes == "everything"
         if entry.manifest is not None or entry.aborted is not None:
             self.ended[entry.job_id] = (entry.number, entry.kind)
 

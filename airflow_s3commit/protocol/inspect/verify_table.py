@@ -28,6 +28,7 @@ from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_obje
 from airflow_s3commit.protocol.metadata.log import newest_commit
 from airflow_s3commit.protocol.metadata.manifests import (
     FileSummary,
+    list_key,
     list_pieces,
     manifest_of,
     read_list,
@@ -237,13 +238,18 @@ class _ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
 def _listed_files(log: LogCheck, commits: Iterable[LiveCommit]) -> Iterator[tuple[LiveCommit, _ListedFile]]:
     """Yield the files of a snapshot's commits. A list that is damaged or gone becomes a finding."""
     store, home = log.store, log.destination
-    calls = (
-        (commit, Get(home.bucket, Layout.of(home, commit.job_id).manifest_files, _LIST_BYTES))
-        for commit in commits
-    )
+
+    def key_of(commit: LiveCommit) -> str:
+        return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost)
+
+    calls = ((commit, Get(home.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
     for commit, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
         live = frozenset(commit.partitions)
-        pieces = [outcome.body] if isinstance(outcome, Fetched) else list_pieces(store, home, commit.job_id)
+        pieces = (
+            [outcome.body]
+            if isinstance(outcome, Fetched)
+            else list_pieces(store, home, commit.job_id, key_of(commit))
+        )
         try:
             for file in read_list(_ListedFile, home, commit.job_id, commit.files_sha256, pieces):
                 if partition_of(file.key[len(home.prefix) :]) in live:

@@ -18,14 +18,14 @@ from airflow_s3commit.exceptions import (
     NotReversible,
 )
 from airflow_s3commit.protocol.hadoop.status import refuse_if_published
-from airflow_s3commit.protocol.lifecycle.enter import abandon
+from airflow_s3commit.protocol.lifecycle.enter import abandon, has_begun
 from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.lock import release_lock
-from airflow_s3commit.protocol.metadata.log import record_ending
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import (
     intended_uploads,
@@ -44,7 +44,9 @@ from airflow_s3commit.protocol.metadata.removal import (
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
+    follow,
     is_spent,
+    job_lost,
     move,
     read_state,
     replace_state,
@@ -78,7 +80,8 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
     Raises:
         AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
         JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
-        NotReversible: Old data may be gone; commit again, or use ``force``.
+        NotReversible: The job has begun to overwrite or delete old data, and can only be driven to its end.
+            One that an older version began can be aborted with ``force``.
         InvalidRecord: The state is damaged, or a record was copied here. Nothing was changed.
         OutcomeUnknown: A response was lost; abort again.
 
@@ -183,8 +186,11 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
     """Clean up after a job without a state: it ended, or its setup did not finish."""
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    if (earlier := find_aborted(context)) is not None and earlier.lost is not None:
+        clean_staging(context)
+        raise job_lost(context, earlier.lost)
     _refuse_if_published(context)
-    entry = _abandon(context, reason)
+    entry = _abandon(context, reason, begun_too=context.record is None)
     if entry is not None:
         record_ending(context, entry)
     # A committer that slept while the job was aborted may have written it.
@@ -200,11 +206,11 @@ def _abort_leftovers(context: JobContext) -> int:
     return uploads
 
 
-def _abandon(context: JobContext, reason: str | None) -> LogEntry | None:
+def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False) -> LogEntry | None:
     """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again."""
     if context.record is None and _is_abort_recorded(context):
         return None
-    return abandon(context, reason, _facts_of(context))
+    return abandon(context, reason, _facts_of(context), begun_too=begun_too)
 
 
 def _is_abort_recorded(context: JobContext) -> bool:
@@ -253,6 +259,14 @@ def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
 def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
     if state.state == "committed":
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    may_have_begun = context.record is None or context.record.options.needs_begin
+    if state.state == "lost" or (state.state == "committing" and may_have_begun):
+        log = Log(context)
+        last = log.ending()
+        if last is not None and last.manifest is not None and last.manifest.lost is not None:
+            raise job_lost(context, last.manifest.lost)
+        if last is None and (begun := log.begun()) is not None:
+            raise has_begun(context, begun)
     if state.begun and not state.reversible and not force:
         raise NotReversible(
             f"{context.name} has begun to overwrite or delete old data and cannot be rolled back:"
@@ -267,9 +281,12 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
         begun = current.record.begun
         try:
             entry = _abandon(context, current.record.reason)
-        except AlreadyCommitted:
-            # The commit was entered before the state moved: let it be finished.
-            move(context, current, "committed")
+        except (AlreadyCommitted, NotReversible, JobClosed):
+            # The job began, or was committed or lost, before the state moved: let it be finished.
+            log = Log(context)
+            last = log.ending() or log.begun()
+            if last is not None:
+                follow(context, current, last)
             raise
         for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]
@@ -287,7 +304,6 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
             record_ending(context, entry)
         if move(context, current, "aborted") is None:
             return None
-    release_lock(context)
     clean_staging(context)
     logger.info("%s: aborted, %d uploads, %d objects taken back", context.name, uploads, objects)
     return AbortReport(uploads=uploads, objects=objects, state="aborted")

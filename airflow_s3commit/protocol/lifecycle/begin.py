@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import logging
 
-from airflow_s3commit._causes import add_failure
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidRecord,
     JobClosed,
-    Refused,
-    S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.history import import_older_commits, open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
-from airflow_s3commit.protocol.lifecycle.rollback import is_same_state
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.lock import release_lock
+from airflow_s3commit.protocol.metadata.lock import remove_former_lock
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals, verify_pendingsets
-from airflow_s3commit.protocol.metadata.state import move, read_state
+from airflow_s3commit.protocol.metadata.state import move
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
@@ -39,8 +36,8 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
 
     Raises:
         Overtaken: Another process moved the job.
-        Verdict: The destination or the plan does not allow the commit; the lock is released.
-        Refused: A sealed record was changed.
+        Verdict: The log says that the job is abandoned.
+        Refused: The destination or the plan does not allow the commit, or a sealed record was changed.
 
     """
     context = run.context
@@ -57,35 +54,25 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         abort_job(context)
         raise Verdict(abandoned(context, ending))
     open_history(run)
-    if job.options.needs_lock:
-        run.take_lock()
-        _check_same_state(run, current)
+    if job.options.needs_begin:
+        remove_former_lock(context, run.settle)
+    settle_begun(run, touched(job.options, seal.record))
     success = existing_success(context)
     import_older_commits(run, success)
-    try:
+    plan = _valid_plan(run, job, seal, plan)
+    if plan.record.unnamed and remove_former_lock(context, run.settle):
+        # They may be files of the job that held the lock.
+        run.log.read()
         plan = _valid_plan(run, job, seal, plan)
-        if run.lock_if_unnamed(plan.record):
-            _check_same_state(run, current)
-            plan = _valid_plan(run, job, seal, plan)
-    except Refused as error:
-        # Another process of this job shares the lock and may have begun. A move to the same state fences it
-        # off; if the move fails, that process has begun, and this one saw the effects of its commit.
-        try:
-            if move(context, current, "sealed") is None:
-                raise Overtaken from error
-            release_lock(context)
-        except S3CommitError as second:
-            add_failure(error, second, "releasing the commit lock", "it may be held until its lease lapses")
-        raise Verdict(error) from error
     begun = move(
         context,
         current,
         "committing",
         plan_etag=plan.etag,
         plan_id=plan.record.plan_id,
-        begun=True,
+        # Hadoop may have completed uploads of a job that was adopted.
+        begun=not job.options.needs_begin or "adopted_from" in job.context,
         shards=run.shards,
-        reversible=_is_reversible(job, plan.record),
         saved_success=success,
     )
     if begun is None:
@@ -100,12 +87,6 @@ def abandoned(context: JobContext, entry: LogEntry) -> JobClosed:
     reason = entry.aborted.reason if entry.aborted is not None else None
     why = f" ({reason})" if reason else ""
     return JobClosed(f"{context.name} is aborted{why}: nothing of it is or will become visible")
-
-
-def _check_same_state(run: CommitRun, current: Stored[StateRecord]) -> None:
-    """Check that the job's state is the same as before the wait for the lock."""
-    if not is_same_state(current, read_state(run.context)):
-        raise Overtaken
 
 
 def _valid_plan(
@@ -141,8 +122,3 @@ def _existing_plan(run: CommitRun, state: StateRecord) -> Stored[PlanRecord] | N
         logger.warning("%s: planning again: %s", context.name, error)
         return None
     return plan
-
-
-def _is_reversible(job: JobRecord, plan: PlanRecord) -> bool:
-    deletes_first = job.options.replace_order == "delete-then-publish" and plan.objects > 0
-    return not deletes_first and plan.overwritten == 0

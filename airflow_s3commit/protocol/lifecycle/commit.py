@@ -1,8 +1,10 @@
 """Job commit: from a sealed job to a manifest, restartable at every line.
 
 1. *begin*: check what was sealed and planned, list again, move the state to ``committing``.
-2. *publish*: remove ``_SUCCESS``, complete every upload.
-3. *enter*: create the job's entry in the log, the point of no return; the state follows: ``committed``.
+2. *publish*: remove ``_SUCCESS``, complete every upload. A job that destroys old data before its last entry
+   first creates ``begin``, its point of no return.
+3. *enter*: create the job's last entry in the log, for other jobs the point of no return; the state follows:
+   ``committed``, or ``lost`` if a file of a begun job is missing.
 4. *finish*: write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 A process that finds the job moved on by another one reads the state again and resumes from there.
@@ -20,6 +22,7 @@ from typing import TypeAlias, TypeVar
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -28,16 +31,21 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit
-from airflow_s3commit.protocol.lifecycle.enter import enter_commit
+from airflow_s3commit.protocol.lifecycle.enter import enter_begin, enter_commit, enter_lost, lost_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
-from airflow_s3commit.protocol.lifecycle.success import listed_keys, remove_success, write_success
+from airflow_s3commit.protocol.lifecycle.success import (
+    listed_keys,
+    remove_older_success,
+    remove_success,
+    write_success,
+)
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
-from airflow_s3commit.protocol.metadata.log import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -47,10 +55,11 @@ from airflow_s3commit.protocol.metadata.seals import (
     pendingset_key,
 )
 from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
-from airflow_s3commit.protocol.metadata.state import gone, move, read_state
+from airflow_s3commit.protocol.metadata.state import find_aborted, follow, gone, job_lost, move, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.limits import MAX_SHARDS
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
@@ -92,14 +101,14 @@ def commit_job(
             began: plan again. Or other jobs kept adding files to them: the job has been rolled back.
         DestinationNotEmpty: Conflict mode ``fail``, and there is data. If another job committed first, while
             this one was publishing, this one has been rolled back; otherwise nothing was changed.
-        LockHeld: Another live job holds the lock that jobs with fixed names, or that delete before they
-            publish, need. Nothing was changed.
+        LockHeld: A live job of a version without a log is committing. Nothing was changed.
         InvalidRecord: A seal, plan or pendingset was changed after it was written; what was published has
             been rolled back.
         JobFailed: An upload is gone; what was published has been rolled back.
         NotReversible: The same, but the destination cannot be restored.
         JobClosed: The job is not sealed, or is aborted; the message says why, and whether files of it may
-            still be visible.
+            still be visible. Or it is lost: with fixed names or ``delete-then-publish`` uploads were gone
+            after it had begun; the message names them.
         OutcomeUnknown: A response was lost: commit again. Or the job could be neither finished nor rolled
             back
             completely: the message says why, what may be visible, and how to end it.
@@ -177,11 +186,10 @@ def finish_shards(context: JobContext) -> ManifestRecord:
 
 
 def settle(context: JobContext) -> None:
-    """Finish, abort or fence off a job whose lock lapsed, so that its lock may be taken.
+    """Drive another job to its end, so that this process may commit.
 
-    A job that was publishing is finished, or rolled back if it cannot be; one that was aborting is aborted;
-    one that had not begun is fenced off: its own process finds its state changed, and requests the lock
-    again.
+    A job that was publishing is finished, or rolled back if it cannot be; one that was aborting is aborted.
+    One that had not begun is fenced off: its own process finds its state changed, and checks everything anew.
     """
     current = read_state(context)
     if current is None:
@@ -189,18 +197,22 @@ def settle(context: JobContext) -> None:
     if current.record.state in ("open", "sealed"):
         if move(context, current, current.record.state) is None:
             settle(context)
-    elif current.record.state in ("committing", "committed"):
+    elif current.record.state in ("committing", "committed", "lost"):
         try:
             commit_job(context)
-        except (JobFailed, InvalidRecord, JobClosed):
-            logger.warning("%s: could not be finished", context.name, exc_info=True)
+        except (JobFailed, InvalidRecord, JobClosed) as error:
             left = read_state(context)
-            if left is not None and left.record.state in ("committing", "committed"):
+            if left is not None and left.record.state in ("committing", "committed", "lost"):
                 raise
+            logger.warning("%s: could not be committed: %s", context.name, error)
             if left is not None and left.record.state == "aborting":
                 abort_job(context)
     else:
-        abort_job(context)
+        try:
+            abort_job(context)
+        except (AlreadyCommitted, NotReversible):
+            # An abort that came too late had moved the state.
+            settle(context)
 
 
 _Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
@@ -216,16 +228,12 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
         except S3CommitError as error:
             _add_what_is_visible(error, current)
             raise
-        if current is None or current.record.state == "aborted":
-            run.drop_lock()
         try:
             result = step(run, current)
         except Verdict as outcome:
             raise outcome.reason from outcome.reason.__cause__
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
-            # The lock may be what was lost: the remaining steps take it again.
-            run.lock, run.lock_in_doubt = None, True
         except S3CommitError as error:
             # A process that moves the job on also removes what this one may be reading: compare the states
             # first.
@@ -249,25 +257,34 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
         case "committing":
             entry = run.log.ending()
             if entry is None:
-                with rolling_back(run, current) as (job, seal, plan):
-                    _prepare(run, current.record, job, seal, plan)
-                    complete_all(run, current.record, seal)
-                    entry = enter_commit(run, current.record, job, seal, plan)
+                entry = _publish(run, current)
             if entry.kind == "abandon":
                 abort_job(run.context)
                 raise Verdict(abandoned(run.context, entry))
-            run.moved = move(run.context, current, "committed", generation=entry.number)
+            run.moved = follow(run.context, current, entry)
             if run.moved is None:
                 raise Overtaken
-            logger.info("%s: committed, generation %d", run.context.name, entry.number)
+            logger.info("%s: %s, entry %d", run.context.name, run.moved.record.state, entry.number)
         case "committed":
             return _finish(run, current)
-        case "aborting" if (left := run.log.ending()) is not None and left.kind == "commit":
-            # An abort moved the state after the commit was entered.
-            move(run.context, current, "committed", generation=left.number)
+        case "lost":
+            raise Verdict(_finish_lost(run))
+        case "aborting" if (entry := run.log.ending() or run.log.begun()) and entry.kind != "abandon":
+            # An abort moved the state too late.
+            follow(run.context, current, entry)
         case _:
             raise _not_committing(run.context, current.record)
     return None
+
+
+def _publish(run: CommitRun, current: Stored[StateRecord]) -> LogEntry:
+    """Publish the job's files, and return the entry that ended it."""
+    with rolling_back(run, current) as (job, seal, named):
+        plan = _prepare(run, current.record, job, seal, named)
+        complete_all(run, current.record, seal)
+        if run.lost:
+            return enter_lost(run, job, seal, plan, lost_files(run.lost))
+        return enter_commit(run, current.record, job, seal, plan)
 
 
 def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int] | None:
@@ -284,29 +301,45 @@ def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int
             return list(range(current.record.shards))
         case "committed":
             return []
+        case "lost":
+            raise Verdict(_finish_lost(run))
         case _:
             raise _not_committing(run.context, current.record)
     return None
 
 
-def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int) -> bool:
+def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int) -> bool | None:
     if current is None:
         return _manifest_of_ended(run.context) is not None
     if current.record.state == "committed":
         return True
+    if current.record.state == "lost":
+        raise Verdict(_finish_lost(run))
     if current.record.state != "committing":
         raise _not_committing(run.context, current.record)
     if not 0 <= shard < current.record.shards:
         raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
     with rolling_back(run, current) as (_, seal, _plan):
         complete_one_shard(run, current.record, seal, shard)
+    if run.lost:
+        # The other shards are completed too: the job can only end as lost.
+        _commit_step(run, current)
+        return None
     return True
 
 
-def _prepare(run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
+def _prepare(
+    run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord
+) -> PlanRecord:
+    """Do what comes before publishing, and return the plan that counts."""
+    if job.options.needs_begin:
+        plan = enter_begin(run, state, job, seal, plan)
     remove_success(run.context, state.saved_success)
+    if (begun := run.log.begun()) is not None:
+        remove_older_success(run.context, begun.number)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan)
+    return plan
 
 
 def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
@@ -330,9 +363,8 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
             is_ended = find_job(context) is None
         if not is_ended:
             raise
-        found, run.lock_in_doubt = find_manifest(context), True
+        found = find_manifest(context)
         if found is None:
-            run.drop_lock()
             clean_staging(context)
             where = join_uri(context.bucket, context.layout.manifest)
             raise InvalidRecord(
@@ -342,7 +374,6 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
     # Before the marker is written: see the module `success`.
     delete_record(context, context.staging_bucket, context.layout.job)
     write_success(context, manifest, keys)
-    run.drop_lock()
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     clean_staging(context, has_record=False)
     return manifest
@@ -369,9 +400,26 @@ def _account_for(
         run.delete_planned(job, seal, plan)
     _discard_the_rest(context, seal)
     files = run.files or FileList.of_sealed(context, seal)
-    is_planned = plan is not None and plan.unnamed > 0
-    run.lock_in_doubt |= job.options.needs_lock or run.keep_replaced or is_planned
     return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)
+
+
+def _finish_lost(run: CommitRun) -> JobClosed:
+    """Run the steps after a ``lost`` entry; return the error that says so.
+
+    No marker is written: one that names an older commit would vouch for files that the job has overwritten.
+    """
+    context, entry = run.context, run.log.ending()
+    if entry is not None:
+        record_ending(context, entry)
+    # Another process may have removed the job's record, which says where to read the log.
+    ended = find_aborted(context)
+    if ended is None or ended.lost is None:
+        raise InvalidRecord(f"{context.name} is lost by its state, and no entry of the log says so")
+    tracked = tracked_uploads(context, context.layout.staging.prefix)
+    abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+    abort_uploads(context, untracked_uploads(context))
+    clean_staging(context)
+    return job_lost(context, ended.lost)
 
 
 def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:

@@ -9,7 +9,7 @@ the same bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 
@@ -69,16 +69,21 @@ def draft_manifest(
     )
 
 
-def write_files(context: JobContext, files: FileList) -> str:
+def write_files(context: JobContext, files: FileList, key: str) -> str:
     """Write the list of a job's files in constant memory, and return its SHA-256 in hexadecimal.
 
     Repeatable: every process writes the same bytes.
+
+    Args:
+        context: The job.
+        files: The list.
+        key: Its key in the destination's bucket.
 
     Raises:
         NoSuchUpload: Another process ended the job, and aborted this upload.
 
     """
-    store, bucket, key = context.store, context.bucket, context.layout.manifest_files
+    store, bucket = context.store, context.bucket
     digest, buffer = hashlib.sha256(), bytearray()
     etags: list[str] = []
     upload_id = None
@@ -120,8 +125,15 @@ class FileList:
         self._spool = SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - lives as long as this
 
     @classmethod
-    def of_sealed(cls, context: JobContext, seal: SealRecord) -> FileList:
+    def of_sealed(
+        cls, context: JobContext, seal: SealRecord, without: Collection[str] = frozenset()
+    ) -> FileList:
         """Build the list from every sealed pendingset.
+
+        Args:
+            context: The job.
+            seal: Its seal.
+            without: Keys to leave out.
 
         Raises:
             InvalidRecord: A pendingset is missing or was changed.
@@ -130,7 +142,8 @@ class FileList:
         files = cls(context)
         for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal)):
             for upload in pendingset.commits:
-                files.add(upload)
+                if upload.destinationKey not in without:
+                    files.add(upload)
         return files
 
     def add(self, upload: PendingUpload) -> None:
@@ -155,6 +168,24 @@ class FileList:
         """Yield the lines, each with its line feed."""
         self._spool.seek(0)
         yield from self._spool
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the list, in hexadecimal."""
+        digest = hashlib.sha256()
+        for line in self.lines():
+            digest.update(line)
+        return digest.hexdigest()
+
+    def counts(self) -> dict[str, Counts]:
+        """Return the files, bytes and rows of each partition."""
+        found: dict[str, Counts] = {}
+        for line in self.lines():
+            entry = decode(FileEntry, line, "a line of the list")
+            found[entry.partition] = found.get(entry.partition, Counts()).plus(
+                Counts(files=1, bytes=entry.size, rows=entry.rows, columns=entry.statistics)
+            )
+        return found
 
     def first_keys(self, count: int) -> list[str]:
         """Return the keys of the first ``count`` files."""

@@ -26,7 +26,6 @@ def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
     Raises:
         JobFailed: An upload can never be completed.
         InvalidRecord: A pendingset is missing or was changed.
-        Overtaken: Another job took the lock.
 
     """
     done = complete_shards(run.context, state) if state.shards > 1 else set()
@@ -36,16 +35,17 @@ def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
 
 
 def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, shard: int) -> None:
-    """Complete the uploads of one shard, and write its record.
+    """Complete the uploads of one shard, and write its record unless files of it are lost (``run.lost``).
 
     Raises:
         JobFailed: An upload can never be completed.
         InvalidRecord: A pendingset is missing or was changed.
-        Overtaken: Another job took the lock.
 
     """
     counts = _complete(run, seal, lambda number: number % state.shards == shard, None)
     context = run.context
+    if run.lost:
+        return
     seal_etag, _ = pinned_etags(context, state)
     record = ShardRecord(**context.layout.place, shard=shard, seal_etag=seal_etag, counts=counts)
     context.store.put(context.staging_bucket, context.layout.shard(shard), encode(record))
@@ -75,7 +75,9 @@ def _complete(
     clock, total = context.clock, seal.counts.files
     began, before = clock.monotonic(), store.load.retries
     done = size = 0
-    for upload in complete_uploads(context, _uploads_of(run, seal, selected, files)):
+    # After a ``begin`` there is no way back: the others are completed, and the job ends as lost.
+    lost = run.lost if run.log.begun() is not None else None
+    for upload in complete_uploads(context, _uploads_of(run, seal, selected, files), lost):
         done += 1
         size += upload.length
         if run.progress is not None:
@@ -98,11 +100,10 @@ def _complete(
 def _uploads_of(
     run: CommitRun, seal: SealRecord, selected: Callable[[int], bool], files: FileList | None
 ) -> Iterator[PendingUpload]:
-    """Yield the uploads of the selected tasks while this job holds the lock."""
+    """Yield the uploads of the selected tasks."""
     stages = load_stage_seals(run.context, seal)
     for _, _, pendingset in each_pendingset(run.context, stages, selected):
         for upload in pendingset.commits:
-            run.keep_lease()
             if files is not None:
                 files.add(upload)
             yield upload

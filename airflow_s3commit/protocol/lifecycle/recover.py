@@ -13,9 +13,10 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     NoSuchJob,
     NoSuchKey,
+    NotReversible,
 )
-from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
+from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.log import Log
@@ -23,7 +24,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import is_spent, read_state, replace_state
+from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost, read_state, replace_state
 from airflow_s3commit.protocol.model.job import AbortReport, State, StateRecord
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
@@ -51,6 +52,7 @@ def recover_job(
     ==============  ==========================================================================
     ``committing``  resume the commit; with ``rollback`` undo it
     ``committed``   finish the commit; ``rollback`` is refused
+    ``lost``        remove the staging, and say which files are lost
     ``aborting``    resume the abort
     ``aborted``     remove the staging
     (cleaned up)    return the manifest of a committed job
@@ -74,10 +76,10 @@ def recover_job(
         The manifest if the job is committed, or the report of its abort.
 
     Raises:
-        JobClosed: The job is ``open`` or ``sealed``: no commit was begun. Commit or abort it.
+        JobClosed: The job is ``open`` or ``sealed``: no commit was begun. Commit or abort it. Or it is lost.
         NoSuchJob: The job was never set up.
         AlreadyCommitted: ``rollback`` of a committed job.
-        NotReversible: ``rollback`` of a commit that overwrote or deleted old data, without ``force``.
+        NotReversible: ``rollback`` of a job that has begun to overwrite or delete old data.
         S3CommitError: What the commit or the abort raises.
 
     """
@@ -95,7 +97,7 @@ def recover_job(
                     reason=reason,
                     progress=progress,
                 )
-            except (AlreadyCommitted, JobClosed, NoSuchJob) as error:
+            except (AlreadyCommitted, JobClosed, NoSuchJob, NotReversible) as error:
                 # Another process may have moved the job on meanwhile.
                 is_moved = False
                 with noting(error, "reading the job's state again", "another process may have moved it on"):
@@ -132,12 +134,13 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
         InvalidRecord: The job's record or the seal is damaged too: abort the job with ``force``.
 
     """
-    if is_spent(context):
-        return "aborted", {}
-    job = load_job(context)
-    entry = Log(context).ending()
-    if entry is not None and entry.kind == "abandon":
-        return "aborting", {"begun": True, "reason": entry.aborted.reason if entry.aborted else None}
+    if (ended := find_aborted(context)) is not None:
+        return "aborted" if ended.lost is None else "lost", {}
+    job, log = load_job(context), Log(context)
+    entry = log.ending()
+    if entry is not None and entry.kind != "commit":
+        reason = entry.aborted.reason if entry.aborted is not None else None
+        return "lost" if entry.kind == "lost" else "aborting", {"begun": True, "reason": reason}
     try:
         seal = load_seal(context, None)
     except InvalidRecord:
@@ -145,14 +148,18 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
             raise
         return "open", {}
     fields: dict[str, Any] = {"seal_etag": seal.etag}
-    if entry is None and find_manifest(context) is None and not _has_published(context, seal.record):
+    begun = log.begun()
+    if not (entry or begun or find_manifest(context) or _has_published(context, seal.record)):
         return "sealed", fields
     options = job.options
     reversible = options.unique_filenames and options.replace_order == "publish-then-delete"
-    fields |= {"begun": True, "reversible": reversible}
+    # After a ``begin`` the log says it.
+    fields |= {"begun": begun is None, "reversible": reversible or begun is not None}
     if entry is not None:
         return "committed", {**fields, "generation": entry.number}
     fields |= _newest_plan(context, seal.etag)
+    if begun is not None and begun.plan is not None:
+        fields |= {"plan_etag": begun.plan.etag, "plan_id": begun.plan.plan_id}
     committed = find_manifest(context) is not None
     return "committed" if committed else "committing", fields
 
@@ -218,10 +225,10 @@ def _recover(
                 f"{context.name} is sealed: no commit of it was begun, there is nothing to recover. Commit it"
                 " with: s3commit commit, or abort it with: s3commit abort"
             )
-        case "committing" | "committed" if not rollback:
+        case "committing" | "committed" | "lost" if not rollback:
             return commit_job(context, keep_replaced=keep_replaced, progress=progress)
         case _:
-            return abort_job(context, force=force, reason=reason or "rolled back by recover")
+            return abort_or_lose(context, force=force, reason=reason or "rolled back by recover")
 
 
 def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortReport:
@@ -230,7 +237,9 @@ def _ended(context: JobContext, *, rollback: bool) -> ManifestRecord | AbortRepo
         if rollback:
             raise AlreadyCommitted(f"{context.name} is committed; it cannot be rolled back")
         return manifest
-    if is_spent(context):
+    if (ended := find_aborted(context)) is not None:
+        if ended.lost is not None:
+            raise job_lost(context, ended.lost)
         return AbortReport(uploads=0, objects=0, state="aborted")
     if find_job(context) is not None:
         raise JobClosed(

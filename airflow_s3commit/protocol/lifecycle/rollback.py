@@ -20,7 +20,6 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.lock import take_lock
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.state import is_spent, read_state
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 def rolling_back(
     run: CommitRun, current: Stored[StateRecord]
 ) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
-    """Hold the lock while the block publishes; roll the job back if publishing fails for good.
+    """Roll the job back if the block, which publishes, fails for good.
 
     Args:
         run: The commit.
@@ -43,15 +42,13 @@ def rolling_back(
     Raises:
         Overtaken: Another process moved the job.
         Verdict: The job cannot be published and was rolled back, or its roll-back did not finish.
-        NotReversible: Old data is already overwritten or deleted.
+        NotReversible: The job has begun to overwrite or delete old data.
 
     """
     context, files = run.context, None
     # Outside of the try: a damaged state or plan says nothing about the uploads. An operator decides;
     # nothing is rolled back because of it.
     job, plan = load_job(context), run.pinned_plan(current.record)
-    if run.lock is None and job.options.needs_lock:
-        run.lock = take_lock(context, run.settle)
     try:
         seal = run.pinned_seal(current.record)
         files = seal.counts.files
@@ -60,7 +57,7 @@ def rolling_back(
         reason: S3CommitError | None = error
         try:
             if is_same_state(current, read_state(context)):
-                _roll_back(context, current, error)
+                _roll_back(run, current, error)
             else:
                 reason = None
         except NotReversible:
@@ -72,8 +69,10 @@ def rolling_back(
         raise Verdict(reason) from error
 
 
-def _roll_back(context: JobContext, current: Stored[StateRecord], error: S3CommitError) -> None:
-    if not current.record.reversible:
+def _roll_back(run: CommitRun, current: Stored[StateRecord], error: S3CommitError) -> None:
+    context = run.context
+    # States of older versions say it, and have no entry.
+    if not current.record.reversible or run.log.begun() is not None:
         raise NotReversible(
             f"{context.name} can neither be finished ({error}) nor undone: old data is overwritten or"
             " deleted. Put back what is missing and commit again, or give up with: s3commit abort --force"

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import nothing_planned, replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.lock import (
-    CommitLock,
-    is_held_by_another,
-    release_lock,
-    take_lock,
-)
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -52,13 +46,11 @@ class CommitRun:
 
     Attributes:
         context: The job.
-        settle: Finishes, aborts or fences off the job of a lapsed lock.
+        settle: Drives another job to its end, or fences it off if it has not begun.
         seal_etag: Expected ETag of the seal, if the caller has one.
         plan_etag: Expected ETag of the plan, if the caller has one.
         progress: Called after each completed upload.
         shards: Number of shards of a commit that begins.
-        lock: The destination's lock, once taken.
-        lock_in_doubt: The lock was taken and may have been lost.
         metrics: Durations in milliseconds, for the manifest.
         keep_replaced: Skip the damaged plan, and delete nothing that the job replaces.
         files: The list of all files, if this process completed them all.
@@ -66,6 +58,9 @@ class CommitRun:
         moved: The job's state after this process moved it, until the next step has taken it.
         requests: Returns this process's request counts by Hadoop's statistic names.
         is_history_open: This process has begun the destination's history, or found it empty.
+        settled: Jobs with a ``begin`` that this process has driven to their ends.
+        lost: Keys of the job's files that can never be published, after its ``begin``.
+        left: The list of the files of a lost job that are there, if not all but these.
 
     """
 
@@ -76,56 +71,20 @@ class CommitRun:
     progress: Callable[[Progress], None] | None = None
     shards: int = 1
     keep_replaced: bool = False
-    lock: CommitLock | None = None
-    lock_in_doubt: bool = False
     metrics: dict[str, int] = field(default_factory=dict)
     requests: Callable[[], dict[str, int]] = dict
     files: FileList | None = None
     moved: Stored[StateRecord] | None = None
     is_history_open: bool = False
+    settled: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    left: FileList | None = None
 
     def __post_init__(self) -> None:
         """Begin to read the log where the job's record says."""
         self.log = Log(self.context)
         self._seals: dict[str, SealRecord] = {}
         self._plans: dict[str, PlanRecord] = {}
-
-    def take_lock(self) -> None:
-        """Take the destination's lock, and read what was entered in the log during the wait.
-
-        Raises:
-            LockHeld: Another live job held it for all the time to wait.
-
-        """
-        self.lock = take_lock(self.context, self.settle)
-        self.log.read()
-
-    def lock_if_unnamed(self, plan: PlanRecord) -> bool:
-        """Take the lock if another job holds it and a plan has files without a job's id in their names.
-
-        They may be of a job with fixed names that is publishing. Returns whether it took the lock: then plan
-        again.
-        """
-        if not plan.unnamed or self.lock is not None or not is_held_by_another(self.context):
-            return False
-        self.take_lock()
-        return True
-
-    def keep_lease(self) -> None:
-        """Renew the lock if due.
-
-        Raises:
-            Overtaken: Another job took the lock, after it settled this one.
-
-        """
-        if self.lock is not None and not self.lock.renew_if_due():
-            raise Overtaken
-
-    def drop_lock(self) -> None:
-        """Release the lock of a job that has ended."""
-        if self.lock is not None or self.lock_in_doubt:
-            release_lock(self.context)
-            self.lock, self.lock_in_doubt = None, False
 
     def pinned_seal(self, state: StateRecord) -> SealRecord:
         """Read the seal that the state names.
@@ -158,7 +117,7 @@ class CommitRun:
         return self._load_plan(state.plan_id, etag, state)
 
     def entered_plan(self, entry: LogEntry, state: StateRecord) -> PlanRecord | None:
-        """Read the plan that the job's entry names; None if the commit deletes nothing.
+        """Read the plan that an entry of the job names; None if the commit deletes nothing.
 
         Raises:
             InvalidRecord: The plan is damaged, missing, or was changed; a note names the remedies.
@@ -188,12 +147,11 @@ class CommitRun:
             )
 
     def delete_planned(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
-        """Delete the planned objects, unless they changed, or the job overwrote or retains them."""
-        delete_objects(self.context, self._replaced(job, seal, plan), "plan")
-
-    def _replaced(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> Iterator[ObjectToDelete]:
-        """Yield the planned objects to delete while this job holds the lock."""
-        for item in replaced_objects(self.context, job, seal, plan):
-            self.keep_lease()
-            if not (item.overwritten or item.retained):
-                yield ObjectToDelete(item.key, item.etag)
+        """Delete the planned objects, unless they changed, or the job overwrites or retains them."""
+        replaced = replaced_objects(self.context, job, seal, plan)
+        doomed = (
+            ObjectToDelete(item.key, item.etag)
+            for item in replaced
+            if not item.retained and (not item.overwritten or item.key in self.lost)
+        )
+        delete_objects(self.context, doomed, "plan")

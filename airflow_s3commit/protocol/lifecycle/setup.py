@@ -18,9 +18,10 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.log import find_head, read_entry, record_ending
+from airflow_s3commit.protocol.metadata.log import find_head, read_entry
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
@@ -82,6 +83,7 @@ def set_up_job(
                 created=context.now_ms(),
                 log=head,
                 epoch=newest.epoch if newest is not None else 0,
+                begun=newest.begun if newest is not None else {},
                 retaining=newest is not None and newest.retaining,
                 profiles={bucket: one for bucket, one in profiles.items() if one != StoreProfile()},
                 nonce=context.new_id(),

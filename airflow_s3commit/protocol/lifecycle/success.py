@@ -86,6 +86,19 @@ def remove_success(context: JobContext, saved: SavedSuccess | None) -> None:
         logger.info("%s: _SUCCESS was written anew by another job", context.name)
 
 
+def remove_older_success(context: JobContext, number: int) -> None:
+    """Delete the marker of a commit before an entry: its files may be overwritten. Repeatable.
+
+    Args:
+        context: The job.
+        number: Number of the job's ``begin``.
+
+    """
+    found = _find(context)
+    if found is not None and found.generation is not None and found.generation < number:
+        delete_unchanged(context, context.bucket, context.layout.success, found.etag)
+
+
 def write_success(
     context: JobContext,
     manifest: ManifestRecord,
@@ -156,7 +169,10 @@ def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
         saved: The marker that its commit removes.
 
     """
-    newest = newest_commit(context.store, context.layout.destination)
+    newest = newest_commit(context.store, context.layout.destination, lost=True)
+    if newest is not None and newest.kind == "lost":
+        # A lost job has overwritten files of older commits: none of their markers would be true.
+        return
     found = _find(context)
     is_foreign = found is not None and found.generation is None and not _is_entered(context, found)
     doomed = saved.etag if saved is not None else None

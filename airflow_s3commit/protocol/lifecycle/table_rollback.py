@@ -26,8 +26,8 @@ from airflow_s3commit.protocol.lifecycle.success import (
 )
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.lock import is_held_by_another
-from airflow_s3commit.protocol.metadata.log import Log, record_ending
+from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import older_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
@@ -143,7 +143,8 @@ def rollback(
         newest = change.now.generation
         target = _checked(context, change)
         marker = existing_success(context)
-        _refuse_others_at_work(context, older_job(marker.body, place) if marker is not None else None)
+        _refuse_begun(context, log, change)
+        _refuse_older(context, older_job(marker.body, place) if marker is not None else None)
         report = RollbackReport(
             destination=place.uri,
             to=to,
@@ -313,8 +314,19 @@ def _is_intact(entry: FileEntry, found: ObjectInfo) -> bool:
     return found.etag == entry.etag if entry.etag else not entry.upload
 
 
-def _refuse_others_at_work(context: JobContext, older: str | None) -> None:
-    """Refuse beside jobs that have no entry yet for what they have published.
+def _refuse_begun(context: JobContext, log: Log, change: _Change) -> None:
+    """Raise `LockHeld` if a job that only can be driven to its end has begun on partitions that change."""
+    home = context.layout.destination
+    for begun in log.begun_by_others(list(change.partitions)):
+        if log.is_open(begun.job_id):
+            raise LockHeld(
+                f"{home.uri}: job {begun.job_id} has begun to overwrite or delete files, as entry"
+                f" {begun.number} of the log; end it first: s3commit recover {home.uri} {begun.job_id}"
+            )
+
+
+def _refuse_older(context: JobContext, older: str | None) -> None:
+    """Refuse beside a commit that has no entry yet for what it has published.
 
     Args:
         context: The rollback.
@@ -325,11 +337,6 @@ def _refuse_others_at_work(context: JobContext, older: str | None) -> None:
 
     """
     home = context.layout.destination
-    if is_held_by_another(context):
-        raise LockHeld(
-            f"{home.uri}: a job with fixed names, or that deletes before it publishes, is committing; wait"
-            f" until it has ended, or end it: s3commit jobs {home.uri}"
-        )
     if older is not None and older_manifest(context.store, home, older) is not None:
         raise LockHeld(
             f"{home.uri}: job {older} of an older version is committed and not in the log yet; the next"
@@ -349,7 +356,7 @@ def _entry(context: JobContext, log: Log, change: _Change, target: _Target, seco
         partitions=target.partitions,
         replaced=target.removed,
         files=join_uri(context.bucket, context.layout.manifest_files),
-        files_sha256=write_files(context, target.files),
+        files_sha256=write_files(context, target.files, context.layout.manifest_files),
         generation=number,
         tasks=0,
         rolled_back_to=change.to,

@@ -18,12 +18,19 @@ from airflow_s3commit.store.execute import in_batches, outcomes
 _BATCH = 1_000
 
 
-def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> Iterator[PendingUpload]:
+def complete_uploads(
+    context: JobContext, uploads: Iterable[PendingUpload], lost: set[str] | None = None
+) -> Iterator[PendingUpload]:
     """Complete every upload, and yield each completed one.
 
     Before: the job is ``committing``. After: every object exists. Repeatable: a HEAD of the object
         recognises an
     upload that was completed before.
+
+    Args:
+        context: The job.
+        uploads: The uploads.
+        lost: Collects the keys of uploads that are gone without their objects, instead of an error.
 
     Raises:
         JobFailed: An upload is gone, and its object is missing or another writer's; or the store rejects its
@@ -45,7 +52,7 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
         elif isinstance(outcome, NoSuchUpload):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
-                yield from _check_objects(context, doubtful)
+                yield from _check_objects(context, doubtful, lost)
                 doubtful.clear()
         elif isinstance(outcome, StoreRejected):
             raise JobFailed(
@@ -53,7 +60,7 @@ def complete_uploads(context: JobContext, uploads: Iterable[PendingUpload]) -> I
             ) from outcome
         else:
             yield upload
-    yield from _check_objects(context, doubtful)
+    yield from _check_objects(context, doubtful, lost)
 
 
 def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
@@ -63,16 +70,22 @@ def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
         return False
 
 
-def _check_objects(context: JobContext, doubtful: list[PendingUpload]) -> Iterator[PendingUpload]:
+def _check_objects(
+    context: JobContext, doubtful: list[PendingUpload], lost: set[str] | None
+) -> Iterator[PendingUpload]:
     """HEAD the object of each upload that is gone, to see whether it was completed."""
     calls = [(upload, Head(upload.bucket, upload.destinationKey)) for upload in doubtful]
     for upload, outcome in outcomes(context.store, calls, NoSuchKey):
+        is_there = isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)
+        if not is_there and lost is not None:
+            lost.add(upload.destinationKey)
+            continue
         if isinstance(outcome, NoSuchKey):
             raise JobFailed(
                 f"{context.name}: the upload of {_name(upload)} is gone and no object is there:"
                 " it was aborted, or a lifecycle rule removed it"
             )
-        if not (isinstance(outcome, ObjectInfo) and is_ours(upload, outcome)):
+        if not is_there:
             raise JobFailed(f"{context.name}: {_name(upload)} is an object of someone else")
         yield upload
 

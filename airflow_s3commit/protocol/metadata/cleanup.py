@@ -40,7 +40,7 @@ def clean_if_ended(context: JobContext) -> bool:
 def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: bool = False) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
-    Before: the job is committed and its manifest written, or it is aborted. Repeatable.
+    Before: the job is committed and its manifest written, or it is aborted or lost. Repeatable.
 
     Args:
         context: The job.
@@ -97,7 +97,7 @@ def _is_job_here(context: JobContext) -> bool:
 
 
 def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
-    if state.state != "committed":
+    if state.state not in ("committed", "lost"):
         return False
     try:
         context.store.head(context.staging_bucket, context.layout.job)

@@ -41,8 +41,6 @@ class JobContext:
         clock: Source of time.
         new_id: Source of nonces and upload ids.
         owner: Host and process, for people who read records.
-        lease: Seconds that a commit lock is valid without renewal.
-        lock_wait: Seconds to wait for the commit lock of another live job.
         conditional: Whether to use the store's conditional writes.
         record: The job's own record, once read and verified; None before, and after its clean-up.
         threads: Concurrent listings; 0 lists in the caller's thread.
@@ -56,8 +54,6 @@ class JobContext:
     clock: Clock = field(default_factory=SystemClock)
     new_id: Callable[[], str] = new_uuid
     owner: str = field(default_factory=_this_process)
-    lease: float = 60.0
-    lock_wait: float = 600.0
     conditional: bool = True
     record: JobRecord | None = None
     threads: int = 16

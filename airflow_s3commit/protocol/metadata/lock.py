@@ -1,16 +1,10 @@
-"""The commit lock of a destination, for jobs that destroy old data before their entry is in the log.
+"""Locks of older versions at a destination.
 
-Those are jobs with fixed file names, and jobs that delete before they publish: they must not publish at the
-same time. A job that replaces files with no job's id in their names waits for the lock if it is held: the
-files may be of a job that is publishing.
+Versions without a log take ``lock.json`` for every job but an append with unique names. `bar_older_versions`
+takes it for ever: a ``replace`` of theirs would delete files that it knows nothing of.
 
-The lock belongs to a job, not to a process: processes that commit the same job share it, because every step
-is repeatable and fenced by the job's state. It lapses when it is not renewed within its lease, by the store's
-clock. A process that finds it lapsed first settles the holder's job (finishes it, rolls it back, or fences
-it off) and then takes the lock.
-
-Versions without a log have a lock of their own, and a ``replace`` of theirs would delete files that it knows
-nothing of. `bar_older_versions` takes that lock for ever.
+The versions before ``begin`` entries took ``commit-lock.json`` for jobs that destroy old data before their
+last entry. `remove_former_lock` ends the job that died with it.
 """
 
 from __future__ import annotations
@@ -34,83 +28,29 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.state import find_aborted, first_state
 from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, LockRecord
-from airflow_s3commit.protocol.model.layout import Layout, barrier_of, older_lock_key
+from airflow_s3commit.protocol.model.layout import Layout, barrier_of, former_lock_key, older_lock_key
 from airflow_s3commit.protocol.model.ownership import check_place
 
 logger = logging.getLogger(__name__)
-
-#: Fraction of the lease after which the holder renews it.
-_RENEW_AFTER = 1 / 3
 
 #: What holds the lock of versions without a log, for people and to recognise it; and its lease, which is over
 #: soon: only then does such a version read the holder's record and end.
 _BARRIER_OWNER: Final = "every version of this package with a log of commits"
 _BARRIER_LEASE: Final = 1.0
 
-#: Seconds between polls of a lock that another live job holds.
-_POLL_SECONDS = 2.0
-
-
-class CommitLock:
-    """A lock that this process's job holds.
-
-    Args:
-        context: The job.
-        stored: The lock as it was taken.
-
-    """
-
-    def __init__(self, context: JobContext, stored: Stored[LockRecord]) -> None:
-        self._context = context
-        self._stored = stored
-        self._renewed = context.clock.monotonic()
-
-    def renew_if_due(self) -> bool:
-        """Renew the lease after a third of it; return False if another job has taken the lock.
-
-        Raises:
-            OutcomeUnknown: The response was lost.
-
-        """
-        context = self._context
-        if context.clock.monotonic() - self._renewed < context.lease * _RENEW_AFTER:
-            return True
-        key = context.layout.lock
-        renewed = _swap(context, key, _record(context), self._stored)
-        if renewed is None:
-            existing = _find(context)
-            if existing is None or existing.record.job_id != context.job_id:
-                return False
-            renewed = _swap(context, key, _record(context), existing) or existing
-        self._stored, self._renewed = renewed, context.clock.monotonic()
-        return True
-
-
-def take_lock(context: JobContext, settle: Callable[[JobContext], None]) -> CommitLock:
-    """Take the lock for this job; wait for another live job up to ``context.lock_wait`` seconds.
-
-    Repeatable: a job that holds the lock gets a new lease.
-
-    Args:
-        context: The job.
-        settle: Finishes, aborts or fences off the job of a lapsed lock.
-
-    Raises:
-        LockHeld: Another live job held it for all that time.
-
-    """
-    return CommitLock(context, _take(context, context.layout.lock, _record, settle))
+#: Seconds to wait for a live job of a version without a log, and between two looks.
+_WAIT_SECONDS: Final = 600.0
+_POLL_SECONDS: Final = 2.0
 
 
 def bar_older_versions(context: JobContext, settle: Callable[[JobContext], None]) -> None:
-    """Take the lock of versions without a log for ever; wait for a job that holds it, as `take_lock` does.
+    """Take the lock of versions without a log for ever; wait ten minutes for a live job that holds it.
 
     A version without a log needs that lock for every job but an append with unique names. It waits until the
     lease of the holder lapses, cannot settle it, because the holder's record is of a version that it does not
@@ -119,10 +59,10 @@ def bar_older_versions(context: JobContext, settle: Callable[[JobContext], None]
 
     Args:
         context: The job.
-        settle: As for `take_lock`.
+        settle: Finishes, aborts or fences off the job of a lapsed lock.
 
     Raises:
-        LockHeld: A live job held it for all the time that this job waits.
+        LockHeld: A live job held it for all that time.
         InvalidRecord: The lock, or a record of its dead holder, is damaged.
 
     """
@@ -137,7 +77,7 @@ def bar_older_versions(context: JobContext, settle: Callable[[JobContext], None]
             # Every process writes the same bytes.
             context.store.put(context.bucket, key, body)
     lock = LockRecord(**barrier.layout.place, owner=_BARRIER_OWNER, lease=_BARRIER_LEASE, nonce="none")
-    _take(context, older_lock_key(context.layout.destination), lambda _: lock, settle)
+    _take(context, older_lock_key(context.layout.destination), lock, settle)
 
 
 def is_barrier(holder: LockRecord) -> bool:
@@ -145,22 +85,42 @@ def is_barrier(holder: LockRecord) -> bool:
     return holder.owner == _BARRIER_OWNER
 
 
-def _take(
-    context: JobContext,
-    key: str,
-    record: Callable[[JobContext], LockRecord],
-    settle: Callable[[JobContext], None],
-) -> Stored[LockRecord]:
+def remove_former_lock(context: JobContext, settle: Callable[[JobContext], None]) -> bool:
+    """Remove the lock of the versions before ``begin`` entries, if any; return whether it was there.
+
+    Its holder's job is settled first. Repeatable.
+
+    Such a job may have published without a ``begin``. Its process is expected to be dead.
+
+    Args:
+        context: The job.
+        settle: As for `bar_older_versions`.
+
+    Raises:
+        InvalidRecord: The lock, or a record of its holder, is damaged.
+
+    """
+    key = former_lock_key(context.layout.destination)
+    stored = records.find(context.store, context.bucket, key, LockRecord)
+    if stored is None:
+        return False
+    holder = stored.record
+    if holder.job_id != context.job_id and holder.destination in (None, context.layout.destination.uri):
+        _settle_holder(context, holder, key, settle)
+    delete_unchanged(context, context.bucket, key, stored.etag)
+    return True
+
+
+def _take(context: JobContext, key: str, lock: LockRecord, settle: Callable[[JobContext], None]) -> None:
     began = context.clock.monotonic()
     while True:
-        ours = record(context)
         try:
-            stored = records.create(context.store, context.bucket, key, ours, conditional=context.conditional)
+            stored = records.create(context.store, context.bucket, key, lock, conditional=context.conditional)
         except NoSuchKey:
             continue
         holder = stored.record
-        if holder == ours:
-            return stored
+        if holder == lock:
+            return
         if (holder.job_id, holder.staging) == (context.job_id, context.layout.staging.uri):
             pass
         elif holder.destination not in (None, context.layout.destination.uri):
@@ -170,49 +130,10 @@ def _take(
         else:
             _wait(context, holder, began)
             continue
-        taken = _swap(context, key, record(context), stored)
-        if taken is not None:
-            return taken
-
-
-def is_held_by_another(context: JobContext) -> bool:
-    """Return whether another job of this destination holds the lock, lapsed or not."""
-    stored = _find(context)
-    return (
-        stored is not None
-        and stored.record.job_id != context.job_id
-        and stored.record.destination in (None, context.layout.destination.uri)
-    )
-
-
-def release_lock(context: JobContext) -> None:
-    """Release the lock if this job holds it. Repeatable."""
-    stored = _find(context)
-    while stored is not None and stored.record.job_id == context.job_id:
-        if delete_unchanged(context, context.bucket, context.layout.lock, stored.etag):
+        if records.swap(
+            context.store, context.bucket, key, lock, stored.etag, conditional=context.conditional
+        ):
             return
-        stored = _find(context)
-
-
-def _record(context: JobContext) -> LockRecord:
-    return LockRecord(
-        **context.layout.place,
-        owner=context.owner,
-        lease=context.lease,
-        nonce=context.new_id(),
-    )
-
-
-def _find(context: JobContext) -> Stored[LockRecord] | None:
-    return records.find(context.store, context.bucket, context.layout.lock, LockRecord)
-
-
-def _swap(
-    context: JobContext, key: str, record: LockRecord, stored: Stored[LockRecord]
-) -> Stored[LockRecord] | None:
-    return records.swap(
-        context.store, context.bucket, key, record, stored.etag, conditional=context.conditional
-    )
 
 
 def _settle_holder(
@@ -221,12 +142,12 @@ def _settle_holder(
     dead = _holder_here(context, holder, key)
     if dead is None:
         return
-    logger.warning("%s: the lock of job %s lapsed; settling that job first", context.name, holder.job_id)
+    logger.warning("%s: job %s died with a lock; settling that job first", context.name, holder.job_id)
     try:
         settle(dead)
     except S3CommitError as error:
         error.add_note(
-            f"while settling {dead.name}, whose commit lock lapsed; end that job first: s3commit show"
+            f"while settling {dead.name}, which died with a lock; end that job first: s3commit show"
             f" {dead.layout.destination.uri} {dead.job_id}"
         )
         raise
@@ -263,11 +184,11 @@ def _holder_here(context: JobContext, holder: LockRecord, key: str) -> JobContex
 
 def _wait(context: JobContext, holder: LockRecord, began: float) -> None:
     waited = context.clock.monotonic() - began
-    if waited >= context.lock_wait:
+    if waited >= _WAIT_SECONDS:
         raise LockHeld(
-            f"{context.name}: job {holder.job_id} ({holder.owner}) holds the commit lock of"
-            f" {context.layout.destination.uri}, and did so for the {waited:.0f} s this one waited;"
+            f"{context.name}: job {holder.job_id} ({holder.owner}), of an older version, holds the commit"
+            f" lock of {context.layout.destination.uri}, and did so for the {waited:.0f} s this one waited;"
             " run the commit again later, or look at that job with: s3commit show"
         )
     logger.info("%s: waiting for job %s, which holds the commit lock", context.name, holder.job_id)
-    context.clock.sleep(min(_POLL_SECONDS, context.lock_wait - waited))
+    context.clock.sleep(min(_POLL_SECONDS, _WAIT_SECONDS - waited))

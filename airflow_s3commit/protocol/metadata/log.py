@@ -9,28 +9,26 @@ each job, is written before the next entry: only the newest entry may lack it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
 from msgspec import structs
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, PreconditionFailed
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
-    aborted_prefix,
     check_id,
     entry_key,
     entry_number,
     log_prefix,
-    manifests_prefix,
 )
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.signing import check_signature, sign
 from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
@@ -70,10 +68,14 @@ class Log:
         self._newest: LogEntry | None = None
         self._ending: LogEntry | None = None
         self._commits: dict[int, Collection[str]] = {}
+        self._begins: dict[str, LogEntry] = {}
+        #: The entries of jobs that have begun: of those that have not ended, and of all that were seen.
+        self._open: Mapping[str, int] = context.record.begun if context.record is not None else {}
+        self._begun_jobs: dict[str, int] = dict(self._open)
         self._is_read = False
 
     def ending(self) -> LogEntry | None:
-        """Return the job's own entry, or None; reads the log if this process has not.
+        """Return the entry that ended the job, or None; reads the log if this process has not.
 
         Raises:
             InvalidRecord: An entry is damaged or missing.
@@ -83,6 +85,45 @@ class Log:
         if not self._is_read:
             self.read()
         return self._ending
+
+    def begun(self) -> LogEntry | None:
+        """Return the job's own ``begin``, or None. Reads, and raises, as `ending` does."""
+        if not self._is_read:
+            self.read()
+        job_id = self._context.job_id
+        return self._begin_of(job_id) if job_id in self._begun_jobs else None
+
+    def begun_by_others(self, partitions: Collection[str] | None) -> list[LogEntry]:
+        """Return the ``begin`` of each other job on some partitions that has not ended since this setup.
+
+        Args:
+            partitions: Directories to ask about; None for all.
+
+        Raises:
+            InvalidRecord: An entry is damaged or missing.
+
+        """
+        begun = [self._begin_of(job_id) for job_id in self._begun_jobs if job_id != self._context.job_id]
+        return [
+            entry
+            for entry in begun
+            if entry.begin is not None
+            and (
+                partitions is None
+                or entry.removes == "everything"
+                or not set(partitions).isdisjoint(entry.begin.partitions)
+            )
+        ]
+
+    def _begin_of(self, job_id: str) -> LogEntry:
+        if job_id not in self._begins:
+            context, number = self._context, self._begun_jobs[job_id]
+            self._begins[job_id] = read_entry(context.store, context.layout.destination, number)
+        return self._begins[job_id]
+
+    def is_open(self, job_id: str) -> bool:
+        """Return whether a job has begun and not ended, by the newest entry that was read."""
+        return job_id in self._open
 
     def read(self) -> int:
         """Read the entries after the position, and return the new position. Repeatable.
@@ -127,7 +168,7 @@ class Log:
         now: decide anew. Signs the entry where jobs are signed.
 
         Args:
-            entry: A baseline, a release, or the end of any job.
+            entry: A baseline, a release, a begin, or the end of any job.
 
         Raises:
             OutcomeUnknown: The response was lost, and reading back did not settle it.
@@ -137,7 +178,9 @@ class Log:
         self.record_newest()
         context, destination = self._context, self._context.layout.destination
         key = entry_key(destination, entry.number)
-        entry = structs.replace(entry, retaining=self.retaining or entry.retain > 0)
+        still_open = {job_id: number for job_id, number in self._open.items() if job_id != entry.job_id}
+        own = {entry.job_id: entry.number} if entry.kind == "begin" else {}
+        entry = structs.replace(entry, retaining=self.retaining or entry.retain > 0, begun=still_open | own)
         if context.signer is not None:
             entry = sign(entry, context.signer)
         stored = records.create(
@@ -185,11 +228,16 @@ class Log:
         self.position = entry.number
         if entry.destination != self._context.layout.destination.uri:
             # Copied here with the dataset: another place's history.
-            self._newest, self.epoch, self.retaining = None, 0, False
+            self._newest, self.epoch, self.retaining, self._open = None, 0, False, {}
             self._ended.clear()
+            self._begun_jobs.clear()
             return
         self._newest, self.epoch, self.retaining = entry, entry.epoch, entry.retaining
-        if entry.kind not in ("commit", "abandon"):
+        self._open = entry.begun
+        self._begun_jobs.update(entry.begun)
+        if entry.kind == "begin":
+            self._begins[entry.job_id] = entry
+        if entry.kind not in ("commit", "abandon", "lost"):
             return
         self._ended.add(entry.job_id)
         if entry.job_id == self._context.job_id:
@@ -316,13 +364,16 @@ def read_entry(store: ObjectStore, destination: Destination, number: int) -> Log
     return stored.record
 
 
-def newest_commit(store: ObjectStore, destination: Destination, *, imported: bool = True) -> LogEntry | None:
+def newest_commit(
+    store: ObjectStore, destination: Destination, *, imported: bool = True, lost: bool = False
+) -> LogEntry | None:
     """Return the entry of the last commit to a destination; None if there is none in its history.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         imported: False leaves out commits of versions without a log.
+        lost: The entry of a lost job counts too.
 
     Raises:
         InvalidRecord: An entry that must be read is damaged or missing.
@@ -330,7 +381,7 @@ def newest_commit(store: ObjectStore, destination: Destination, *, imported: boo
     """
     # The newest is a commit, unless a job was aborted after it; then several may have been.
     for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE):
-        if entry.kind == "commit" and (imported or not entry.imported):
+        if (entry.kind == "commit" and (imported or not entry.imported)) or (lost and entry.kind == "lost"):
             return entry
     return None
 
@@ -410,41 +461,3 @@ def _marked(store: ObjectStore, destination: Destination) -> int:
         body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
         return decode(SuccessData, body, join_uri(destination.bucket, key)).generation or 0
     return 0
-
-
-def record_ending(context: JobContext, entry: LogEntry) -> None:
-    """Write the manifest or abort record that an entry of any job holds, unless it is there. Repeatable.
-
-    Raises:
-        OutcomeUnknown: The response was lost.
-
-    """
-    store, destination = context.store, context.layout.destination
-    record = entry.manifest or entry.aborted
-    if record is None:
-        return
-    prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
-    key, body = f"{prefix}{entry.job_id}.json", encode(record)
-    if entry.imported and entry.manifest is not None:
-        _replace_imported(context, key, entry.manifest)
-        return
-    with suppress(PreconditionFailed):
-        store.put(destination.bucket, key, body, if_none_match=context.conditional)
-
-
-def _replace_imported(context: JobContext, key: str, manifest: ManifestRecord) -> None:
-    """Write the manifest of an imported commit over the one that the older version wrote.
-
-    Its generation says that it is in the log, so that nobody imports it again.
-    """
-    store, bucket = context.store, context.bucket
-    try:
-        existing = records.find(store, bucket, key, ManifestRecord)
-    except InvalidRecord as error:
-        # Nobody can import it either.
-        logger.warning("%s: leaving a damaged manifest: %s", context.name, error)
-        return
-    if existing is None:
-        records.create(store, bucket, key, manifest, conditional=context.conditional)
-    elif existing.record.generation == 0:
-        records.swap(store, bucket, key, manifest, existing.etag, conditional=context.conditional)

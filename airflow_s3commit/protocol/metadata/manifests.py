@@ -203,12 +203,13 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
 
     """
     home = Destination.parse(manifest.destination)
-    if manifest.files != _list_uri(home, manifest.job_id):
+    key = list_key(home, manifest.job_id, manifest.files_sha256, lost=manifest.lost is not None)
+    if manifest.files != join_uri(home.bucket, key):
         raise InvalidRecord(
             f"the manifest of job {manifest.job_id} on {home.uri} names its list at {manifest.files},"
             " where no job writes it"
         )
-    pieces = list_pieces(store, home, manifest.job_id)
+    pieces = list_pieces(store, home, manifest.job_id, key)
     yield from read_list(FileEntry, home, manifest.job_id, manifest.files_sha256, pieces)
 
 
@@ -251,7 +252,13 @@ def read_list(
             yield entry
 
 
-def list_pieces(store: ObjectStore, home: Destination, job_id: str) -> Iterator[bytes]:
+def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool) -> str:
+    """Return the key of a job's list of files, or of those of a lost job that are there."""
+    layout = Layout.of(home, job_id)
+    return layout.lost_files(files_sha256) if lost else layout.manifest_files
+
+
+def list_pieces(store: ObjectStore, home: Destination, job_id: str, key: str) -> Iterator[bytes]:
     """Yield the bytes of a job's list of files, however long it is.
 
     Raises:
@@ -259,7 +266,7 @@ def list_pieces(store: ObjectStore, home: Destination, job_id: str) -> Iterator[
         InvalidRecord: It is changed meanwhile, or too large.
 
     """
-    bucket, key = home.bucket, Layout.of(home, job_id).manifest_files
+    bucket = home.bucket
     info = store.head(bucket, key)
     if info.size <= _READ_BYTES:
         yield store.get(bucket, key, limit=_READ_BYTES).body

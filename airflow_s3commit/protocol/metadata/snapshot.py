@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError, TooLarge
+from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey, S3CommitError, TooLarge
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
-from airflow_s3commit.protocol.metadata.manifests import F, list_pieces, read_list
+from airflow_s3commit.protocol.metadata.manifests import F, list_key, list_pieces, read_list
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
-    Layout,
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
@@ -67,6 +66,30 @@ def read_snapshot(
     return snapshot
 
 
+def refuse_begun(store: ObjectStore, destination: Destination, snapshot: TableSnapshot) -> None:
+    """Raise if a job is overwriting or deleting files of a table, so that a reader would mix generations.
+
+    Objects that are older than the log are found by listing, which shows every file of such a job too.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        snapshot: The table at its newest generation.
+
+    Raises:
+        DestinationChanged: A job is.
+
+    """
+    for job_id, number in snapshot.begun.items():
+        begin = read_entry(store, destination, number).begin
+        if begin is not None and (begin.destroys or snapshot.baseline):
+            raise DestinationChanged(
+                f"job {job_id} is overwriting or deleting files of {destination.uri}, since entry {number} of"
+                " its log: read it again when that job has ended; if its committer is dead, end it with:"
+                f" s3commit recover {destination.uri} {job_id}"
+            )
+
+
 def _newest_checkpoint(
     store: ObjectStore, destination: Destination, generation: int | None
 ) -> tuple[TableSnapshot, Iterator[LogEntry]]:
@@ -89,6 +112,7 @@ def _newest_checkpoint(
             continue
         entries = (entry for entry, _ in read_entries(store, destination, number - 1))
         if (last := next(entries, None)) is not None and last.nonce == snapshot.nonce:
+            snapshot.begun = dict(last.begun)
             return snapshot, entries
         logger.warning("passing over a checkpoint: %s is not of this log", where)
     return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))
@@ -133,13 +157,16 @@ def live_files(
         InvalidRecord: A list was changed, or names a file that no job may write.
 
     """
-    calls = (
-        (commit, Get(destination.bucket, Layout.of(destination, commit.job_id).manifest_files, _LIST_BYTES))
-        for commit in commits
-    )
+
+    def key_of(commit: LiveCommit) -> str:
+        return list_key(destination, commit.job_id, commit.files_sha256, lost=commit.lost)
+
+    calls = ((commit, Get(destination.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
     for commit, outcome in outcomes(store, calls, TooLarge):
         pieces = (
-            [outcome.body] if isinstance(outcome, Fetched) else list_pieces(store, destination, commit.job_id)
+            [outcome.body]
+            if isinstance(outcome, Fetched)
+            else list_pieces(store, destination, commit.job_id, key_of(commit))
         )
         live = frozenset(commit.partitions)
         files = read_list(kind, destination, commit.job_id, commit.files_sha256, pieces)

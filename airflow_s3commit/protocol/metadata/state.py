@@ -2,7 +2,7 @@
 
 ::
 
-    open ──seal──▶ sealed ──begin──▶ committing ──▶ committed ──▶ (cleaned: the manifest remains)
+    open ──seal──▶ sealed ──begin──▶ committing ──▶ committed or lost ──▶ (cleaned: the entry remains)
       │               │                  │
       └──abort──▶ aborting ◀───abort─────┘ (with rollback)
                       └──▶ aborted ──▶ (cleaned: nothing remains)
@@ -32,8 +32,9 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, State, StateRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, LostFiles, State, StateRecord
 from airflow_s3commit.protocol.model.limits import PROSE
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place
 
 
@@ -103,6 +104,21 @@ def move(
         current.etag,
         conditional=context.conditional,
     )
+
+
+def follow(context: JobContext, current: Stored[StateRecord], entry: LogEntry) -> Stored[StateRecord] | None:
+    """Move a job to the state that its newest entry implies; None if another process moved it first.
+
+    Raises as `move` does.
+    """
+    if entry.begin is None:
+        state: State = "lost" if entry.kind == "lost" else "committed"
+        return move(context, current, state, generation=entry.number)
+    # A damaged state that was overwritten names neither.
+    names = {"seal_etag": entry.begin.seal_etag}
+    if entry.plan is not None:
+        names |= {"plan_etag": entry.plan.etag, "plan_id": entry.plan.plan_id}
+    return move(context, current, "committing", reason=None, **names)
 
 
 def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[StateRecord] | None:
@@ -181,6 +197,16 @@ def is_spent(context: JobContext) -> bool:
     return find_aborted(context) is not None
 
 
+def job_lost(context: JobContext, lost: LostFiles) -> JobClosed:
+    """Return the error of a step on a job that is lost."""
+    keys = [join_uri(context.bucket, key) for key in lost.keys[:3]]
+    named = f" ({', '.join(keys)}{', …' if lost.count > len(keys) else ''})" if keys else ""
+    return JobClosed(
+        f"{context.name} is lost: after it had begun, the uploads of {lost.count} of its files were gone"
+        f"{named}; its other files are in the table. Write its data again, as a new job"
+    )
+
+
 def gone(context: JobContext) -> S3CommitError:
     """Return the error for a job without a state."""
     if find_manifest(context) is not None:
@@ -188,7 +214,7 @@ def gone(context: JobContext) -> S3CommitError:
     return unknown(context)
 
 
-def unknown(context: JobContext) -> NoSuchJob:
+def unknown(context: JobContext) -> NoSuchJob | JobClosed:
     """Return the error for a job without records, which says if it was aborted."""
     aborted = find_aborted(context)
     if aborted is None:
@@ -196,6 +222,8 @@ def unknown(context: JobContext) -> NoSuchJob:
             f"{context.name} is not known: it was never set up, or it ended and was cleaned up. Set up a new"
             " job"
         )
+    if aborted.lost is not None:
+        return job_lost(context, aborted.lost)
     reason = f" ({aborted.reason})" if aborted.reason else ""
     return NoSuchJob(
         f"{context.name} was aborted{reason}: it takes no more output. Set up a new job; in Airflow, clear"

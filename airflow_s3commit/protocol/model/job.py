@@ -32,7 +32,7 @@ Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
 ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
-State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted"]
+State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
 
 
 #: The longest retention, in seconds.
@@ -92,7 +92,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             raise InvalidOption(f"retain: {error}") from error
         if seconds > _RETAIN_SECONDS:
             raise InvalidOption(f"retain={self.retain!r} is more than a hundred years")
-        if seconds and self.needs_lock:
+        if seconds and self.needs_begin:
             raise InvalidOption(
                 f"retain={self.retain!r} needs unique file names and replace_order='publish-then-delete': a"
                 " commit without them overwrites or deletes old files before it is in the log"
@@ -109,8 +109,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         return math.ceil(seconds_of(self.retain))
 
     @property
-    def needs_lock(self) -> bool:
-        """Whether the commit destroys old data before its entry is in the log, so that it must run alone."""
+    def needs_begin(self) -> bool:
+        """Whether the commit destroys old data before its last entry, so that a ``begin`` comes first."""
         return not self.unique_filenames or self.replace_order == "delete-then-publish"
 
     def as_sealed(self, removes: Removal | None) -> JobOptions:
@@ -171,6 +171,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         created: Time of the setup, in milliseconds since the epoch by that machine's clock, for people.
         log: Number of the log's newest entry at setup; 0 without one. The job's own entry comes later.
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
+        begun: Numbers of the ``begin`` entries of jobs that had not ended, at setup, by job.
         retaining: Whether a commit of the history had retained replaced files, at setup.
         profiles: The job's buckets whose store deviates from AWS S3, and how.
         nonce: Unique to each write.
@@ -186,6 +187,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     created: Milliseconds
     log: Generation = 0
     epoch: Generation = 0
+    begun: dict[Text, Generation] = field(default_factory=dict)
     retaining: bool = False
     profiles: dict[Line, StoreProfile] = field(default_factory=dict)
     nonce: Text
@@ -241,10 +243,9 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
 
 
 class LockRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/commit-lock.json``: which job may publish to the destination.
+    """``_s3commit/lock.json``: which job of a version without a log may publish to the destination.
 
-    Versions without a log use ``_s3commit/lock.json`` instead. From the first commit of this version on,
-    that key holds a lock that they wait for and cannot take.
+    From the first commit of this version on it is a lock that such versions wait for and cannot take.
 
     Attributes:
         version: Always 1.
@@ -263,8 +264,21 @@ class LockRecord(JobOwned, frozen=True, kw_only=True):
     nonce: Text
 
 
+class LostFiles(Struct, frozen=True, kw_only=True):
+    """Files of a job that can never be published: their uploads were gone after its ``begin`` entry.
+
+    Attributes:
+        count: How many.
+        keys: The first of their keys, at most 1,000.
+
+    """
+
+    count: Count
+    keys: list[Text]
+
+
 class AbortedRecord(JobOwned, frozen=True, kw_only=True):
-    """``_s3commit/aborted/<job id>.json``: a job was aborted, and its id cannot be used again. Written once.
+    """``_s3commit/aborted/<job id>.json``: a job was aborted, or is lost, and its id is spent. Written once.
 
     It outlives the staging, so that a suspended process cannot set the job up again, and clean-up has proof
     that the staging is this job's.
@@ -277,12 +291,14 @@ class AbortedRecord(JobOwned, frozen=True, kw_only=True):
         since: Time of the abort, in milliseconds since the epoch by the aborting machine's clock, for people.
         reason: Why, if given.
         context: Context of the job's record; empty if that could not be read.
+        lost: Set if the job was not aborted but is lost: the files that are missing. The others are visible.
 
     """
 
     since: Milliseconds
     reason: Prose | None = None
     context: dict[Line, Prose] = field(default_factory=dict)
+    lost: LostFiles | None = None
 
 
 class AbortReport(Plain, Struct, frozen=True, kw_only=True):

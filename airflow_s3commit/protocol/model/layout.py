@@ -148,8 +148,8 @@ def _is_named_by(name: str, job_id: str) -> bool:
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9_-])", name) is not None
 
 
-def lock_key(destination: Destination) -> str:
-    """Return the key of a destination's commit lock."""
+def former_lock_key(destination: Destination) -> str:
+    """Return the key of the lock of the versions before ``begin`` entries."""
     return destination.key(f"{HOME}/commit-lock.json")
 
 
@@ -353,6 +353,10 @@ class Layout:
         """Key of the list of files that belongs to the manifest, in the destination's bucket."""
         return self.destination.key(f"{HOME}/manifests/{self.job_id}.jsonl")
 
+    def lost_files(self, files_sha256: str) -> str:
+        """Return the key of the list of a lost job's files that are there, in the destination's bucket."""
+        return self.destination.key(f"{HOME}/manifests/lost-{self.job_id}.{files_sha256[:16]}.jsonl")
+
     @property
     def probe(self) -> str:
         """Key of the probe upload that setup starts and aborts to check permissions."""
@@ -367,11 +371,6 @@ class Layout:
     def aborted(self) -> str:
         """Key of the record that the job was aborted, in the destination's bucket."""
         return f"{aborted_prefix(self.destination)}{self.job_id}.json"
-
-    @property
-    def lock(self) -> str:
-        """Key of the destination's commit lock."""
-        return lock_key(self.destination)
 
 
 #: The directory of a magic directory below which relative paths are kept.

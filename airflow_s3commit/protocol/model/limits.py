@@ -75,8 +75,8 @@ LARGEST: Final[Mapping[str, int]] = {
     "SuccessData": 4 * MIB,
     "LockRecord": 64 * KIB,
     "StoreRecord": 64 * KIB,
-    # The context, and the reason.
-    "AbortedRecord": 2 * MIB,
+    # The context, the reason, and a thousand keys of lost files.
+    "AbortedRecord": 8 * MIB,
     "ShardRecord": 64 * KIB,
     # 10,000 parts with checksums are 2 MiB.
     "PendingUpload": 16 * MIB,

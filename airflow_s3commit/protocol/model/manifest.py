@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from airflow_s3commit.protocol.model.codec import JobOwned
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, LostFiles
 from airflow_s3commit.protocol.model.limits import (
     Count,
     Generation,
@@ -67,6 +67,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         generation: Number of the commit's entry in the log; 0 in manifests of older versions.
         tasks: How many task attempts count; None in manifests of older versions.
         rolled_back_to: Of a rollback of the table, the generation; 0 for a job.
+        lost: Set if the job is lost, not committed: files that are missing, and not in ``files``.
         nonce: Unique to each write.
         signature: By the committer's key, where jobs are signed.
 
@@ -87,6 +88,7 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     generation: Generation = 0
     tasks: Count | None = None
     rolled_back_to: Generation = 0
+    lost: LostFiles | None = None
     nonce: Text
     signature: Text | None = None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.digest import text_digest
-from airflow_s3commit.protocol.model.layout import is_canonical, owner_of
+from airflow_s3commit.protocol.model.layout import former_lock_key, is_canonical, owner_of
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.codec import JobOwned
@@ -178,7 +178,7 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     """Check a record: it is in the job's staging, or one of the job's records at the destination."""
     if thing.bucket == layout.staging.bucket and layout.staging.relative(thing.key) is not None:
         return None
-    kept = (layout.lock, layout.success, layout.manifest_files)
+    kept = (former_lock_key(layout.destination), layout.success, layout.manifest_files)
     if thing.bucket == layout.destination.bucket and thing.key in kept:
         return None
     return f"{_uri(thing)} is no record of job {layout.job_id}"

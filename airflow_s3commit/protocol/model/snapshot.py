@@ -96,6 +96,7 @@ class _Commit:
     files_sha256: str
     #: Partitions of it that are still in the table.
     live: int
+    lost: bool = False
     schemas: tuple[str, ...] = ()
 
 
@@ -122,6 +123,7 @@ class TableSnapshot:
             not list its objects: they are those in the store that no commit lists and no job owns that is in
             the log or unfinished.
         removed: Partitions that have no such objects, because commits have removed them.
+        begun: Numbers of the ``begin`` entries of jobs that have not ended, by job.
 
     """
 
@@ -131,6 +133,7 @@ class TableSnapshot:
     generation: int = 0
     baseline: int = 0
     removed: set[str] = dataclasses.field(default_factory=set)
+    begun: dict[str, int] = dataclasses.field(default_factory=dict)
     _commits: dict[int, _Commit] = dataclasses.field(default_factory=dict)
     #: The commits that have files in a partition, in their order.
     _partitions: dict[str, list[int]] = dataclasses.field(default_factory=dict)
@@ -147,6 +150,7 @@ class TableSnapshot:
         An entry that names another destination was copied here: what it says is not of this table.
         """
         self.number, self.nonce = entry.number, entry.nonce
+        self.begun = {} if entry.destination != self.destination else dict(entry.begun)
         if entry.destination != self.destination:
             self.generation = 0
             self._begin_anew()
@@ -169,7 +173,10 @@ class TableSnapshot:
                 self._remove(touched, entry)
             written = [name for name, counts in touched.items() if counts.files]
             schemas = tuple(self._schemas.setdefault(text, text) for text in entry.manifest.schemas)
-            self._add(entry.number, entry.job_id, entry.manifest.files_sha256, written, schemas)
+            found = _Commit(
+                entry.job_id, entry.manifest.files_sha256, len(written), entry.kind == "lost", schemas
+            )
+            self._add(entry.number, found, written)
             if schemas:
                 self._newest = (entry.job_id, schemas)
 
@@ -215,6 +222,7 @@ class TableSnapshot:
                 job_id=self._commits[number].job_id,
                 files_sha256=self._commits[number].files_sha256,
                 partitions=live,
+                lost=self._commits[number].lost,
             )
             for number, live in sorted(partitions.items())
         ]
@@ -262,18 +270,11 @@ class TableSnapshot:
         """Return the jobs with retained files in a partition, released ones until they are deleted."""
         return frozenset(retained.job_id for retained in self._retained.get(partition, {}).values())
 
-    def _add(
-        self,
-        number: int,
-        job_id: str,
-        files_sha256: str,
-        partitions: Collection[str],
-        schemas: tuple[str, ...],
-    ) -> None:
+    def _add(self, number: int, commit: _Commit, partitions: Collection[str]) -> None:
         for partition in partitions:
             self._partitions.setdefault(partition, []).append(number)
         if partitions:
-            self._commits[number] = _Commit(job_id, files_sha256, len(partitions), schemas)
+            self._commits[number] = commit
 
     def _remove(self, partitions: Collection[str], remover: LogEntry) -> None:
         for partition in partitions:
@@ -316,7 +317,7 @@ class TableSnapshot:
         retained = self._retained.get(partition, {})
         before = retained.pop(commit.number, None)
         schemas = before.schemas if before is not None else ()
-        back = _Commit(commit.job_id, commit.files_sha256, 0, schemas)
+        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas)
         self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
@@ -408,7 +409,8 @@ class TableSnapshot:
             last = commit.number
             partitions = list(dict.fromkeys(commit.partitions))
             schemas = _picked(head.schemas, commit.schemas, where)
-            snapshot._add(commit.number, commit.job_id, commit.files_sha256, partitions, schemas)
+            found = _Commit(commit.job_id, commit.files_sha256, len(partitions), commit.lost, schemas)
+            snapshot._add(commit.number, found, partitions)
         for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
             check_id(retained.job_id)
             for partition in retained.partitions:

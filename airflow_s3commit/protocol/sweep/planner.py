@@ -22,7 +22,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, Refused
+from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, Refused
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify
 from airflow_s3commit.protocol.hadoop.status import Verdict as HadoopVerdict
 from airflow_s3commit.protocol.inspect.staging import (
@@ -51,11 +51,11 @@ from airflow_s3commit.protocol.metadata.store_clock import (
     read_time,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import LockRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, LockRecord
 from airflow_s3commit.protocol.model.layout import (
     Layout,
     aborted_prefix,
-    lock_key,
+    former_lock_key,
     older_lock_key,
     owner_of,
 )
@@ -87,6 +87,7 @@ class Verdict:
 _DECIDED = {
     "committing": Verdict(None, "its commit has begun and is not finished; recover it: s3commit recover"),
     "committed": Verdict("finish", "it is committed, but was not cleaned up"),
+    "lost": Verdict("finish", "files of it are lost, and it was not cleaned up"),
     "aborting": Verdict("abort", "its abort has begun and is not finished"),
     "aborted": Verdict("abort", "it is aborted, but was not cleaned up"),
 }
@@ -381,7 +382,7 @@ def _find_lock(store: ObjectStore, destination: Destination) -> tuple[str, Store
 
     None if there is none, or it is damaged.
     """
-    for key in (lock_key(destination), older_lock_key(destination)):
+    for key in (former_lock_key(destination), older_lock_key(destination)):
         try:
             stored = records.find(store, destination.bucket, key, LockRecord)
             if stored is None or is_barrier(stored.record):
@@ -432,6 +433,16 @@ def spent_ids(
         job_id, age = info.key.removeprefix(prefix).removesuffix(".json"), now - info.modified
         if age < max(older_than, SPENT_SECONDS) or job_id in known:
             continue
-        if not any(owner_of(upload.key) == job_id for upload in uploads):
+        if not any(owner_of(upload.key) == job_id for upload in uploads) and not _is_lost(
+            store, destination.bucket, info.key
+        ):
             uri = join_uri(destination.bucket, info.key)
             yield SpentId(job_id=job_id, uri=uri, etag=info.etag, age=age)
+
+
+def _is_lost(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether the record of an abort is that of a lost job: it says whose the job's objects are."""
+    try:
+        return records.load(store, bucket, key, AbortedRecord).record.lost is not None
+    except (InvalidRecord, NoSuchKey):
+        return False

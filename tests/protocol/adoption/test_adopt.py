@@ -16,7 +16,6 @@ from airflow_s3commit.exceptions import (
     InvalidDestination,
     InvalidRecord,
     JobClosed,
-    JobFailed,
     JobMismatch,
     NoSuchJob,
     S3CommitError,
@@ -442,14 +441,15 @@ def test_the_same_object_of_another_run_is_not_taken_back() -> None:
 
 
 def test_an_upload_that_is_gone_fails_the_commit() -> None:
-    """A lifecycle rule removed it: what was published is taken back and the destination is as it was."""
+    """A lifecycle rule removed it: the job, whose names have no id, is lost, and nothing old is deleted."""
     dead = DeadJob.magic()
     dead.put(f"{ROOT}day=17/old.parquet", b"old")
     key = f"{ROOT}day=18/part-00000.parquet"
     dead.store.abort_upload(BUCKET, key, dead.uploads[key][0])
-    with pytest.raises(JobFailed, match="is gone"):
+    with pytest.raises(JobClosed, match="is lost"):
         finish(dead)
-    assert dead.visible() == {f"{ROOT}day=17/old.parquet": b"old"}
+    assert dead.visible()[f"{ROOT}day=17/old.parquet"] == b"old"
+    assert key not in dead.visible()
     assert dead.pending_keys() == []
 
 

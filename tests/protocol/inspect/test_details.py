@@ -37,7 +37,7 @@ def test_an_open_job_shows_its_stages_and_uploads() -> None:
     assert stage.output is None
     assert details.uploads is not None
     assert (details.uploads.pending, details.uploads.bytes) == (2, 10)
-    assert (details.preview, details.lock, details.problems) == (None, None, [])
+    assert (details.preview, details.begun, details.problems) == (None, None, [])
 
 
 def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
@@ -62,7 +62,7 @@ def test_a_sealed_job_shows_which_stage_attempt_counts() -> None:
 
 
 def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
-    """Half of it complete, the lock held and not renewed since it died."""
+    """Half of it complete, and its begin in the log: nobody can abort it."""
     lake = Lake()
     lake.sealed(FILES, unique_filenames=False)
     lake.store.die("complete_upload", after=True)
@@ -74,7 +74,7 @@ def test_a_job_left_in_its_commit_shows_how_far_it_came() -> None:
     assert details.summary.state == "committing"
     assert details.uploads is not None
     assert (details.uploads.pending, details.uploads.completed) == (1, 1)
-    assert details.lock == 500.0
+    assert details.begun == 1
 
 
 def test_a_committed_job_is_known_by_its_manifest() -> None:

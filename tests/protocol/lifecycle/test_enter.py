@@ -14,10 +14,8 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     JobClosed,
-    LockHeld,
     NoSuchJob,
     PreconditionFailed,
-    S3CommitError,
 )
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
@@ -31,7 +29,7 @@ def entries(lake: Lake) -> list[tuple[str, str]]:
     """Return the job and kind of the end of each job, in the order of the log."""
     found = [json.loads(lake.get(key)) for key in lake.keys(f"{HOME}log/")]
     assert [entry["number"] for entry in found] == list(range(1, len(found) + 1))
-    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] != "baseline"]
+    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] not in ("baseline", "begin")]
 
 
 def marker(lake: Lake) -> tuple[str, str]:
@@ -288,7 +286,7 @@ def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.
 
 @each("order", [("fixed", "unique"), ("unique", "fixed")])
 @each("mode", ["append", "replace"])
-def test_a_replace_waits_for_a_job_with_fixed_names_that_is_publishing(
+def test_a_replace_drives_a_job_with_fixed_names_that_is_publishing(
     order: tuple[str, str], mode: str
 ) -> None:
     """Files without a job's id may be of a job that is publishing: a replace takes them only by the log."""
@@ -296,18 +294,9 @@ def test_a_replace_waits_for_a_job_with_fixed_names_that_is_publishing(
     lake.put({"dt=1/old": b"old"})
     fixed = lake.sealed({"dt=1/f": b"f"}, conflict_mode=mode, unique_filenames=False)
     unique = lake.sealed({"dt=1/u": b"u"}, job_id=THEIRS)
-    refused: list[S3CommitError] = []
-
-    def interrupted(job_id: str) -> None:
-        try:
-            lake.job(job_id, lock_wait=0).commit()
-        except S3CommitError as error:
-            refused.append(error)
-
     first, second = (fixed, THEIRS) if order[0] == "fixed" else (unique, OURS)
-    lake.store.before = once("put", ENTRY, interposed(lake, lambda: interrupted(second)))
+    lake.store.before = once("put", ENTRY, interposed(lake, lake.job(second).commit))
     first.commit()
-    assert all(isinstance(error, LockHeld) for error in refused)
     for job_id in (OURS, THEIRS):
         lake.job(job_id).commit()
     data = {"dt=1/old": b"old"}
@@ -398,23 +387,3 @@ def test_a_job_that_the_log_knows_is_replaced_without_its_manifest() -> None:
     lake.store.delete(BUCKET, f"{HOME}manifests/{THEIRS}.json")
     ours.commit()
     assert named("dt=1/t", THEIRS) not in lake.data()
-
-
-def test_a_job_reads_what_was_entered_while_it_waited_for_the_lock() -> None:
-    """It plans once, as of the newest entry."""
-    lake = Lake()
-    theirs = lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, unique_filenames=False)
-    ours = lake.sealed({"dt=1/a": b"a"}, unique_filenames=False)
-    crash(lake, theirs.commit, "complete_upload", "dt=1/t")
-    waiting = lake.clock.sleep
-
-    def sleep(seconds: float) -> None:
-        waiting(seconds)
-        lake.job(THEIRS).commit()
-
-    lake.clock.sleep = sleep  # type: ignore[method-assign]
-    lake.store.calls.clear()
-    ours.commit()
-    plans = [key for verb, key in lake.store.calls if verb == "put" and key.endswith("/summary.json")]
-    assert len([key for key in plans if OURS in key]) == 1
-    assert lake.data() == {"dt=1/a": b"a"}

@@ -217,7 +217,7 @@ def test_a_living_job_of_an_older_version_is_waited_for(mode: str) -> None:
     lock = older_lock(lake)
     lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
     with pytest.raises(LockHeld, match=f"job {THEIRS}"):
-        lake.job(lock_wait=10.0).commit()
+        lake.job().commit()
     assert (lake.data(), barrier(lake), log(lake)) == ({}, lock, [])
     lake.store.delete(BUCKET, LOCK)
     lake.job().commit()

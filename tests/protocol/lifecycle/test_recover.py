@@ -145,15 +145,18 @@ def test_an_aborted_job_stays_aborted(lake: Lake) -> None:
 
 
 def test_old_data_that_is_gone_cannot_be_rolled_back_without_force() -> None:
-    """With delete-then-publish a begun commit only goes forward, unless the old data is given up."""
+    """With delete-then-publish a begun commit only goes forward; given up, it keeps what is published."""
     for force in (False, True):
         lake = Lake()
         lake.put(OLD)
         lake.sealed(FILES, replace_order="delete-then-publish")
         job = _half_committed(lake)
         if force:
-            assert isinstance(job.recover(rollback=True, force=True), AbortReport)
-            assert lake.data() == {"dt=3/part-0.parquet": b"old 3/0"}
+            with pytest.raises(JobClosed, match=r"is lost: .* of 1 of its files"):
+                job.recover(rollback=True, force=True)
+            published = f"dt=1/part-0-{OURS}.parquet"
+            assert lake.data() == {"dt=3/part-0.parquet": b"old 3/0", published: FILES["dt=1/part-0.parquet"]}
+            assert (lake.pending(), lake.staging()) == ([], [])
         else:
             with pytest.raises(NotReversible):
                 job.recover(rollback=True)

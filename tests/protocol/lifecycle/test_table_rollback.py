@@ -17,7 +17,6 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.history import history
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.metadata.lock import take_lock
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
@@ -233,7 +232,7 @@ def test_files_with_fixed_names_do_not_leave() -> None:
     """A rollback that would remove a file with a fixed name is refused by its key."""
     lake = two_generations()
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, unique_filenames=False, conflict_mode="append").commit()
-    with pytest.raises(NotReversible, match="dt=3/a of generation 3 has a fixed name"):
+    with pytest.raises(NotReversible, match="dt=3/a of generation 4 has a fixed name"):
         rolled_back(lake)
 
 
@@ -250,12 +249,15 @@ def test_files_older_than_the_log_do_not_come_back() -> None:
     assert table(lake) == {named("dt=2/a", FIRST), NEW}
 
 
-def test_a_job_that_holds_the_lock_is_in_the_way() -> None:
-    """Beside a job with fixed names that is committing nothing is rolled back."""
+def test_a_job_that_has_begun_is_in_the_way() -> None:
+    """Beside a job with fixed names that has begun on the same partitions nothing is rolled back."""
     lake = two_generations()
-    lake.set_up(THEIRS, unique_filenames=False)
-    take_lock(lake.context(THEIRS), lambda _: None)
-    with pytest.raises(LockHeld, match="is committing"):
+    job = lake.sealed({"dt=1/f": b"f"}, job_id=THIRD, conflict_mode="append", unique_filenames=False)
+    lake.store.die("complete_upload")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    with pytest.raises(LockHeld, match=f"s3commit recover {lake.destination} {THIRD}"):
         rolled_back(lake)
 
 

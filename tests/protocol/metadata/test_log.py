@@ -10,7 +10,8 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.log import Log, find_head, newest_commit, read_entry, record_ending
+from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.log import Log, find_head, newest_commit, read_entry
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord

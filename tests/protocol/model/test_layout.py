@@ -18,6 +18,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_key,
     entry_number,
     final_path,
+    former_lock_key,
     is_magic_path,
     log_prefix,
     owner_of,
@@ -53,7 +54,7 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert LAYOUT.success == "flights/_SUCCESS"
     assert LAYOUT.manifest == "flights/_s3commit/manifests/j-1.json"
     assert LAYOUT.manifest_files == "flights/_s3commit/manifests/j-1.jsonl"
-    assert LAYOUT.lock == "flights/_s3commit/commit-lock.json"
+    assert former_lock_key(LAYOUT.destination) == "flights/_s3commit/commit-lock.json"
     assert log_prefix(HERE) == "flights/_s3commit/log/"
     assert entry_key(HERE, 7) == "flights/_s3commit/log/00000000000000000007.json"
 
@@ -85,7 +86,7 @@ def test_staging_may_be_elsewhere() -> None:
     layout = Layout.of(HERE, "j-1", Destination("private", "staging/"))
     assert layout.staging.uri == "s3://private/staging/__magic_job-j-1/"
     assert layout.job == "staging/__magic_job-j-1/job.json"
-    assert (layout.lock, layout.manifest, layout.success) == (LAYOUT.lock, LAYOUT.manifest, LAYOUT.success)
+    assert (layout.manifest, layout.success) == (LAYOUT.manifest, LAYOUT.success)
 
 
 def test_a_bucket_s_root_has_a_layout_too() -> None:
@@ -93,7 +94,7 @@ def test_a_bucket_s_root_has_a_layout_too() -> None:
     layout = Layout.of(Destination("lake", ""), "j-1")
     assert layout.job == "__magic_job-j-1/job.json"
     assert layout.success == "_SUCCESS"
-    assert layout.lock == "_s3commit/commit-lock.json"
+    assert former_lock_key(layout.destination) == "_s3commit/commit-lock.json"
 
 
 def test_records_of_one_upload_are_beside_their_pendingset() -> None:

@@ -254,7 +254,13 @@ def test_an_adopted_job_has_encrypted_records_and_the_uploads_it_was_left_with()
     adopt(dead.store, dead.destination, job_id=UUID, options=encrypted)
     stored = dead.store._buckets[BUCKET].objects
     records = [key for key in stored if key.startswith("sales/_")]
-    names = {"_SUCCESS", f"{UUID}.json", f"{UUID}.jsonl", "00000000000000000001.json"}
+    names = {
+        "_SUCCESS",
+        f"{UUID}.json",
+        f"{UUID}.jsonl",
+        "00000000000000000001.json",
+        "00000000000000000002.json",
+    }
     names |= {"lock.json", "job.json", "state.json", "store.json"}
     assert {key.rpartition("/")[2] for key in records} == names
     assert all(stored[key].headers == ENCRYPTED.of_records for key in records)

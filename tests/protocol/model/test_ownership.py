@@ -10,7 +10,7 @@ import pytest
 from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, LockRecord
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import Layout, former_lock_key
 from airflow_s3commit.protocol.model.ownership import Proof, Thing, check_place, is_ours, why_not
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
 from airflow_s3commit.store.base import ObjectInfo
@@ -90,7 +90,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
     [
         (BUCKET, LAYOUT.state, True),
         (BUCKET, LAYOUT.staging.key("anything"), True),
-        (BUCKET, LAYOUT.lock, True),
+        (BUCKET, former_lock_key(LAYOUT.destination), True),
         (BUCKET, LAYOUT.success, True),
         (BUCKET, LAYOUT.manifest, False),
         (BUCKET, LAYOUT.aborted, False),
@@ -98,7 +98,7 @@ def test_no_hidden_object_is_output(path: str, proof: Any) -> None:
         (BUCKET, f"{ROOT}__magic_job-{THEIRS}/state.json", False),
         (BUCKET, OUR_NAME, False),
         ("other", LAYOUT.state, False),
-        ("other", LAYOUT.lock, False),
+        ("other", former_lock_key(LAYOUT.destination), False),
     ],
 )
 def test_records_are_known_by_their_place(bucket: str, key: str, own: bool) -> None:

@@ -36,10 +36,11 @@ from airflow_s3commit.protocol.model.job import (
     JobRecord,
     JobReference,
     LockRecord,
+    LostFiles,
     SavedSuccess,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, PlanName, Release
+from airflow_s3commit.protocol.model.log import Baseline, Begin, LiveCommit, LogEntry, PlanName, Release
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -61,6 +62,7 @@ from tests.cases import each
 GOLDEN = Path(__file__).parent / "golden"
 
 JOB = "7f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
+OTHER = "8f3c1c0e-2b8e-4b0a-9d0c-0d6a2b9b7a11"
 HERE = "s3://lake/flights/"
 STAGING = f"{HERE}__magic_job-{JOB}/"
 ETAG = "9b2cf535f27731c974343645a3985328"
@@ -423,6 +425,42 @@ RECORDS.update(
     }
 )
 
+LOST = LostFiles(count=2, keys=["flights/dt=1/part-0.parquet", "flights/dt=1/part-1.parquet"])
+
+RECORDS.update(
+    {
+        "job-1-begun": msgspec.structs.replace(RECORDS["job-1-retaining"], begun={OTHER: 5}),
+        "manifest-1-whole": COMMITTED,
+        "aborted-1-whole": ABORTED,
+        "aborted-1-lost": msgspec.structs.replace(ABORTED, reason=None, lost=LOST),
+        "log-entry-1-begin": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="begin",
+            epoch=3,
+            begin=Begin(
+                partitions=list(PARTITIONS), seal_etag=ETAG, files=3, destroys=2, since=1739800000123
+            ),
+            removes="partitions",
+            plan=PlanName(plan_id="p-1", etag=ETAG),
+            begun={OTHER: 5, JOB: 7},
+            nonce="n-9",
+        ),
+        "log-entry-1-lost": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=7,
+            kind="lost",
+            epoch=3,
+            manifest=msgspec.structs.replace(COMMITTED, lost=LOST),
+            nonce="n-9",
+        ),
+    }
+)
+
 #: As they were written before they had the schemas of files, with what they say since.
 UNDESCRIBED: dict[str, dict[str, Any]] = {
     "stage-seal-1-removes": {"schemas": ["AA=="]},
@@ -452,23 +490,27 @@ RECORDS.update(
 RECORDS["store-1"] = store_record.StoreRecord(
     endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
 )
+#: As they were written before jobs could begin, or be lost.
+UNBEGUN = ("job-1-retaining", "manifest-1-logged", "aborted-1-context", "aborted-1-context-placed")
 
 #: As they were written before a field was added that says nothing if it is not there.
 OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
-    *UNPROFILED,
+    *UNPROFILED, *UNBEGUN,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
 #: What is written only inside of others.
 PARTS = {
     Baseline,
+    Begin,
     Counts,
     DriverTask,
     JobOptions,
     NewestSchemas,
+    LostFiles,
     ObjectOptions,
     PlanName,
     PlanPart,
@@ -703,7 +745,7 @@ def test_what_destroys_old_data_before_its_entry_runs_alone(
 ) -> None:
     """Jobs with fixed names, and those that delete first, take the lock; the log orders all others."""
     options = JobOptions(conflict_mode=mode, unique_filenames=unique, replace_order=order)
-    assert options.needs_lock is needs
+    assert options.needs_begin is needs
 
 
 def test_threads_that_begin_together_read_alike() -> None:

@@ -91,7 +91,12 @@ def undone(lake: Lake, *steps: Step) -> None:
 
 
 #: Other values of fields that have few.
-_CHOICES = {"committer": "directory", "conflict_mode": "fail", "removes": "nothing"}
+_CHOICES: dict[str, object] = {
+    "lost": {"count": 1, "keys": []},
+    "committer": "directory",
+    "conflict_mode": "fail",
+    "removes": "nothing",
+}
 
 
 def changes(record: dict[str, Any]) -> list[dict[str, Any]]:

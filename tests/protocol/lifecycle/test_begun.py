@@ -1,0 +1,329 @@
+"""Jobs that destroy old data before their last entry: begin, being driven to the end by others, lost."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    InvalidRecord,
+    JobClosed,
+    NoSuchKey,
+    NotReversible,
+    S3CommitError,
+)
+from airflow_s3commit.protocol.inspect.details import describe_job
+from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, refuse_begun
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.sweep.apply import sweep
+from tests.cases import each
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.lifecycle.test_enter import crash
+
+FIXED = {"unique_filenames": False}
+DELETE_FIRST = {"replace_order": "delete-then-publish"}
+OLD = {"dt=1/a": b"old a", "dt=1/old": b"old"}
+DAY = 86_400.0
+
+
+def kinds(lake: Lake) -> list[tuple[str, str]]:
+    """Return the job and kind of each entry after the baseline."""
+    found = [json.loads(lake.get(key)) for key in lake.keys(f"{HOME}log/")]
+    return [(entry["job_id"], entry["kind"]) for entry in found if entry["kind"] != "baseline"]
+
+
+def endings(lake: Lake) -> list[tuple[str, str]]:
+    """Return the job and kind of the end of each job."""
+    return [(job_id, kind) for job_id, kind in kinds(lake) if kind != "begin"]
+
+
+def half_published(**options: Any) -> Lake:
+    """Return a lake whose job has begun, has published one of two files, and died."""
+    lake = Lake()
+    lake.put(OLD)
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **(options or FIXED))
+    lake.store.die("complete_upload", nth=2)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    return lake
+
+
+def lose_uploads(lake: Lake) -> None:
+    """Abort every pending upload, as a lifecycle rule does."""
+    for upload in list(lake.store.list_uploads(BUCKET, "")):
+        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+
+
+def table(lake: Lake) -> dict[str, bytes]:
+    """Return the table at its newest generation as a reader finds it by the log."""
+    home = Destination.parse(lake.destination)
+    snapshot = read_snapshot(lake.store, home)
+    assert snapshot is not None
+    found = live_files(lake.store, home, snapshot.commits(), FileEntry)
+    return {file.key.removeprefix(ROOT): lake.get(file.key) for _, files in found for file in files}
+
+
+@each("options", [FIXED, DELETE_FIRST])
+def test_the_begin_precedes_everything_that_destroys(options: dict[str, Any]) -> None:
+    """Before the entry the destination is as it was, and an abort only aborts uploads."""
+    lake = Lake()
+    lake.put({**OLD, "_SUCCESS": b"marker"})
+    before = lake.visible()
+    job = lake.sealed({"dt=1/a": b"new a"}, **options)
+    crash(lake, job.commit, "put", "log/00000000000000000002.json")
+    assert lake.visible() == before
+    report = lake.job().abort()
+    assert (report.uploads, report.objects) == (1, 0)
+    assert lake.visible() == before
+    assert kinds(lake) == [(OURS, "abandon")]
+
+
+@each("options", [FIXED, DELETE_FIRST])
+def test_the_begin_says_what_a_helper_needs(options: dict[str, Any]) -> None:
+    """It names staging, seal, plan, partitions, and how much of the table is destroyed before the end."""
+    lake = half_published(**options)
+    (key,) = (key for key in lake.keys(f"{HOME}log/") if json.loads(lake.get(key))["kind"] == "begin")
+    entry, state = json.loads(lake.get(key)), lake.job().state()
+    assert state is not None
+    assert entry["staging"] == f"{lake.destination}__magic_job-{OURS}/"
+    assert entry["plan"] == {"plan_id": state.plan_id, "etag": state.plan_etag}
+    assert (entry["removes"], entry["epoch"]) == ("partitions", 1)
+    begin = entry["begin"]
+    assert (begin["partitions"], begin["seal_etag"], begin["files"]) == (["dt=1"], state.seal_etag, 2)
+    assert begin["destroys"] == (1 if options is FIXED else 2)
+
+
+def test_jobs_with_unique_names_do_not_begin() -> None:
+    """The log has nothing of them before their last entry."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    assert kinds(lake) == [(OURS, "commit")]
+
+
+@each("after", ["", "the commit entry", "the move to aborting"])
+@each("mode", ["append", "replace", "fail"])
+@each("theirs", [{}, FIXED])
+def test_a_dead_begun_job_is_driven_to_its_end(after: str, mode: str, theirs: dict[str, Any]) -> None:
+    """Whatever it died at, a job on its partitions finishes it before its own entry."""
+    lake = half_published()
+    if after == "the commit entry":
+        crash(lake, lake.job().commit, "put", "log/00000000000000000003.json", after=True)
+    elif after == "the move to aborting":
+        key = lake.context().layout.state
+        state = json.loads(lake.get(key))
+        lake.store.put(BUCKET, key, json.dumps({**state, "state": "aborting"}).encode())
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode=mode, **theirs)
+    if mode == "fail":
+        with pytest.raises(S3CommitError):
+            lake.job(THEIRS).commit()
+    else:
+        lake.job(THEIRS).commit()
+    if after == "the commit entry":
+        lake.job().recover()
+    manifest = lake.job().manifest()
+    assert manifest is not None
+    assert manifest.generation == 3
+    data = {"dt=1/a": b"new a", "dt=1/b": b"new b"} if mode != "replace" else {}
+    if mode != "fail":
+        data["dt=1/t" if theirs else named("dt=1/t", THEIRS)] = b"t"
+    assert lake.data() == data
+    assert lake.staging() == []
+
+
+def test_jobs_on_other_partitions_pass_a_begun_job() -> None:
+    """Another partition's job commits, begins and ends, and the begun job is as it was."""
+    lake = half_published()
+    before = lake.job().state()
+    lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, **FIXED).commit()
+    assert kinds(lake) == [(OURS, "begin"), (THEIRS, "begin"), (THEIRS, "commit")]
+    assert lake.job().state() == before
+    lake.job().recover()
+    assert lake.data() == {"dt=1/a": b"new a", "dt=1/b": b"new b", "dt=2/t": b"t"}
+    assert table(lake) == lake.data()
+
+
+def test_a_job_on_the_whole_destination_drives_every_begun_job() -> None:
+    """A directory replace removes the files of all partitions."""
+    lake = half_published()
+    lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, committer="directory").commit()
+    assert endings(lake) == [(OURS, "commit"), (THEIRS, "commit")]
+    assert lake.data() == {named("dt=2/t", THEIRS): b"t"}
+
+
+@each("damage", ["sealed.json", "stages/spark-1/sealed.json"])
+def test_a_begun_job_that_cannot_be_driven_stops_others_until_it_is_given_up(damage: str) -> None:
+    """The error names the job, its state is kept, and with force it ends with what is there."""
+    lake = half_published()
+    key = f"{ROOT}__magic_job-{OURS}/{damage}"
+    lake.tamper(key, cut=10)
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS)
+    with pytest.raises((InvalidRecord, NotReversible)) as raised:
+        lake.job(THEIRS).commit()
+    assert any(f"s3commit show {lake.destination} {OURS}" in note for note in raised.value.__notes__)
+    with pytest.raises(JobClosed, match=r"is lost: .* of 1 of its files"):
+        lake.job().abort(force=True)
+    lake.job(THEIRS).commit()
+    assert endings(lake) == [(OURS, "lost"), (THEIRS, "commit")]
+    assert lake.data() == {named("dt=1/t", THEIRS): b"t"}
+
+
+def test_a_begun_job_whose_staging_is_gone_is_named() -> None:
+    """Another job refuses with what ends it: an abort, which has nothing left to undo."""
+    lake = half_published()
+    for key in lake.keys(f"{ROOT}__magic_job-{OURS}/"):
+        lake.store.delete(BUCKET, key)
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS)
+    with pytest.raises(InvalidRecord, match=f"s3commit abort {lake.destination} {OURS}"):
+        lake.job(THEIRS).commit()
+    lake.job().abort()
+    lake.job(THEIRS).commit()
+    assert endings(lake) == [(OURS, "abandon"), (THEIRS, "commit")]
+
+
+@each("rollback", [True, False])
+def test_a_damaged_state_of_a_begun_job_is_rebuilt(rollback: bool) -> None:
+    """Its begin says which seal and plan it keeps to."""
+    lake = half_published()
+    lake.tamper(lake.context().layout.state, cut=10)
+    if rollback:
+        with pytest.raises(NotReversible, match="as entry 2 of the log"):
+            lake.job().recover(rollback=True)
+    lake.job().recover()
+    assert lake.data() == {"dt=1/a": b"new a", "dt=1/b": b"new b"}
+
+
+def test_a_damaged_state_of_a_begun_job_is_given_up_with_force() -> None:
+    """An abort with force of a job with a damaged state does not undo what the log says has begun."""
+    lake = half_published()
+    lake.tamper(lake.context().layout.state, cut=10)
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().abort(force=True)
+    assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
+
+
+@each("options", [FIXED, DELETE_FIRST])
+def test_a_lost_job_leaves_a_table_that_the_log_describes(options: dict[str, Any]) -> None:
+    """The entry names the missing key; what a reader finds by the log is what is there."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"old a", "dt=1/b": b"old b", "dt=1/c": b"c"}, job_id=THEIRS, **FIXED).commit()
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **options)
+    lake.store.die("complete_upload", nth=2)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lose_uploads(lake)
+    for _ in range(2):
+        with pytest.raises(
+            JobClosed, match=r"is lost: .* of 1 of its files were gone \(s3://lake/flights/dt=1/b"
+        ):
+            lake.job().commit()
+    expected = {"dt=1/a": b"new a", "dt=1/b": b"old b", "dt=1/c": b"c"}
+    if options is DELETE_FIRST:
+        expected = {named("dt=1/a"): b"new a"}
+    assert (lake.data(), table(lake)) == (expected, expected)
+    assert (lake.pending(), lake.staging()) == ([], [])
+    assert f"{ROOT}_SUCCESS" not in lake.keys("")
+    assert endings(lake) == [(THEIRS, "commit"), (OURS, "lost")]
+    with pytest.raises(NoSuchKey):
+        lake.get(f"{HOME}manifests/{OURS}.json")
+
+
+@each("ending", ["commit", "recover", "another job"])
+@each("at", range(1, 40))
+def test_losing_a_job_can_stop_anywhere(at: int, ending: str) -> None:
+    """Wherever the process that finds an upload gone dies, the next one ends the job as lost."""
+    lake = half_published()
+    lose_uploads(lake)
+    lake.store.die("", nth=at)
+    with suppress(Crash, JobClosed):
+        lake.job().commit()
+    lake.store.rest()
+    if ending == "another job":
+        lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, committer="directory", conflict_mode="replace").commit()
+        assert endings(lake) == [(OURS, "lost"), (THEIRS, "commit")]
+    else:
+        with pytest.raises(JobClosed, match="is lost"):
+            getattr(lake.job(), ending)()
+        assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_lost_job_is_shown_and_its_record_stays() -> None:
+    """Its id is spent, and the record that says which files are lost outlives every sweep."""
+    lake = half_published()
+    lose_uploads(lake)
+    with pytest.raises(JobClosed):
+        lake.job().commit()
+    home = Destination.parse(lake.destination)
+    details = describe_job(lake.store, home, OURS)
+    assert (details.summary.state, details.begun) == ("lost", None)
+    assert details.summary.reason is not None
+    assert "dt=1/b" in details.summary.reason
+    with pytest.raises(JobClosed):
+        lake.set_up(**FIXED)
+    lake.store_clock.advance(90 * DAY)
+    sweep(lake.store, home, older_than=DAY, dry_run=False, threads=0)
+    assert describe_job(lake.store, home, OURS).summary.state == "lost"
+
+
+def test_an_open_begin_is_shown() -> None:
+    """The details of a begun job name its entry."""
+    lake = half_published()
+    assert describe_job(lake.store, Destination.parse(lake.destination), OURS).begun == 2
+
+
+def test_a_shard_with_a_lost_upload_ends_the_job_as_lost() -> None:
+    """Whichever shard has the upload, the worker that finds it gone completes the rest."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed({"dt=1/a": b"new a"}, {"dt=1/b": b"new b"}, **FIXED)
+    shards = lake.job().begin(2)
+    for upload in list(lake.store.list_uploads(BUCKET, "")):
+        if upload.key.endswith("/b"):
+            lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+    for shard in shards:
+        if shard:
+            with pytest.raises(JobClosed, match="is lost"):
+                lake.job().complete(shard)
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().finish()
+    assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
+
+
+@each("options", [FIXED, DELETE_FIRST])
+def test_a_table_that_is_being_overwritten_is_not_read(options: dict[str, Any]) -> None:
+    """A reader would mix generations: it is refused until the begun job has ended."""
+    lake = half_published(**options)
+    home = Destination.parse(lake.destination)
+    lake.sealed({"dt=2/t": b"t"}, job_id=THEIRS, conflict_mode="append").commit()
+    snapshot = read_snapshot(lake.store, home)
+    assert snapshot is not None
+    assert snapshot.begun == {OURS: 2}
+    with pytest.raises(DestinationChanged, match=f"s3commit recover {lake.destination} {OURS}"):
+        refuse_begun(lake.store, home, snapshot)
+    lake.job().recover()
+    snapshot = read_snapshot(lake.store, home)
+    assert snapshot is not None
+    refuse_begun(lake.store, home, snapshot)
+    assert table(lake) == lake.data()
+
+
+def test_a_begun_job_that_destroys_nothing_does_not_stop_readers() -> None:
+    """New keys in a table without a baseline belong to no generation before its last entry."""
+    lake = Lake()
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS).commit()
+    job = lake.sealed({"dt=1/a": b"a"}, conflict_mode="append", **FIXED)
+    crash(lake, job.commit, "complete_upload", "dt=1/a", after=True)
+    home = Destination.parse(lake.destination)
+    snapshot = read_snapshot(lake.store, home)
+    assert snapshot is not None
+    assert snapshot.begun == {OURS: 2}
+    refuse_begun(lake.store, home, snapshot)
+    assert table(lake) == {named("dt=1/t", THEIRS): b"t"}
