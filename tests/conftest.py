@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from airflow_s3commit import RetryPolicy, S3Store
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
 
 # On a busy machine any example may take long; what must be fast is measured in benchmarks.
-settings.register_profile("without deadline", deadline=None)
-settings.load_profile("without deadline")
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 #: The bucket on the shared server. Tests keep apart by prefix: a bucket costs the server seven volumes.
 BUCKET = "lake"
