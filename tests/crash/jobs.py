@@ -42,6 +42,8 @@ class Jobs(World):
 
     """
 
+    fixed: Collection[int] = ()
+
     def __init__(
         self, modes: Sequence[ConflictMode], *, planned: bool = False, fixed: Collection[int] = ()
     ) -> None:

@@ -94,7 +94,7 @@ class Lake:
 
     def left(self) -> list[str]:
         """Return all keys but those that outlive a job that is aborted."""
-        kept = {*self.kept("aborted"), *self.kept("log")}
+        kept = {*self.kept("aborted"), *self.kept("log"), f"{self.destination.prefix}_s3commit/store.json"}
         return [key for key in self.everything() if key not in kept]
 
     def pending(self) -> list[str]:

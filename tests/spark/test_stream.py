@@ -32,7 +32,7 @@ def test_unknown_options_are_refused_before_the_query_starts() -> None:
 def test_a_job_in_the_conf_is_refused() -> None:
     """A job that its owner commits as a whole cannot be the job of batches that commit one by one."""
     conf: dict[str, Any] = committer_conf(REFERENCE, "load", "1")
-    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get=conf.get)))
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get=conf.get, getAll=conf)))
     with pytest.raises(InvalidOption, match="names job j1"):
         foreach_batch(destination="s3://lake/t/")(frame, 0)  # type: ignore[arg-type]
 

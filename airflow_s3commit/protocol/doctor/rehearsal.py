@@ -34,7 +34,9 @@ _MISSED = (
 
 def _profile(sandbox: Sandbox) -> Finding:
     sandbox.rehearsed = True
-    profile = measure(sandbox.store, sandbox.bucket, sandbox.key("profile"))
+    profile = measure(
+        sandbox.store, sandbox.bucket, sandbox.key("profile"), uploads=sandbox.upload_key("profile")
+    )
     if not profile.losses:
         return Finding(
             "ok", "two concurrent commits are kept apart, and no write or delete overtakes another"

@@ -99,7 +99,9 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
     missing = sorted(buckets - found.keys())
     for bucket in missing:
         key = f"{context.layout.staging.prefix}probe-{context.new_id()}"
-        found[bucket] = measure(store, bucket, key, uploads=bucket == context.bucket)
+        # An abort finds uploads of that key, should this process die before it aborts them itself.
+        uploads = context.layout.probe if bucket == context.bucket else None
+        found[bucket] = measure(store, bucket, key, uploads=uploads)
         for loss in found[bucket].losses:
             logger.warning("bucket %s of %s: %s", bucket, store.endpoint, loss)
     if missing:
@@ -181,14 +183,15 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
         next(iter(store.list_objects(bucket, prefix)), None)
 
 
-def measure(store: ObjectStore, bucket: str, key: str, *, uploads: bool = True) -> StoreProfile:
+def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = None) -> StoreProfile:
     """Return the profile of a bucket, which the store follows from now on; tries each condition on a probe.
 
     Args:
         store: The store; it forgets what it knew of the bucket.
         bucket: The bucket.
-        key: The key of the probe, and the beginning of those of its uploads; all are removed again.
-        uploads: Whether to list uploads too, which only jobs with data in the bucket may do.
+        key: The key of the probe, which is removed again.
+        uploads: The key of uploads to start, list and abort; None for none, because only jobs with data in
+            the bucket may do so.
 
     Raises:
         S3CommitError: A request failed.
@@ -203,8 +206,8 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: bool = True) 
             "bulk_etags": _deletes_in_bulk_by_etag(store, bucket, key),
             "conditional_delete": _deletes_by_etag(store, bucket, key),
         }
-    if uploads:
-        _turn_pages(store, bucket, key)
+    if uploads is not None:
+        _turn_pages(store, bucket, uploads)
     # With what the store learned meanwhile.
     store.follow(bucket, replace(store.profile(bucket), **facts))
     return store.profile(bucket)
@@ -212,18 +215,16 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: bool = True) 
 
 def _turn_pages(store: ObjectStore, bucket: str, key: str) -> None:
     """List uploads page by page, so that the store learns whether it may go by the markers."""
-    begun: list[tuple[str, str]] = []
+    begun: list[str] = []
 
     def abort() -> None:
-        for ours, upload_id in begun:
-            store.abort_upload(bucket, ours, upload_id)
+        for upload_id in begun:
+            store.abort_upload(bucket, key, upload_id)
 
     with ending(abort, f"aborting the probe's uploads of {join_uri(bucket, key)}", "they may stay pending"):
-        for number in range(_PAGE + 1):
-            ours = f"{key}-{number}"
-            begun.append(
-                (ours, store.create_upload(bucket, ours, metadata={}, content_type="application/json"))
-            )
+        for _ in range(_PAGE + 1):
+            # One by one: those before a failure are aborted too.
+            begun.append(store.create_upload(bucket, key, metadata={}, content_type="application/json"))  # noqa: PERF401
         for _ in store.list_uploads(bucket, key, page=_PAGE):
             pass
 
