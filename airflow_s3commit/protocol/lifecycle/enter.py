@@ -112,6 +112,9 @@ def enter_begin(
     for _ in range(_PLANS):
         while run.log.begun() is None and run.log.ending() is None:
             settle_begun(run, touched(job.options, seal))
+            if run.log.begun() is not None or run.log.ending() is not None:
+                # Another process of this job came first; the log was read while other jobs were driven.
+                break
             if _has_conflict(run, job, seal, current):
                 break
             run.log.add(begin())
