@@ -408,7 +408,11 @@ def _finish_lost(run: CommitRun) -> JobClosed:
 
     No marker is written: one that names an older commit would vouch for files that the job has overwritten.
     """
-    context, entry = run.context, run.log.ending()
+    context = run.context
+    if run.log.ending() is None:
+        # This process read the log before another one ended the job.
+        run.log.read()
+    entry = run.log.ending()
     if entry is not None:
         record_ending(context, entry)
     # Another process may have removed the job's record, which says where to read the log.

@@ -28,7 +28,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_number,
     log_prefix,
 )
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.log import EntryKind, LogEntry
 from airflow_s3commit.protocol.model.signing import check_signature, sign
 from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
@@ -42,6 +42,9 @@ _PAGE = 1_000
 #: Entries to read at once.
 _AT_ONCE = 64
 _ABORTS_AT_ONCE = 16
+
+#: Kinds of entries that end a job.
+_ENDINGS: tuple[EntryKind, ...] = ("commit", "abandon", "lost")
 
 
 class Log:
@@ -219,7 +222,7 @@ class Log:
     def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
         is_own = (entry.job_id, entry.destination) == (context.job_id, destination.uri)
-        if context.signer is not None and is_own and entry.kind in ("commit", "abandon"):
+        if context.signer is not None and is_own and entry.kind in (*_ENDINGS, "begin"):
             where = join_uri(destination.bucket, entry_key(destination, entry.number))
             check_signature(context.signer, entry, body, where)
         self._know(entry)
@@ -237,7 +240,7 @@ class Log:
         self._begun_jobs.update(entry.begun)
         if entry.kind == "begin":
             self._begins[entry.job_id] = entry
-        if entry.kind not in ("commit", "abandon", "lost"):
+        if entry.kind not in _ENDINGS:
             return
         self._ended.add(entry.job_id)
         if entry.job_id == self._context.job_id:

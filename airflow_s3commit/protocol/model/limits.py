@@ -40,7 +40,7 @@ MAX_ATTEMPTS: Final = 2**31 - 1
 #: Columns with statistics. Our own writers keep those of the first 32.
 MAX_COLUMNS: Final = 4_096
 
-#: Seconds. A lease is renewed each third of it; one that is longer than a day would hold a dead job's lock.
+#: Seconds of a lease in locks of older versions; a longer one would hold a dead job's lock for days.
 _LEASE = 24 * 60 * 60
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_LINE)]
