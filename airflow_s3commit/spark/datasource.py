@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
+import pyspark
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.spark.driver import (
@@ -27,8 +27,19 @@ from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.session import count_rows, store_from_conf
+from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, write_task
 from airflow_s3commit.store.credentials import StoreAddress
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+except ModuleNotFoundError as error:
+    raise MissingLibrary(
+        'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
+        f" {pyspark.__version__}: write with airflow_s3commit.spark.write_pending or foreach_batch, and read"
+        " with airflow_s3commit.reader",
+        name=error.name,
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -100,8 +100,11 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 
 def conf_of(session: Any) -> ConfGet:
     """Return a lookup in what a session's conf sets, then in its Hadoop configuration; see `hadoop_conf`."""
-    given = {**hadoop_conf(session), **session.conf.getAll}
-    return given.get
+    hadoop, conf = hadoop_conf(session), session.conf
+    if hasattr(type(conf), "getAll"):
+        return {**hadoop, **conf.getAll}.get
+    # PySpark 3.5 cannot list what a session sets.
+    return lambda key: conf.get(key, None) or hadoop.get(key)
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
