@@ -114,7 +114,12 @@ bit job_not_ended, upload_pending_at_rest, objects_are_not_the_snapshot, list_mi
 #define ABANDONED(j, n) (ENDED(j, n) && kind[end[j]] == ABANDON)
 
 /* A commit of another job between base and head that touched a partition of this one. */
-#define BETWEEN(o, j, b, h) ((o) != (j) && end[o] >= (b) && end[o] < (h) && kind[end[o]] == COMMIT && (touched[o] & touched[j]))
+#ifdef FAULT_CONFLICT_BY_FIRST_PARTITION
+#define MEET(o, j) (touched[o] & touched[j] & 1)
+#else
+#define MEET(o, j) (touched[o] & touched[j])
+#endif
+#define BETWEEN(o, j, b, h) ((o) != (j) && end[o] >= (b) && end[o] < (h) && kind[end[o]] == COMMIT && MEET(o, j))
 #if JOBS == 2
 #define CONFLICT(j, b, h) BETWEEN(1 - (j), j, b, h)
 #define UNFINISHED(o, n) (ENDED(o, n) -> 0 : MINE(o))
@@ -585,7 +590,7 @@ init {
     do :: i < JOBS -> record[i] = 1; i++ :: else -> break od;
 #endif
     touched[0] = OLD;
-    if :: touched[1] = OLD :: PARTS > 1 -> touched[1] = 1 fi;
+    if :: touched[1] = OLD :: PARTS > 1 -> touched[1] = 1 :: PARTS > 1 -> touched[1] = 2 fi;
 #if JOBS > 2
     touched[2] = OLD;
 #endif

@@ -106,8 +106,14 @@ class Observed(ForwardingStore):
         before = files[max(number for number in files if number < marked)]
         kept = self.history.retained.keys() | self.history.released | self.history.data.keys()
         replaced = [key for key in before.keys() - files[marked].keys() - kept if key in objects]
-        # A job with fixed names may have written the key again.
-        left = [key for key in replaced if self._home.objects[key].info.etag == before[key]]
+        # A job with fixed names may have written the key again. A rollback may have brought the file back, so
+        # that it is for a later commit to delete.
+        left = [
+            key
+            for key in replaced
+            if self._home.objects[key].info.etag == before[key]
+            and not any(then.get(key) == before[key] for number, then in files.items() if number > marked)
+        ]
         assert not left, "marker_before_removal"
         if marked < self._highest:
             assert self._is_somebody_at_work(), "marker_goes_back"

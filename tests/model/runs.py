@@ -114,6 +114,12 @@ FAULTS = (
         "no-conflict-check", "log", "PARTS=1 LATE=0 FAULT_NO_CONFLICT_CHECK", "replace_leaves_older_data"
     ),
     _breaks(
+        "conflict-by-first-partition",
+        "log",
+        "PARTS=2 LATE=0 FAULT_CONFLICT_BY_FIRST_PARTITION",
+        "replace_leaves_older_data",
+    ),
+    _breaks(
         "undo-before-abandon",
         "log",
         "PARTS=1 LATE=0 ABORT_A=1 FAULT_UNDO_BEFORE_ABANDON",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,32 @@ def test_every_fault_of_a_model_is_put_back_by_a_run() -> None:
     for model in MODELS.glob("*.pml"):
         switches = set(re.findall(r"\bFAULT_\w+", model.read_text()))
         assert switches <= used
+
+
+def test_every_function_of_the_map_exists() -> None:
+    """Each function that the page names as an action of the model is in the code under this name."""
+    section = PAGE.read_text().partition("## Actions, and where they are")[2].partition("\n## ")[0]
+    rows = [line.split("|")[3] for line in section.splitlines() if line.startswith("| ")]
+    named = [re.findall(r"`([\w.]+)`", row) for row in rows[1:]]
+    assert len(named) >= 15
+    for names in named:
+        assert names
+        module = ""
+        for name in names:
+            *path, last = name.split(".")
+            module = path[0] if path and path[0] != "model" else ".".join(path) or module
+            where = name if path else f"{module}.{last}"
+            assert _exists(where), where
+
+
+def _exists(name: str) -> bool:
+    """Return whether a name below one of the packages of the page is in the code."""
+    parts = name.split(".")
+    count = 2 if parts[0] == "model" else 1
+    for package in ("lifecycle.", "metadata.", ""):
+        with suppress(ModuleNotFoundError, AttributeError):
+            found = import_module(f"airflow_s3commit.protocol.{package}{'.'.join(parts[:count])}")
+            for part in parts[count:]:
+                found = getattr(found, part)
+            return True
+    return False
