@@ -108,7 +108,7 @@ class Job:
         ignored("lock_wait", lock_wait)
         job = cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        job._record = set_up_job(job._context, options, facts)
+        job._record = set_up_job(job._context, options, facts, is_new=job_id is None)
         return job
 
     @classmethod

@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.lock import remove_former_lock
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals, verify_pendingsets
+from airflow_s3commit.protocol.metadata.seals import load_seal, verify_pendingsets
 from airflow_s3commit.protocol.metadata.state import move
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
@@ -47,7 +47,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         raise InvalidRecord(
             f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
         )
-    verify_pendingsets(context, load_stage_seals(context, seal.record))
+    verify_pendingsets(context, run.stage_seals(seal.record))
     plan = _existing_plan(run, current.record)
     ending = run.log.ending()
     if ending is not None and ending.kind == "abandon":
@@ -79,6 +79,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         clean_if_ended(context)
         raise Overtaken
     run.moved = begun
+    run.knows(seal, plan)
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
 
 

@@ -50,10 +50,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
-from airflow_s3commit.protocol.metadata.seals import (
-    load_stage_seals,
-    pendingset_key,
-)
+from airflow_s3commit.protocol.metadata.seals import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
 from airflow_s3commit.protocol.metadata.state import find_aborted, follow, gone, job_lost, move, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -373,7 +370,8 @@ def _finish(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
         manifest, keys = found, partial(listed_keys, context, found)
     # Before the marker is written: see the module `success`.
     delete_record(context, context.staging_bucket, context.layout.job)
-    write_success(context, manifest, keys)
+    # A process that has published removed the marker itself.
+    write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     clean_staging(context, has_record=False)
     return manifest
@@ -398,7 +396,7 @@ def _account_for(
     plan = run.entered_plan(entry, current.record)
     if plan is not None and job.options.replace_order == "publish-then-delete":
         run.delete_planned(job, seal, plan)
-    _discard_the_rest(context, seal)
+    _discard_the_rest(run, seal)
     files = run.files or FileList.of_sealed(context, seal)
     return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)
 
@@ -426,13 +424,10 @@ def _finish_lost(run: CommitRun) -> JobClosed:
     return job_lost(context, ended.lost)
 
 
-def _discard_the_rest(context: JobContext, seal: SealRecord) -> None:
+def _discard_the_rest(run: CommitRun, seal: SealRecord) -> None:
     """Abort the pending uploads of task attempts that do not count."""
-    sealed = {
-        pendingset_key(context, stage, task)
-        for stage in load_stage_seals(context, seal)
-        for task in stage.tasks
-    }
+    context = run.context
+    sealed = {pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks}
     late = (PendingId.of(upload) for upload in tracked_uploads(context, skip=sealed) if upload is not None)
     discarded = abort_uploads(context, late) + abort_uploads(context, untracked_uploads(context))
     if discarded:

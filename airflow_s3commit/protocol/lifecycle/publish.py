@@ -11,7 +11,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.bulk import complete_uploads
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.metadata.seals import each_pendingset
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.job import StateRecord
@@ -101,8 +101,7 @@ def _uploads_of(
     run: CommitRun, seal: SealRecord, selected: Callable[[int], bool], files: FileList | None
 ) -> Iterator[PendingUpload]:
     """Yield the uploads of the selected tasks."""
-    stages = load_stage_seals(run.context, seal)
-    for _, _, pendingset in each_pendingset(run.context, stages, selected):
+    for _, _, pendingset in each_pendingset(run.context, run.stage_seals(seal), selected):
         for upload in pendingset.commits:
             if files is not None:
                 files.add(upload)

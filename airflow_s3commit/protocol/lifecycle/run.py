@@ -13,13 +13,13 @@ from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import load_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.metadata.seals import load_seal
+from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.seal import SealRecord, StageSealRecord
 from airflow_s3commit.store.base import ObjectToDelete
 
 
@@ -85,6 +85,23 @@ class CommitRun:
         self.log = Log(self.context)
         self._seals: dict[str, SealRecord] = {}
         self._plans: dict[str, PlanRecord] = {}
+        self._stages: tuple[SealRecord, list[StageSealRecord]] | None = None
+
+    def knows(self, seal: Stored[SealRecord], plan: Stored[PlanRecord]) -> None:
+        """Keep the records that this process has read or written, so that no step reads them again."""
+        self._seals[seal.etag] = seal.record
+        self._plans[plan.etag] = plan.record
+
+    def stage_seals(self, seal: SealRecord) -> list[StageSealRecord]:
+        """Read the seals of the sealed stages, once.
+
+        Raises:
+            InvalidRecord: One is missing or was changed.
+
+        """
+        if self._stages is None or self._stages[0] != seal:
+            self._stages = seal, load_stage_seals(self.context, seal)
+        return self._stages[1]
 
     def pinned_seal(self, state: StateRecord) -> SealRecord:
         """Read the seal that the state names.

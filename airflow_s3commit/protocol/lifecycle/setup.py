@@ -38,7 +38,12 @@ logger = logging.getLogger(__name__)
 
 
 def set_up_job(
-    context: JobContext, options: JobOptions, job_context: Mapping[str, str], *, adopting: bool = False
+    context: JobContext,
+    options: JobOptions,
+    job_context: Mapping[str, str],
+    *,
+    adopting: bool = False,
+    is_new: bool = False,
 ) -> JobRecord | None:
     """Set up a job, or find the existing one.
 
@@ -51,6 +56,7 @@ def set_up_job(
         options: How it commits.
         job_context: Facts of the orchestrator to keep with the job: DAG, run, partition.
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
+        is_new: The caller has just made the id: it is looked up after the records are written only.
 
     Raises:
         InvalidRecord: The id of a new job is no UUID; or its record was copied here.
@@ -63,12 +69,12 @@ def set_up_job(
     """
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
-        existing = find_job(context)
+        existing = None if is_new else find_job(context)
         written: list[tuple[str, str]] = []
         if existing is None:
             if not adopting:
                 check_new_id(context.job_id)
-            if _has_committed(context):
+            if not is_new and _has_committed(context):
                 return None
             profiles = check_store(context, options)
             conditional = all(profile.create_only for profile in profiles.values())
@@ -99,7 +105,8 @@ def set_up_job(
         recorded = context.as_recorded(existing)
         if existing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
-        if read_state(context) is None:
+        # Whoever created the job's record creates its state, unless another process was faster.
+        if written or read_state(context) is None:
             first = first_state(context)
             state = records.create(
                 context.store,

@@ -105,6 +105,7 @@ def write_success(
     keys: Callable[[], list[str]],
     *,
     renewed: str | None = None,
+    is_removed: bool = False,
 ) -> None:
     """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
 
@@ -117,11 +118,13 @@ def write_success(
         manifest: The committed job's manifest.
         keys: Returns the keys of its first files, at most 100.
         renewed: ETag of a marker to write anew whatever its generation.
+        is_removed: Expect no marker: try to create one before looking for another job's.
 
     """
     body = b""
     while True:
-        found = _find(context)
+        found = None if is_removed and context.conditional else _find(context)
+        is_removed = False
         if found is None:
             condition: dict[str, Any] = {"if_none_match": context.conditional}
         elif (found.etag != renewed and (found.generation or 0) >= manifest.generation) or _is_unknown_commit(

@@ -113,7 +113,9 @@ def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
         if owner_of(upload.key) == context.job_id or upload.key in own:
             yield PendingId(destination.bucket, upload.key, upload.upload_id)
-    yield from intended_uploads(context)
+    # Unique names show their job, so there are no intents.
+    if context.record is None or not context.record.options.unique_filenames:
+        yield from intended_uploads(context)
 
 
 def _read(context: JobContext, key: str) -> Iterator[PendingUpload | None]:

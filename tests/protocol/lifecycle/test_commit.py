@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import (
     AccessDenied,
     AlreadyCommitted,
@@ -21,6 +22,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.store.counting import CountingStore
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 from tests.protocol.lifecycle.test_seal import refused
@@ -511,3 +513,23 @@ def test_best_effort_still_notices_another_job() -> None:
     with pytest.raises(DestinationNotEmpty):
         lake.job().commit()
     assert lake.data() == {"b": b"2"}
+
+
+@each("mode", ["append", "replace"])
+def test_a_whole_job_sends_an_exact_number_of_requests(mode: Any) -> None:
+    """A job of one task and one file sends these many requests beside an earlier commit, and no more."""
+    memory = MemoryStore(min_part_bytes=1)
+    for store in (memory, counting := CountingStore(memory)):
+        job = Job.setup(store, "s3://lake/t/", options=JobOptions(committer="magic", conflict_mode=mode))
+        mine = Job.at(store, job.reference)
+        with mine.task_attempt("spark", "1", "0", "0", threads=0, min_part_bytes=1) as attempt:
+            with attempt.open("dt=0/file") as file:
+                file.write(b"new")
+            task = attempt.commit()
+        job.seal_stage("spark", "1", [task])
+        job.seal()
+        job.plan()
+        before_commit = sum(counting.counters.values())
+        Job.at(store, job.reference).commit()
+    total = sum(counting.counters.values())
+    assert (before_commit, total - before_commit) == {"append": (33, 23), "replace": (36, 28)}[mode]
