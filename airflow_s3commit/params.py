@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from airflow.sdk import Param
 
-__all__ = ["CONFLICT_MODE", "CONFLICT_MODES", "check_conflict_mode", "conflict_mode_param"]
+__all__ = [
+    "CONFLICT_MODE",
+    "CONFLICT_MODES",
+    "SPARKS_CONFLICT_MODE",
+    "check_conflict_mode",
+    "conflict_mode_param",
+]
 
 #: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
 CONFLICT_MODES: Final = ("fail", "append", "replace", "as-written")
@@ -17,6 +23,12 @@ CONFLICT_MODES: Final = ("fail", "append", "replace", "as-written")
 CONFLICT_MODE: Final = (
     "{{ 'replace' if dag_run.run_type == 'backfill' and 'conflict_mode' not in (dag_run.conf or {})"
     " else params.get('conflict_mode', 'fail') }}"
+)
+
+#: The template of a group whose Spark stages write with Spark's own writers: without the param the save modes
+#: decide, in backfills too; with it `CONFLICT_MODE`.
+SPARKS_CONFLICT_MODE: Final = (
+    "{% if 'conflict_mode' not in params %}as-written{% else %}" + CONFLICT_MODE + "{% endif %}"
 )
 
 

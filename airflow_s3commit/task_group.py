@@ -15,7 +15,7 @@ from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
 from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator, S3CommitStagesOperator
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
-from airflow_s3commit.params import CONFLICT_MODE
+from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
 
 if TYPE_CHECKING:
@@ -174,13 +174,14 @@ class S3CommitGroup:
         :param abort: Arguments of the teardown.
         :param audit: Arguments of the audit task; None leaves it out.
         :param shards: Number of mapped tasks of the commit; None commits in one task.
-        :raises ValueError: The group has no stage.
+        :raises ValueError: The group has no stage, or needs a conflict mode and names none.
         """
         if not self._stages:
             raise ValueError(
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
                 ".stage(task)."
             )
+        self._choose_conflict_mode()
         stages = self._stages
         outputs: XComArg | list[XComArg] | None = self._outputs
         for stage in stages:
@@ -202,6 +203,27 @@ class S3CommitGroup:
             stage >> first
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
         self._abort_at_timeout()
+
+    def _choose_conflict_mode(self) -> None:
+        """Let Spark's save modes decide if no mode is named and Spark stages write by themselves.
+
+        Raises:
+            ValueError: Other Spark stages write with this package's writer, which has no save mode.
+
+        """
+        if self.setup.conflict_mode != CONFLICT_MODE:
+            return
+        writers = {stage.task_id: writer for stage in self._stages if (writer := _writer(stage))}
+        if "spark" not in writers.values():
+            return
+        others = [task_id for task_id, writer in writers.items() if writer != "spark"]
+        if others:
+            raise ValueError(
+                f"The commit group {self.group.group_id} names no conflict_mode: the save modes of the"
+                f" stages with writer='spark' would decide, and {others[0]} has none. Name the mode of all"
+                " stages: fail, append, replace, or as-written, for which that stage appends."
+            )
+        self.setup.conflict_mode = SPARKS_CONFLICT_MODE
 
     def _commit(
         self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
@@ -233,6 +255,14 @@ class S3CommitGroup:
         aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True
+
+
+def _writer(stage: Any) -> str | None:
+    """Return who writes a Spark stage, mapped or not; None for any other task."""
+    mapped: Any = getattr(stage, "partial_kwargs", None)
+    if mapped is None:
+        return getattr(stage, "writer", None)
+    return mapped.get("writer", "python") if issubclass(stage.operator_class, _spark_operator()) else None
 
 
 def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
@@ -281,7 +311,8 @@ def s3_commit_task_group(
     :param group_id: The group's id, and the prefix of its task ids.
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param conflict_mode: Treatment of existing data: ``fail``, ``append`` or ``replace``. By default the
-        param ``conflict_mode``, and ``replace`` in backfills. (templated)
+        param ``conflict_mode``, and ``replace`` in backfills; in a group with ``writer="spark"`` and a DAG
+        without the param ``as-written``: the save modes decide. (templated)
     :param committer: ``partitioned``, which checks each partition for conflicts, or ``directory``, which
         checks the whole destination. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
@@ -316,7 +347,8 @@ def s3_commit_task_group(
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
-    :raises ValueError: The group has no stage, or ``skipped_stages`` is another word.
+    :raises ValueError: The group has no stage, or ``skipped_stages`` is another word; or no mode is named,
+        and some Spark stages have ``writer="spark"`` and others not.
     """
     if skipped_stages not in ("skip", "ignore"):
         raise ValueError(f"skipped_stages is {skipped_stages!r}; it must be skip or ignore")

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_s3commit.operators import S3CommitSetupOperator
-from airflow_s3commit.params import check_conflict_mode, conflict_mode_param
+from airflow_s3commit.params import SPARKS_CONFLICT_MODE, check_conflict_mode, conflict_mode_param
 from tests.airflow.runs import new_context
 
 
@@ -26,6 +26,30 @@ from tests.airflow.runs import new_context
 def test_the_default_mode(run_type: str, conf: dict | None, params: dict, mode: str) -> None:
     """Runs take the param's mode, and backfills replace unless their conf names a mode."""
     operator = S3CommitSetupOperator(task_id="setup", destination="s3://lake/flights/")
+    operator.render_template_fields(
+        new_context(params=params, dag_run={"run_type": run_type, "conf": conf})  # type: ignore[arg-type]
+    )
+    assert operator.conflict_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("run_type", "conf", "params", "mode"),
+    [
+        ("scheduled", {}, {}, "as-written"),
+        ("backfill", {}, {}, "as-written"),
+        ("scheduled", {}, {"conflict_mode": "append"}, "append"),
+        ("scheduled", {}, {"conflict_mode": "fail"}, "fail"),
+        ("backfill", {}, {"conflict_mode": "fail"}, "replace"),
+        ("manual", {"conflict_mode": "replace"}, {"conflict_mode": "replace"}, "replace"),
+    ],
+)
+def test_the_save_modes_decide_unless_a_mode_is_named(
+    run_type: str, conf: dict, params: dict, mode: str
+) -> None:
+    """A group of Spark's own writers takes the param's mode if there is one, and the save modes otherwise."""
+    operator = S3CommitSetupOperator(
+        task_id="setup", destination="s3://lake/flights/", conflict_mode=SPARKS_CONFLICT_MODE
+    )
     operator.render_template_fields(
         new_context(params=params, dag_run={"run_type": run_type, "conf": conf})  # type: ignore[arg-type]
     )

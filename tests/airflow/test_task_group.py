@@ -11,6 +11,7 @@ from airflow.sdk import DAG, Asset, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_s3commit.notifications import AbortUploadsNotifier
+from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.task_group import s3_commit_task_group
 
 
@@ -98,6 +99,35 @@ def test_other_engines_are_stages_too() -> None:
     assert "s3_commit.emr" in dag.get_task("s3_commit.resolve_conflicts").upstream_task_ids
     assert "s3_commit.setup" in dag.get_task("s3_commit.emr").upstream_task_ids
     assert dag.get_task("s3_commit.resolve_conflicts").stages is None
+
+
+def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:
+    """Return the conflict mode of a group whose Spark stages have these writers, and a check."""
+    with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/", **group) as commit:
+        for number, writer in enumerate(writers):
+            given = {"application": "a.py", "task_id": f"s{number}", **({"writer": writer} if writer else {})}
+            if mapped:
+                commit.spark_submit.partial(**given).expand(application_args=[["1"], ["2"]])
+            else:
+                commit.spark_submit(**given)
+        commit.stage(EmptyOperator(task_id="check"))
+    return commit.setup.conflict_mode
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_save_modes_of_sparks_own_writers_decide_where_no_mode_is_named(mapped: bool) -> None:
+    """A group of ``writer="spark"`` carries Spark's meaning over, unless it names a conflict mode."""
+    assert modes_of("spark", "spark", mapped=mapped) == SPARKS_CONFLICT_MODE
+    assert modes_of("spark", mapped=mapped, conflict_mode="append") == "append"
+    assert modes_of("python", None, mapped=mapped) == CONFLICT_MODE
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_stages_of_both_writers_need_a_named_mode(mapped: bool) -> None:
+    """Data of a stage without a save mode is not added to others' by default: the group is refused."""
+    with pytest.raises(ValueError, match=r"names no conflict_mode.*s1 has none"):
+        modes_of("spark", None, mapped=mapped)
+    assert modes_of("spark", None, mapped=mapped, conflict_mode="replace") == "replace"
 
 
 def test_two_groups_in_one_dag() -> None:
