@@ -98,8 +98,8 @@ class OtherStore:
                 raise ProgramFailed(f"{self.name} could not be installed: {' '.join(command)}")
 
     @contextmanager
-    def running(self, folder: Path) -> Iterator[S3Store]:
-        """Run it with its data in a folder, and yield a store with the bucket `BUCKET`.
+    def running(self, folder: Path) -> Iterator[S3Config]:
+        """Run it with its data in a folder, make the bucket `BUCKET`, and yield how to reach it.
 
         Raises:
             ProgramFailed: It was not ready in time.
@@ -129,8 +129,10 @@ class OtherStore:
                     if not program.running or time.monotonic() > deadline:
                         raise ProgramFailed(f"{self.name} is not ready{program.last_words()}") from error
                     time.sleep(0.5)
-            yield S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
+            yield config
 
+
+_CEPH = str(Path(__file__).with_name("ceph.py"))
 
 _S3MOCK = "s3mock-4.11.0-exec.jar"
 
@@ -191,7 +193,28 @@ STORES = {
         },
         keys=("test", "test"),
     ),
+    "ceph": OtherStore(
+        "Ceph RGW 16.2.15",
+        "root/usr/bin/radosgw",
+        lambda home: [[sys.executable, _CEPH, "install", str(home)]],
+        lambda home, data, port: [
+            sys.executable,
+            _CEPH,
+            "run",
+            str(home),
+            str(data),
+            str(port),
+            USER,
+            PASSWORD,
+        ],
+        needs="apt-get",
+    ),
 }
+
+
+def connect(config: S3Config) -> S3Store:
+    """Return a store that tries for a while."""
+    return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
 def run_jobs(store: S3Store) -> int:
@@ -240,7 +263,8 @@ def diagnose(store: S3Store) -> Diagnosis:
 
 
 def _row(store: OtherStore, folder: Path) -> str:
-    with store.running(folder) as other:
+    with store.running(folder) as config:
+        other = connect(config)
         diagnosis = diagnose(other)
         jobs, left = run_jobs(other), abort_many(other)
         profile = other.profile(BUCKET)

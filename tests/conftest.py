@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_s3commit import RetryPolicy, S3Store
+from airflow_s3commit.testing.programs import ProgramFailed
+from dev.stores import STORES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_s3commit import S3Config
     from airflow_s3commit.testing import S3Server
 
 pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
@@ -34,6 +41,28 @@ def seaweed(s3_server: S3Server) -> S3Server:
 def seaweed_store(seaweed: S3Server) -> S3Store:
     """Return a store on the session's SeaweedFS, with its administrator's keys."""
     return S3Store.connect(seaweed.config, retry=RetryPolicy(deadline=20.0))
+
+
+@pytest.fixture(scope="session")
+def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], S3Config]]:
+    """Return what starts a server of `dev.stores`, once, and skips the test where it cannot be had."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(name: str) -> S3Config | str:
+            try:
+                STORES[name].get()
+                return stack.enter_context(STORES[name].running(tmp_path_factory.mktemp(name)))
+            except ProgramFailed as error:
+                return str(error)
+
+        def start(name: str) -> S3Config:
+            server = started(name)
+            if isinstance(server, str):
+                pytest.skip(server)
+            return server
+
+        yield start
 
 
 @pytest.fixture
