@@ -373,7 +373,7 @@ class _Comparison:
         if self._table.baseline:
             settled = [owner for owner in unknown if not self._unfinished[owner]]
             ended = are_in_log(log.store, log.destination, settled)
-            self._is_older |= {owner: not ended[owner] for owner in settled}
+            self._is_older |= {owner: not ended.get(owner, False) for owner in settled}
         for info in beside:
             owner = owners[info.key]
             found = Beside(key=info.key, size=info.size, job_id=owner)

@@ -24,6 +24,8 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     check_id,
+    checkpoint_number,
+    checkpoints_prefix,
     entry_key,
     entry_number,
     log_prefix,
@@ -332,7 +334,8 @@ def next_entries(store: ObjectStore, destination: Destination, after: int) -> It
 def find_head(store: ObjectStore, destination: Destination) -> int:
     """Return the number of the newest entry of a log by listing it; 0 without one.
 
-    Takes one request for a thousand entries, and three for any log whose last commit has finished.
+    Takes one request for a thousand entries, and three for any log whose last commit has finished. While
+    there is no marker, checkpoints say where the end is: one request more for each 13,000 entries.
     """
 
     def listed(after: int) -> Iterator[int]:
@@ -346,8 +349,11 @@ def find_head(store: ObjectStore, destination: Destination) -> int:
     head = first[-1] if first else 0
     if len(first) < _PAGE:
         return head
-    # The marker is believed only if the entry that it names is there.
+    # A marker or checkpoint is believed only if the entry that it names is there.
     marked = _marked(store, destination)
+    if marked <= head:
+        listing = store.list_objects(destination.bucket, checkpoints_prefix(destination), recursive=False)
+        marked = max((checkpoint_number(destination, info.key) or 0 for info in listing), default=0)
     return max(listed(marked - 1) if marked > head else (), default=0) or max(listed(head), default=head)
 
 

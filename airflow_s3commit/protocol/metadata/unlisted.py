@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.listing import settled_objects
+from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_objects
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
@@ -43,13 +43,17 @@ def unlisted_objects(
     """
     newest = snapshot.commits()[-1].job_id if snapshot.commits() else _NOBODY
     context = JobContext(store, Layout.of(destination, newest))
-    in_log: dict[str | None, bool] = {None: False}
-    for page in in_batches(settled_objects(context, None), _PAGE):
-        owners = {owner_of(info.key) for info in page}
-        in_log.update(are_in_log(store, destination, {o for o in owners if o and o not in in_log}))
+    is_other = {newest: True}
+    for page in in_batches(data_objects(context, None), _PAGE):
+        new = {owner: info.key for info in page if (owner := owner_of(info.key)) and owner not in is_other}
+        ended = are_in_log(store, destination, new)
+        unfinished = are_unfinished(context, {job: key for job, key in new.items() if job not in ended})
+        # What has ended since the first look is looked up again.
+        ended |= are_in_log(store, destination, [job for job, lives in unfinished.items() if not lives])
+        is_other |= unfinished | ended
         for info in page:
             is_left = partition_of(info.key[len(destination.prefix) :]) not in snapshot.removed
-            if is_left and info.key not in listed and not in_log[owner_of(info.key)]:
+            if is_left and info.key not in listed and not is_other.get(owner_of(info.key) or "", False):
                 yield info
 
 
@@ -58,11 +62,12 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 def are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) -> dict[str, bool]:
-    """Return for each job that is not unfinished whether its end is in the log, or it was aborted.
+    """Return for each job that has ended whether its end is in the log, or it was aborted.
 
-    Manifests of versions without a log have no generation; those that were copied here are of another log.
+    Jobs without a manifest or record of abort are left out. Manifests of versions without a log have no
+    generation; those that were copied here are of another log.
     """
-    found = dict.fromkeys(job_ids, False)
+    found: dict[str, bool] = {}
     limit = largest(ManifestRecord)
     manifests = [
         (job_id, Get(home.bucket, f"{manifests_prefix(home)}{job_id}.json", limit)) for job_id in job_ids
@@ -71,7 +76,12 @@ def are_in_log(store: ObjectStore, home: Destination, job_ids: Collection[str]) 
         if isinstance(outcome, Fetched):
             record = decode(ManifestRecord, outcome.body, join_uri(home.bucket, outcome.info.key))
             found[job_id] = record.generation > 0 and record.destination == home.uri
-    aborted = [(job_id, Head(home.bucket, f"{aborted_prefix(home)}{job_id}.json")) for job_id in job_ids]
+    aborted = [
+        (job_id, Head(home.bucket, f"{aborted_prefix(home)}{job_id}.json"))
+        for job_id in job_ids
+        if not found.get(job_id)
+    ]
     for job_id, outcome in outcomes(store, aborted, NoSuchKey):
-        found[job_id] = found[job_id] or isinstance(outcome, ObjectInfo)
+        if isinstance(outcome, ObjectInfo):
+            found[job_id] = True
     return found

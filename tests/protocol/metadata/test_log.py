@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -15,10 +15,11 @@ from airflow_s3commit.protocol.metadata.log import Log, find_head, newest_commit
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import Layout, entry_key
+from airflow_s3commit.protocol.model.layout import Layout, checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts
+from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, once
@@ -334,6 +335,26 @@ class TestHead:
         if generation is not None:
             mark(lake, generation)
         assert find_head(lake.store, HERE) == 2_500
+
+    @pytest.mark.parametrize(("checkpoint", "listed"), [(2_496, 1_006), (7, 2_501), (9_999, 2_501)])
+    def test_without_a_marker_a_checkpoint_shows_the_end(
+        self, checkpoint: int, listed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While a job publishes, the newest checkpoint takes the marker's place; a false one is found out."""
+        lake = Lake()
+        seen: list[str] = []
+        filled(lake, 2_500)
+        lake.store.put(BUCKET, checkpoint_key(HERE, checkpoint), b"never read")
+        listing = lake.store.list_objects
+
+        def counted(*args: Any, **options: Any) -> Iterator[ObjectInfo]:
+            for info in listing(*args, **options):
+                seen.append(info.key)
+                yield info
+
+        monkeypatch.setattr(lake.store, "list_objects", counted)
+        assert find_head(lake.store, HERE) == 2_500
+        assert len(seen) == listed
 
     @each("body", [b"", b"PAR1", bytes(5 << 20)])
     def test_a_marker_that_cannot_be_read_is_no_hindrance(self, body: bytes) -> None:

@@ -1,0 +1,24 @@
+"""Objects that are older than a table's log are told from those of its jobs with few look-ups."""
+
+from __future__ import annotations
+
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
+from airflow_s3commit.protocol.model.destination import Destination
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Lake, an_id
+
+HERE = Destination.parse(f"s3://{BUCKET}/{ROOT}")
+
+
+def test_a_job_that_has_ended_is_looked_up_once() -> None:
+    """Its manifest answers, so nothing else is asked about it."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    for job_id in (THEIRS, an_id("3"), an_id("4")):
+        lake.sealed({"dt=1/a": b"1"}, job_id=job_id, conflict_mode="append").commit()
+    snapshot = read_snapshot(lake.store, HERE)
+    assert snapshot is not None
+    lake.store.calls.clear()
+    assert [info.key for info in unlisted_objects(lake.store, HERE, snapshot, ())] == [f"{ROOT}dt=1/old"]
+    asked = [key for _, key in lake.store.calls if THEIRS in key or an_id("3") in key]
+    assert sorted(asked) == sorted(f"{ROOT}_s3commit/manifests/{job}.json" for job in (THEIRS, an_id("3")))
