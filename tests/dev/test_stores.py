@@ -24,9 +24,10 @@ def other(request: pytest.FixtureRequest, other_server: Callable[[str], S3Config
     return connect(other_server(request.param))
 
 
-def test_doctor_finds_it_fit(other: S3Store) -> None:
-    """Whole jobs pass their rehearsal; what the store lacks is a warning."""
-    assert [check.name for check in diagnose(other).checks if check.verdict == "failed"] == []
+def test_doctor_knows_it(other: S3Store, request: pytest.FixtureRequest) -> None:
+    """Whole jobs pass their rehearsal, but on S3Mock, which compares first and writes later."""
+    failed = [check.name for check in diagnose(other).checks if check.verdict == "failed"]
+    assert failed == (["fencing"] if "s3mock" in request.node.name else [])
 
 
 def test_every_committer_and_mode(other: S3Store) -> None:

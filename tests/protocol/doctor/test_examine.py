@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import AccessDenied, StoreRejected
+from airflow_s3commit.exceptions import AccessDenied, PreconditionFailed, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import DeleteFailure, ObjectInfo, ObjectToDelete, Upload
@@ -92,6 +94,23 @@ class Lacking(MemoryStore):
         }
 
 
+class Racing(Lacking):
+    """A store that looks first whether an object is there, and writes later, as S3Mock does."""
+
+    _meeting = Barrier(2)
+
+    def put(self, bucket: str, key: str, body: bytes, **arguments: Any) -> Any:
+        """Write once another writer has looked too, if one comes."""
+        if "/race-" in key and arguments.pop("if_none_match", False):
+            if key in self._buckets[bucket].objects:
+                raise PreconditionFailed("it is there")
+            try:
+                self._meeting.wait(5)
+            except BrokenBarrierError:
+                self._meeting.reset()
+        return super().put(bucket, key, body, **arguments)
+
+
 def _examined(store: Lacking, staging: Destination | None = None) -> Diagnosis:
     return examine(store, FLIGHTS, staging, clock=store.clock)
 
@@ -159,6 +178,18 @@ def test_the_kept_profile_is_brought_up_to_date() -> None:
     kept = find_profiles(store, home)
     assert kept == {"lake": store.profile("lake"), "records": StoreProfile()}
     assert not kept["lake"].conditional_delete
+
+
+def test_a_store_that_compares_before_it_writes_is_not_fit() -> None:
+    """Where concurrent create-only writes both win, the check says so, and later jobs are refused."""
+    store = Racing()
+    check = _check(_examined(store), "fencing")
+    assert check.verdict == "failed"
+    assert "of 8 concurrent If-None-Match: * writes of one key succeeded" in check.says
+    assert check.remedy is not None
+    assert "best-effort" in check.remedy
+    with pytest.raises(StoreUnsuitable):
+        Job.setup(store, FLIGHTS, clock=store.clock)
 
 
 def test_a_store_without_conditional_writes_is_not_fit() -> None:
