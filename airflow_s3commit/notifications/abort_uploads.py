@@ -13,7 +13,7 @@ from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.abort import KILL_WINDOW
+from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW
 
 if TYPE_CHECKING:
     import jinja2
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class AbortUploadsNotifier(BaseNotifier):
     """Aborts a run's jobs that did not commit; for ``on_failure_callback`` of a DAG or a task.
+
+    It leaves a job alone that the run's teardown has kept because the store failed the commit.
 
     Set it on the DAG: that callback is the only one that Airflow calls when a run exceeds ``dagrun_timeout``.
     It may be called repeatedly and does not change committed jobs. It returns after ``time_limit``, because
@@ -87,7 +89,8 @@ class AbortUploadsNotifier(BaseNotifier):
         """
         began = time.monotonic()
         try:
-            references = self._references(context)
+            kept = self._kept(context)
+            references = [one for one in self._references(context) if one["job_id"] not in kept]
         except ImportError as error:
             # dag.test() calls a DAG's callbacks in a process without access to XComs.
             self.log.warning(
@@ -150,6 +153,15 @@ class AbortUploadsNotifier(BaseNotifier):
             given = [value for task_id in self._setups(context) for value in _outputs(context, task_id)]
         return [reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference]
 
+    def _kept(self, context: Context) -> set[str]:
+        """Return the jobs that teardowns have kept; none after a timeout, which runs no teardown."""
+        dag: Any = context.get("dag")
+        if dag is None or context.get("reason") == "timed_out":
+            return set()
+        teardowns = [task.task_id for task in dag.tasks if task.task_type == "S3CommitAbortOperator"]
+        reports = [one for task_id in teardowns for one in _outputs(context, task_id, key="abort_report")]
+        return {str(one["job_id"]) for one in reports if one.get("state") == KEPT}
+
     def _setups(self, context: Context) -> list[str]:
         if self.setup_task_ids is not None:
             named = self.setup_task_ids
@@ -159,12 +171,12 @@ class AbortUploadsNotifier(BaseNotifier):
         return [task.task_id for task in tasks if task.task_type == "S3CommitSetupOperator"]
 
 
-def _outputs(context: Context, task_id: str) -> list[Any]:
-    """Return the results of a task's instances in this run, without a task instance."""
+def _outputs(context: Context, task_id: str, key: str = "return_value") -> list[Any]:
+    """Return the XComs of a task's instances in this run, without a task instance."""
     from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
 
     dag_id, run_id = _run(context)
-    found = XCom.get_all(key="return_value", dag_id=dag_id, task_id=task_id, run_id=run_id)
+    found = XCom.get_all(key=key, dag_id=dag_id, task_id=task_id, run_id=run_id)
     return list(found or [])
 
 

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.metrics import count_abort
-from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
+from airflow_s3commit.operators.base import STORE_FAILURE, CommitStepOperator, refusals_are_final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Seconds that a task may still run after Airflow ends it: one heartbeat (5) and the time to SIGKILL (5).
 KILL_WINDOW = 10.0
+
+#: The state of a kept job in the XCom ``abort_report``.
+KEPT = "kept"
 
 #: The limit on further aborts while each finds uploads. A task that writes longer is not being killed.
 _MORE_ABORTS = 5
@@ -36,6 +39,11 @@ class S3CommitAbortOperator(CommitStepOperator):
 
     If nothing failed, but the stages were skipped because there was nothing to do, it ends the job and
     succeeds. It fails if other stages have written output, because the skipped commit loses it.
+
+    If the store failed resolve_conflicts or commit and nothing else failed, it keeps a sealed or committing
+    job, and fails with the ways to go on: clear ``commit``, which takes up the kept job, or end it by
+    ``s3commit`` or the page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the task
+    group, because the states of its tasks say what failed.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
@@ -62,7 +70,10 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
-            uploads = None if job.manifest() is not None else self._abort(job)
+            committed = job.manifest() is not None
+            if not committed:
+                self._keep(context, job)
+            uploads = None if committed else self._abort(job)
             if uploads is None:
                 # Committed. If the commit was interrupted after the point of no return, this finishes it.
                 job.commit()
@@ -87,19 +98,51 @@ class S3CommitAbortOperator(CommitStepOperator):
             f"visible in {job.reference.destination}. See the log of the task that failed first."
         )
 
+    def _keep(self, context: Context, job: Job) -> None:
+        """Fail without an abort if the store alone kept a sealed job from its commit."""
+        failed = self._failed_by_store(context)
+        state = job.state() if failed else None
+        if state is None or state.state not in ("sealed", "committing"):
+            return
+        reference = job.reference
+        context["ti"].xcom_push(key="abort_report", value={"job_id": reference.job_id, "state": KEPT})
+        command = "commit" if state.state == "sealed" else "recover"
+        raise AirflowFailException(
+            f"Job {reference.job_id} is {state.state} and was kept, because the store failed"
+            f" {', '.join(failed)}: clear that task to continue, or run `s3commit {command}"
+            f" {reference.destination} {reference.job_id}`. To give it up, run `s3commit abort` likewise, or"
+            " use Abort on its page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
+        )
+
+    def _failed_by_store(self, context: Context) -> list[str]:
+        """Return the group's tasks that the store failed; none if another task failed or has not ended."""
+        states = self._states(context)
+        failed = sorted(name for name, state in states.items() if state == "failed")
+        if not failed or not set(states.values()) <= {"failed", "upstream_failed", "success", "skipped"}:
+            return []
+        ti = context["ti"]
+        if all(ti.xcom_pull(task_ids=name, key=STORE_FAILURE) for name in failed):
+            return failed
+        return []
+
+    def _states(self, context: Context) -> dict[str, str]:
+        """Return the states of the other tasks in this task's group; nothing without a group."""
+        group = self.task_group
+        if group is None or group.group_id is None:
+            return {}
+        ti = context["ti"]
+        found = ti.get_task_states(dag_id=ti.dag_id, task_group_id=group.group_id, run_ids=[ti.run_id])
+        states = {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
+        states.pop(self.task_id, None)
+        return states
+
     def _only_skipped(self, context: Context) -> tuple[list[str], list[str]]:
         """Return the group's tasks that were skipped, and those besides setup that succeeded.
 
         Both are empty if a task of the group failed, or has not ended.
         """
-        group = self.task_group
-        if group is None or group.group_id is None:
-            return [], []
-        ti = context["ti"]
-        found = ti.get_task_states(dag_id=ti.dag_id, task_group_id=group.group_id, run_ids=[ti.run_id])
-        states = {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
-        states.pop(self.task_id, None)
-        if not set(states.values()) <= {"skipped", "success"}:
+        states = self._states(context)
+        if not states or not set(states.values()) <= {"skipped", "success"}:
             return [], []
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         skipped = [name for name, state in states.items() if state == "skipped"]

@@ -11,15 +11,34 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit._format import number, plain
-from airflow_s3commit.exceptions import LockHeld, PreconditionFailed, Refused
+from airflow_s3commit.exceptions import LockHeld, OutcomeUnknown, PreconditionFailed, Refused, Unavailable
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_s3commit.protocol.job import Job
 
 #: Refusals that a retry may resolve: the lock is released, or the other writer's record is read.
 _RETRIABLE = (LockHeld, PreconditionFailed)
+
+
+#: The XCom of a task that the store failed. Airflow deletes it when the task's next try begins.
+STORE_FAILURE = "store_failure"
+
+
+@contextmanager
+def store_failures_are_noted(context: Context) -> Iterator[None]:
+    """Tell the teardown that the store failed this task, so that it keeps the job.
+
+    :param context: The task's context.
+    """
+    try:
+        yield
+    except (Unavailable, OutcomeUnknown) as error:
+        context["ti"].xcom_push(key=STORE_FAILURE, value=type(error).__name__)
+        raise
 
 
 @contextmanager

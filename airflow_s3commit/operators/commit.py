@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import commit_counted
-from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
+from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final, store_failures_are_noted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -198,7 +198,8 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
         :param context: The task's context.
         """
         job = self.opened_job()
-        with commit_counted(job.reference.destination) as count, refusals_are_final():
+        noted = store_failures_are_noted(context)
+        with noted, commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.commit(
                 seal_etag=etag_of(self.conflicts, "seal", self.task_id),
                 plan_etag=etag_of(self.conflicts, "plan", self.task_id) if self.pin_plan else None,
@@ -234,12 +235,12 @@ class S3CommitBeginOperator(CommitStepOperator):
         self.conflicts = conflicts
         self.pin_plan = pin_plan
 
-    def execute(self, context: Context) -> list[int]:  # noqa: ARG002 - Airflow's shape
+    def execute(self, context: Context) -> list[int]:
         """Begin the commit, and return the shards' numbers; one number if the job is committed already.
 
         :param context: The task's context.
         """
-        with refusals_are_final():
+        with store_failures_are_noted(context), refusals_are_final():
             numbers = self.opened_job().begin(
                 self._shard_count(),
                 seal_etag=etag_of(self.conflicts, "seal", self.task_id),
@@ -304,7 +305,8 @@ class S3CommitFinishOperator(ManifestOperator):
         :param context: The task's context.
         """
         job = self.opened_job()
-        with commit_counted(job.reference.destination) as count, refusals_are_final():
+        noted = store_failures_are_noted(context)
+        with noted, commit_counted(job.reference.destination) as count, refusals_are_final():
             manifest = job.finish()
             count(manifest)
         return self.committed(context, manifest)

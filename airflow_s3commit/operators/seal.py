@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_s3commit.links import PendingsetsLink
-from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final
+from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final, store_failures_are_noted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -138,12 +138,12 @@ class S3CommitResolveConflictsOperator(SealingOperator):
 
     ui_color = "#e8f0f7"
 
-    def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
+    def execute(self, context: Context) -> JsonObject:
         """Seal the job and plan its commit; return locations, ETags and counts of seal and plan.
 
         :param context: The task's context.
         """
-        with refusals_are_final():
+        with store_failures_are_noted(context), refusals_are_final():
             job = self.opened_job()
             sealed = self.seal(job)
             plan = job.plan()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 
+#: The types of the tasks that follow a job's stages.
+_STEPS = frozenset(
+    {
+        "S3CommitStagesOperator",
+        "S3CommitCollectOperator",
+        "S3CommitAuditOperator",
+        "S3CommitResolveConflictsOperator",
+        "S3CommitJobOperator",
+        "S3CommitBeginOperator",
+        "S3CommitShardOperator",
+        "S3CommitFinishOperator",
+        "S3CommitAbortOperator",
+    }
+)
+
 #: The key of the task's jobs in its ``task_state_store``.
 REMEMBERED_JOBS = "s3commit.jobs"
 
@@ -28,7 +44,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     """Sets up a job: one refresh of one destination. Returns the job's reference.
 
     Each try sets up a new job, so that output of a dead try cannot get into it. A retry, or a cleared task,
-    first aborts the task's earlier jobs that did not commit. If stages of an earlier job may still run, it
+    first aborts the task's earlier jobs that did not commit. But if no stage was cleared with it, as when
+    ``commit`` alone is cleared, it returns the run's job that is sealed, committing or committed: a cleared
+    stage computes anew, and the others' output is used. If stages of an earlier job may still run, it
     repeats the abort until it finds no uploads.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
@@ -108,6 +126,9 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
         with refusals_are_final():
             options = self._options()
+            taken = self._taken_up(context, options)
+            if taken is not None:
+                return taken
             self._abort_earlier(context, options)
             reference = self._choose_job()
             self._remember(context, [reference.to_dict()])
@@ -161,6 +182,47 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         root = Destination.parse(self.staging) if self.staging else None
         layout = Layout.of(destination, str(uuid4()), root)
         return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
+
+    def _taken_up(self, context: Context, options: JobOptions) -> dict[str, str] | None:
+        """Return the run's earlier job if it can go on, and no stage was cleared; otherwise None."""
+        state_store = context.get("task_state_store")
+        earlier = cast("list[dict[str, str]]", state_store.get(REMEMBERED_JOBS) or []) if state_store else []
+        if len(earlier) != 1 or not self._stages_stand(context):
+            return None
+        job = self.hook.job(earlier[0])
+        reference = job.reference
+        if reference.destination != Destination.parse(self.destination).uri:
+            return None
+        state = job.state()
+        if job.manifest() is not None:
+            self.log.info("Job %s of this run is committed, and no stage was cleared", reference.job_id)
+            return reference.to_dict()
+        if state is None or state.state not in ("sealed", "committing", "committed"):
+            return None
+        if job.record().options != options:
+            self.log.warning("Job %s has other options than this task; starting anew", reference.job_id)
+            return None
+        self.log.info("Taking up job %s, which is %s: no stage was cleared", reference.job_id, state.state)
+        return reference.to_dict()
+
+    def _stages_stand(self, context: Context) -> bool:
+        """Return whether every stage behind this task has succeeded or was skipped, and none was cleared."""
+        ti = context["ti"]
+        if self.get_dag() is None or (ti.map_index is not None and ti.map_index >= 0):
+            return False
+        behind = list(self.get_flat_relatives(upstream=False))
+        steps = [task for task in behind if task.task_type in _STEPS]
+        after = {name for step in steps for name in step.get_flat_relative_ids(upstream=False)}
+        after.update(step.task_id for step in steps)
+        stages = sorted({task.task_id for task in behind} - after)
+        if not stages:
+            return False
+        found = ti.get_task_states(dag_id=ti.dag_id, task_ids=stages, run_ids=[ti.run_id]).get(ti.run_id, {})
+        # Those of a mapped task have its id and their map index.
+        ended = {"success", "skipped"}
+        return {str(state) for state in found.values()} <= ended and all(
+            any(re.fullmatch(rf"{re.escape(name)}(_\d+)?", known) for known in found) for name in stages
+        )
 
     def _abort_earlier(self, context: Context, options: JobOptions) -> None:
         state_store = context.get("task_state_store")

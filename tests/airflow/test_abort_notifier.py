@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.notifications import AbortUploadsNotifier
-from airflow_s3commit.operators import S3CommitSetupOperator
+from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitSetupOperator
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
 
 
@@ -31,13 +31,17 @@ def dag() -> DAG:
 
 
 @pytest.fixture
-def xcoms(monkeypatch) -> dict[tuple[str, str, str], list]:
+def xcoms(monkeypatch) -> dict[tuple[str, ...], list]:
     """XComs by DAG, run and task: what Airflow's API server would answer."""
-    known: dict[tuple[str, str, str], list] = {}
+    known: dict[tuple[str, ...], list] = {}
     monkeypatch.setattr(
         XCom,
         "get_all",
-        classmethod(lambda _, *, key, dag_id, task_id, run_id: known.get((dag_id, run_id, task_id), [])),
+        classmethod(
+            lambda _, *, key, dag_id, task_id, run_id: known.get(
+                (dag_id, run_id, task_id, *(() if key == "return_value" else (key,))), []
+            )
+        ),
     )
     return known
 
@@ -140,3 +144,16 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
     monkeypatch.setattr(Job, "abort", lambda self, **_: answered.wait(60) and SimpleNamespace())
     notifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
     answered.set()
+
+
+@pytest.mark.parametrize(("reason", "left"), [("task_failure", 1), ("timed_out", 0)])
+def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, left) -> None:
+    """The callback of a failed run keeps it too; a timeout runs no teardown: the report is older."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    with dag:
+        S3CommitAbortOperator(task_id="abort", job=reference)
+    xcoms["nightly", "run", "setup"] = [reference]
+    xcoms["nightly", "run", "abort", "abort_report"] = [{"job_id": reference["job_id"], "state": "kept"}]
+    notifier()({"dag": dag, "run_id": "run", "reason": reason})
+    assert len(pending(store)) == left

@@ -9,7 +9,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
-from airflow_s3commit.operators import S3CommitAbortOperator
+from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
+from airflow_s3commit.operators.base import STORE_FAILURE
 from tests.airflow.runs import commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
 
 
@@ -117,6 +118,7 @@ class Group:
     """The teardown of a job in its task group, whose other tasks ended in the given states."""
 
     def __init__(self, reference, context, **states: str) -> None:
+        self.failures: dict[str, str] = {}
         with DAG("nightly", schedule=None), TaskGroup("refresh"):
             setup = EmptyOperator(task_id="setup").as_setup()
             self.teardown = S3CommitAbortOperator(task_id="abort", job=reference, kill_window=0)
@@ -124,6 +126,7 @@ class Group:
         found = {f"refresh.{name}": state for name, state in states.items()}
         ti = context["ti"]
         ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
+        ti.xcom_pull = lambda *, task_ids, key: self.failures.get(task_ids) if key == STORE_FAILURE else None
 
 
 NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}
@@ -154,4 +157,66 @@ def test_a_failure_beside_a_skip_fails_the_run(store, context, state) -> None:
     """A task that failed, or still runs, is no reason to call the run done."""
     group = Group(set_up(store), context, **NOTHING_TO_DO, other=state)
     with pytest.raises(AirflowFailException, match="the task that failed first"):
+        group.teardown.execute(context)
+
+
+FAILED_COMMIT = {"setup": "success", "stage": "success", "commit": "failed"}
+
+
+def sealed(store) -> dict[str, str]:
+    """Return a job that is sealed."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    opened(store, reference).seal()
+    return reference
+
+
+def test_a_job_that_the_store_kept_from_its_commit_is_kept(store, context, monkeypatch) -> None:
+    """What was computed and sealed outlives a store that was away, and the failure says how to go on."""
+    reference = sealed(store)
+
+    def unavailable(*_: object, **__: object) -> object:
+        raise Unavailable("503 Slow Down")
+
+    with monkeypatch.context() as away:
+        away.setattr(Job, "commit", unavailable)
+        with pytest.raises(Unavailable):
+            S3CommitJobOperator(task_id="commit", job=reference).execute(context)
+    group = Group(reference, context, **FAILED_COMMIT)
+    group.failures["refresh.commit"] = context["ti"].pushed[STORE_FAILURE]
+    with pytest.raises(
+        AirflowFailException, match=r"refresh\.commit: clear that task.*s3commit commit s3://"
+    ):
+        group.teardown.execute(context)
+    assert context["ti"].pushed["abort_report"] == {"job_id": reference["job_id"], "state": "kept"}
+    opened(store, reference).commit()
+    assert len(visible(store)) == 1
+
+
+@pytest.mark.parametrize(
+    ("states", "store_failed"),
+    [
+        (FAILED_COMMIT, False),  # refused, killed, or marked failed
+        ({**FAILED_COMMIT, "check": "failed"}, True),
+        ({**FAILED_COMMIT, "check": "running"}, True),
+    ],
+)
+def test_a_job_is_kept_for_no_other_failure(store, context, states, store_failed) -> None:
+    """A refusal, a kill, or another failed task ends the job, whatever the store did besides."""
+    reference = sealed(store)
+    group = Group(reference, context, **states)
+    if store_failed:
+        group.failures["refresh.commit"] = "Unavailable"
+    with pytest.raises(AirflowFailException, match="were aborted"):
+        group.teardown.execute(context)
+    assert pending(store) == []
+
+
+def test_a_job_that_is_not_sealed_is_not_kept(store, context) -> None:
+    """Nothing can go on from an open job, so it is aborted."""
+    reference = set_up(store)
+    write_stage(store, reference)
+    group = Group(reference, context, setup="success", stage="success", resolve="failed")
+    group.failures["refresh.resolve"] = "Unavailable"
+    with pytest.raises(AirflowFailException, match="1 pending uploads were aborted"):
         group.teardown.execute(context)

@@ -6,11 +6,17 @@ import itertools
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit import Job, JobReference, MemoryStore
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.operators import S3CommitSetupOperator
+from airflow_s3commit.operators import (
+    S3CommitJobOperator,
+    S3CommitResolveConflictsOperator,
+    S3CommitSetupOperator,
+)
 from tests.airflow.runs import (
     FLIGHTS,
     TaskStateStore,
@@ -251,3 +257,99 @@ def test_a_bucket_that_demands_encryption_takes_the_abort_of_an_earlier_try(stor
     setup.execute(context)
     spent = store._buckets["lake"].objects[f"flights/_s3commit/aborted/{earlier['job_id']}.json"]
     assert spent.headers["x-amz-server-side-encryption"] == "aws:kms"
+
+
+class Run:
+    """A run whose setup is cleared again and again, beside stages in the given states."""
+
+    def __init__(self) -> None:
+        self.remembered = TaskStateStore()
+
+    def set_up(self, states: dict[str, str | None], **arguments: Any) -> dict[str, str]:
+        """Execute setup in front of the stages ``one`` and ``two``, with the given states."""
+        with DAG("nightly", schedule=None):
+            setup = operator(**arguments)
+            resolve = S3CommitResolveConflictsOperator(task_id="resolve", job=setup.output)
+            commit_task = S3CommitJobOperator(task_id="commit", job=setup.output)
+            for name in ("one", "two"):
+                setup >> EmptyOperator(task_id=name) >> resolve
+            resolve >> commit_task >> EmptyOperator(task_id="report")
+        context = new_context(2, self.remembered)
+        ti = context["ti"]
+
+        def states_of(*, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+            assert (dag_id, run_ids, task_ids) == (ti.dag_id, [ti.run_id], ["one", "two"])
+            return {ti.run_id: states}
+
+        ti.get_task_states = states_of
+        return setup.execute(context)
+
+
+DONE = {"one": "success", "two_0": "success", "two_1": "skipped"}
+
+
+def sealed_in(run: Run, store: MemoryStore) -> dict[str, str]:
+    """Return the run's first job, sealed with one file."""
+    reference = run.set_up({"one": None, "two": None})
+    write_stage(store, reference)
+    Job.at(store, JobReference.from_dict(reference)).seal()
+    return reference
+
+
+def test_a_cleared_commit_takes_up_the_sealed_job(store) -> None:
+    """Airflow clears setup with the commit; the stages' output is not computed again."""
+    run = Run()
+    reference = sealed_in(run, store)
+    assert run.set_up(DONE) == reference
+    Job.at(store, JobReference.from_dict(reference)).commit()
+    assert len(visible(store)) == 1
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"one": None, "two": "success"},
+        {"one": "success", "two_0": "success", "two_1": "queued"},
+        {"one": "success", "two": "failed"},
+        {"one": "success"},
+        {"one": "success", "twofold": "success"},
+    ],
+)
+def test_a_cleared_stage_computes_anew(store, states) -> None:
+    """Data from before a fix is never committed after it: its job is aborted, and there is a new one."""
+    run = Run()
+    reference = sealed_in(run, store)
+    again = run.set_up(states)
+    assert again["job_id"] != reference["job_id"]
+    assert (pending(store), state(store, again)) == ([], "open")
+
+
+def test_a_cleared_setup_leaves_a_successful_run_its_job(store) -> None:
+    """Clearing setup alone returns the committed job, so that the teardown finds it committed."""
+    run = Run()
+    reference = sealed_in(run, store)
+    Job.at(store, JobReference.from_dict(reference)).commit()
+    assert run.set_up(DONE) == reference
+    assert run.set_up({"one": None, "two": None}) != reference
+
+
+def test_a_job_that_was_aborted_or_is_open_is_not_taken_up(store) -> None:
+    """Only a sealed job has all output of its stages."""
+    run = Run()
+    first = run.set_up({"one": None, "two": None})
+    second = run.set_up(DONE)
+    assert second["job_id"] != first["job_id"]
+    third = sealed_in(run, store)
+    Job.at(store, JobReference.from_dict(third)).abort()
+    assert run.set_up(DONE)["job_id"] != third["job_id"]
+
+
+def test_a_job_with_other_options_or_destination_is_not_taken_up(store) -> None:
+    """A fix of the DAG counts: the job of the old arguments is aborted."""
+    run = Run()
+    first = sealed_in(run, store)
+    second = run.set_up(DONE, conflict_mode="append")
+    assert second["job_id"] != first["job_id"]
+    assert pending(store) == []
+    Job.at(store, JobReference.from_dict(second)).seal([])
+    assert run.set_up(DONE, conflict_mode="append", destination="s3://lake/other/") != second

@@ -55,6 +55,10 @@ class Place:
         draft.write_text(json.dumps(value))
         draft.rename(self.directory / name)
 
+    def forget(self, name: str) -> None:
+        """Remove a note, if it is there."""
+        (self.directory / name).unlink(missing_ok=True)
+
     def said(self, name: str) -> bool:
         """Whether there is such a note."""
         return (self.directory / name).exists()

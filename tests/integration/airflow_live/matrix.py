@@ -137,6 +137,27 @@ def commit_marked_failed(run: Run) -> Story:
     yield from settled(run)
 
 
+def store_away(run: Run) -> Story:
+    """The store fails the commit; somebody clears the commit when it is back, and later setup alone."""
+    run.start()
+    yield from settled(run)
+    assert run.state == "failed"
+    left = run.left()
+    assert (left.visible, len(left.pending)) == ({}, 2)
+    yield from cleared(run, "refresh.commit")
+    assert (run.state, len(run.left().visible)) == ("success", 2)
+    yield from cleared(run, "refresh.setup")
+
+
+def cleared(run: Run, task_id: str) -> Story:
+    """Clear a task of a run that is over, and wait until it is over again."""
+    for note in ("dag-failed", "dag-succeeded"):
+        run.place.forget(note)
+    run.stage.airflow.api.clear(run.dag_id, run.run_id, task_id)
+    yield run.running()
+    yield from settled(run)
+
+
 def asked(run: Run, answer: str) -> Story:
     """The audit asks, nothing is visible yet, and a human answers."""
     run.start()
@@ -180,6 +201,7 @@ STORIES: dict[str, Callable[[Run], Story]] = {
     "approved": lambda run: asked(run, "Approve"),
     "rejected": lambda run: asked(run, "Reject"),
     "commit_killed": commit_killed,
+    "store_away": store_away,
     "commit_marked_failed": commit_marked_failed,
     "commit_marked_failed_too_late": commit_marked_failed,
 }

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from airflow.sdk import get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitJobOperator
 from airflow_s3commit.store.base import ObjectStore
@@ -147,6 +148,26 @@ class HeldCommit(S3CommitJobOperator):
 
     def _hold(self) -> None:
         place_of(get_current_context()).hold("commit", 1)
+
+
+def away_in_first_try(committing: Any) -> None:
+    """Have the store answer none of a commit task's requests in its first try."""
+
+    def opened_job() -> Any:
+        from airflow_s3commit import Job  # noqa: PLC0415
+
+        context = get_current_context()
+        task: Any = context["task"]
+        job = type(task).opened_job(task)
+        first: Any = context["ti"].try_number == 1
+        return Job.at(_AwayStore(task.hook.store), job.reference) if first else job
+
+    committing.opened_job = opened_job
+
+
+class _AwayStore(ForwardingStore):
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
+        raise Unavailable(f"{verb} {bucket}/{key}: 503 Slow Down")
 
 
 class _HeldStore(ForwardingStore):

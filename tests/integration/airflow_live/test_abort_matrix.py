@@ -71,6 +71,8 @@ ENDINGS = {
     "approved": committed("row try 1", audit="success", commit="success", abort="success"),
     "rejected": aborted(audit="failed", commit="upstream_failed"),
     "commit_killed": committed("row try 1", commit="success", abort="success"),
+    # Nothing was computed again, although the run was cleared twice.
+    "store_away": committed("row try 1", write="success", commit="success", abort="success"),
     "commit_marked_failed": aborted(commit="failed"),
     # The data is visible for good, so the teardown finishes the commit, and success is the truth.
     "commit_marked_failed_too_late": committed("row try 1", commit="failed", abort="success"),
@@ -87,6 +89,7 @@ ONE_OF_EACH = (
     "skipped",
     "approved",
     "commit_killed",
+    "store_away",
 )
 
 

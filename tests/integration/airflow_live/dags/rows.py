@@ -14,7 +14,14 @@ from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
-from tests.integration.airflow_live.stages import DAY, HeldCommit, no_data_today, noting, write
+from tests.integration.airflow_live.stages import (
+    DAY,
+    HeldCommit,
+    away_in_first_try,
+    no_data_today,
+    noting,
+    write,
+)
 
 
 def task_failed() -> dict[str, Any]:
@@ -76,6 +83,11 @@ for name in ("approved", "rejected"):
     audit = {"min_rows": 1000, "on_fail": "ask", "response_timeout": timedelta(minutes=10)}
     with row(name) as dag, group(dag, audit=audit) as commit:
         commit.stage(write(commit.job, hold=False))
+
+with row("store_away") as dag:
+    with group(dag, retries=0) as commit:
+        commit.stage(write(commit.job, hold=False))
+    away_in_first_try(commit.commit)
 
 for name, held_at in (
     ("commit_killed", "first file"),
