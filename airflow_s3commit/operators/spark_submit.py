@@ -199,6 +199,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             region=address.region,
             path_style=address.path_style,
             writer=self.writer,
+            object_options=job.record().options.object_options if self.writer == "spark" else None,
         )
         self.conf = {**given, **(batch_conf(given) if self.writer == "python" else {}), **committer}
         if self.writer == "spark":

@@ -23,6 +23,7 @@ from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.jar import PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.option_values import parse_flag
@@ -64,6 +65,9 @@ DEFAULT_STAGE = "spark"
 DEFAULT_STAGE_ATTEMPT = "0"
 
 
+#: Hadoop's names of server-side encryption, by S3's.
+_HADOOPS_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+
 #: Looks a key up in a Spark conf; None if it is not set.
 ConfGet: TypeAlias = Callable[[str], str | None]
 
@@ -93,6 +97,7 @@ def committer_conf(
     region: str | None = None,
     path_style: bool | None = None,
     writer: Writer = "python",
+    object_options: ObjectOptions | None = None,
 ) -> dict[str, str]:
     """Return the Spark conf with which an application writes for a job, and does not commit.
 
@@ -115,16 +120,20 @@ def committer_conf(
         region: The store's region.
         path_style: Whether the bucket goes into the path of a request; None for boto3's choice.
         writer: Who writes: ``python`` for this package's data source, ``spark`` for Spark itself.
+        object_options: Those of the job, for the writer ``spark``: S3A gets encryption and storage class, for
+            all that the application writes to the bucket. The writer ``python`` finds them by itself.
 
     Raises:
         InvalidOption: The writer is neither, or is ``spark`` and the job's staging is not below its
-            destination.
+            destination, or S3A cannot apply the object options.
         StoreUnsuitable: The address contains a user name or password, or is not a store's URL.
 
     """
     if writer == "spark":
         address = StoreAddress(endpoint_url=endpoint_url, region=region, path_style=path_style)
-        return _conf_of_sparks_own(reference, stage, stage_attempt, address)
+        conf = _conf_of_sparks_own(reference, stage, stage_attempt, address)
+        bucket = Destination.parse(reference.destination).bucket
+        return conf | _object_conf(bucket, object_options or ObjectOptions())
     if writer != "python":
         raise InvalidOption(f"writer={writer!r} must be 'python' or 'spark'")
     conf = {
@@ -168,6 +177,26 @@ def _conf_of_sparks_own(
     if address.path_style is not None:
         conf[f"{s3a}path.style.access"] = str(address.path_style).lower()
     return conf
+
+
+def _object_conf(bucket: str, options: ObjectOptions) -> dict[str, str]:
+    for name, value in (
+        ("tags", options.tags),
+        ("headers", options.headers),
+        ("sse_bucket_key", options.sse_bucket_key is not None),
+    ):
+        if value:
+            raise InvalidOption(
+                f"object_options has {name}, which S3A cannot apply to files of Spark's own writers: leave"
+                " it out and set it as the bucket's default, or use writer='python'"
+            )
+    settings = {
+        "encryption.algorithm": _HADOOPS_ENCRYPTION.get(options.sse or ""),
+        "encryption.key": options.sse_kms_key_id,
+        "create.storage.class": options.storage_class and options.storage_class.lower(),
+        "acl.default": "".join(word.title() for word in (options.acl or "").split("-")),
+    }
+    return {f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items() if value}
 
 
 def job_from_conf(get: ConfGet) -> JobInConf | None:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_s3commit import Job, JobReference
+from airflow_s3commit import Job, JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.protocol.model.seal import Counts, SealReference
@@ -114,6 +114,15 @@ def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, co
     assert task.jars == "own.jar,/jars/pending.jar"
     assert sealed == [("refresh.spark_submit", "1")]
     assert output["files"] == 3
+
+
+def test_object_options_that_s3a_cannot_apply_stop_the_submission(store, spark, context) -> None:
+    """The task fails with the option's name before anything is submitted."""
+    job = Job.setup(store, "s3://lake/t/", options=JobOptions(object_options=ObjectOptions(tags={"a": "b"})))
+    task = stage_task(job.reference.to_dict(), writer="spark")
+    with pytest.raises(AirflowFailException, match="object_options has tags, which S3A cannot apply"):
+        task.execute(context)
+    assert spark.conf == []
 
 
 def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:

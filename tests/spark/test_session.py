@@ -8,7 +8,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from airflow_s3commit import JobReference
+from airflow_s3commit import JobReference, ObjectOptions
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.spark import committer_conf
 from airflow_s3commit.spark.session import JobInConf, StoreAddress, job_from_conf, store_from_conf
@@ -50,6 +50,35 @@ def test_sparks_own_writers_get_the_protocol_and_s3a_the_address() -> None:
         "spark.hadoop.fs.s3a.bucket.lake.endpoint.region": "r",
         "spark.hadoop.fs.s3a.bucket.lake.path.style.access": "true",
     }
+
+
+def test_sparks_own_writers_get_a_jobs_object_options_as_settings() -> None:
+    """S3A encrypts and stores as the job says, in its bucket only."""
+    options = ObjectOptions(
+        sse="aws:kms", sse_kms_key_id="alias/lake", storage_class="STANDARD_IA", acl="bucket-owner-read"
+    )
+    plain = committer_conf(REFERENCE, "load", "2", writer="spark")
+    conf = committer_conf(REFERENCE, "load", "2", writer="spark", object_options=options)
+    assert {key: value for key, value in conf.items() if key not in plain} == {
+        "spark.hadoop.fs.s3a.bucket.lake.encryption.algorithm": "SSE-KMS",
+        "spark.hadoop.fs.s3a.bucket.lake.encryption.key": "alias/lake",
+        "spark.hadoop.fs.s3a.bucket.lake.create.storage.class": "standard_ia",
+        "spark.hadoop.fs.s3a.bucket.lake.acl.default": "BucketOwnerRead",
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tags": {"team": "lake"}},
+        {"headers": {"cache-control": "no-cache"}},
+        {"sse": "aws:kms", "sse_bucket_key": True},
+    ],
+)
+def test_object_options_that_s3a_cannot_apply_are_refused(options: dict) -> None:
+    """Nothing of a job's options is dropped silently."""
+    with pytest.raises(InvalidOption, match=f"object_options has {list(options)[-1]}, which S3A cannot"):
+        committer_conf(REFERENCE, "load", "2", writer="spark", object_options=ObjectOptions(**options))
 
 
 def test_a_staging_elsewhere_is_refused_for_sparks_own_writers() -> None:

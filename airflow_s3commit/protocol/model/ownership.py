@@ -108,15 +108,23 @@ def is_ours(upload: PendingUpload, existing: ObjectInfo) -> bool:
     """Return whether an object is this upload, completed.
 
     Compares the ids of the job and the upload in the object's metadata; for uploads of Hadoop, which have
-    none, the ETag that follows from the parts, unless the object has the id of another job.
+    none, the ETag that follows from the parts, unless the object has the id of another job. Under SSE-KMS
+    ETags follow from nothing that is known, so there the file's name must have the job's id, and size and
+    number of parts must agree: no one else writes a file of that name, and of a job's own uploads of one key
+    only the sealed one is completed.
     """
     carried = existing.metadata.get(JOB_METADATA)
     if upload.s3commit is not None:
         return carried == upload.jobId and existing.metadata.get(UPLOAD_METADATA) == upload.s3commit.upload
     if carried not in (None, upload.jobId):
         return False
-    expected = upload.expected_etag
-    return bool(expected) and existing.etag == expected and existing.size == upload.length
+    if existing.size != upload.length:
+        return False
+    if upload.expected_etag == existing.etag:
+        return True
+    is_kms = existing.headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
+    is_named = owner_of(upload.destinationKey) == upload.jobId
+    return is_kms and is_named and existing.etag.endswith(f"-{len(upload.etags)}")
 
 
 def object_metadata(destination: Destination, job_id: str, upload: str) -> dict[str, str]:

@@ -149,6 +149,22 @@ def test_ours_is_known_by_its_metadata() -> None:
     assert not is_ours(uploads[0], same_bytes)
 
 
+def test_under_kms_sparks_own_upload_is_known_by_its_name() -> None:
+    """Where encryption hides what ETags follow from, name, size and number of parts identify the object."""
+    lake, uploads = pending_lake()
+    complete(lake, uploads)
+    upload = like_hadoop(uploads[0])
+    standing = lake.store.head(BUCKET, upload.destinationKey)
+    plain = replace(standing, etag=f"{'0' * 32}-{len(upload.etags)}")
+    encrypted = replace(plain, headers={"x-amz-server-side-encryption": "aws:kms"})
+    assert not is_ours(upload, plain)
+    assert is_ours(upload, encrypted)
+    assert not is_ours(upload, replace(encrypted, etag="0" * 32))
+    assert not is_ours(upload, replace(encrypted, size=upload.length + 1))
+    assert not is_ours(upload, replace(encrypted, metadata={"s3commit-job": "another"}))
+    assert not is_ours(msgspec.structs.replace(upload, destinationKey="t/dt=1/part-0"), encrypted)
+
+
 def test_hadoop_s_is_known_by_its_etag() -> None:
     """Without an id of ours an object is the upload's if its ETag and size follow from the parts."""
     lake, uploads = pending_lake()
