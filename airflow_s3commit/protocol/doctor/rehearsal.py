@@ -49,8 +49,8 @@ def _profile(sandbox: Sandbox) -> Finding:
         sandbox.store.follow(sandbox.bucket, replace(profile, create_only=False))
         return Finding(
             "failed",
-            f"{winners} of {_WRITERS} concurrent If-None-Match: * writes of one key succeeded: the store compares"
-            " first and writes later, so two concurrent commits may both win",
+            f"{winners} of {_WRITERS} concurrent If-None-Match: * writes of one key succeeded: the store"
+            " compares first and writes later, so two concurrent commits may both win",
             UNFENCED,
         )
     if not profile.losses:

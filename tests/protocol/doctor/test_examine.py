@@ -12,8 +12,8 @@ import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, PreconditionFailed, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
-from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import DeleteFailure, ObjectInfo, ObjectToDelete, Upload
