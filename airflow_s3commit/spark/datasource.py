@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyspark
 from pyspark import TaskContext
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
 from airflow_s3commit.spark.driver import (
     Target,
     abort_failed_write,
@@ -23,7 +23,7 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.file_settings import with_file_settings
+from airflow_s3commit.spark.file_settings import OTHER_WRITER, with_file_settings
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.session import count_rows, store_from_conf
@@ -116,12 +116,18 @@ class S3CommitDataSource(DataSource):
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
         Raises:
-            InvalidOption: An option is unknown, malformed, or contradicts another or the save mode.
+            InvalidOption: An option is unknown, malformed, or contradicts another or the save mode; or the
+                format is CSV or JSON.
             UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
             UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
 
         """
         options = parse_options(self.options, overwrite=overwrite, store_defaults=self.store_defaults)
+        if options.table.file_format.text:
+            raise InvalidOption(
+                f'format("s3commit") writes parquet and orc, not {options.table.format}: use write_pending,'
+                f" in which Spark itself renders {options.table.format}, or {OTHER_WRITER}"
+            )
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), self.hadoop_defaults)
 
 

@@ -5,19 +5,18 @@ Settings that are not set, or set to what Spark does by default, change nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.spark.options import WriteOptions
-from airflow_s3commit.tables.options import TABLE_OPTIONS, TableOptions, TextOptions
+from airflow_s3commit.tables.options import FILE_OPTIONS
 
 if TYPE_CHECKING:
     from airflow_s3commit.spark.session import ConfGet
 
 _PARQUET = ("parquet",)
 _ORC = ("orc",)
-_CSV = ("csv",)
 _TEXT = ("csv", "json")
 
 #: Where to write what this package cannot.
@@ -29,12 +28,9 @@ _HONOURED = {
     "spark.sql.orc.compression.codec": ("compression", _ORC),
     "spark.sql.files.maxRecordsPerFile": ("maxRecordsPerFile", ()),
     "spark.sql.parquet.outputTimestampType": ("outputTimestampType", _PARQUET),
-    "spark.sql.jsonGenerator.ignoreNullFields": ("ignoreNullFields", ("json",)),
     "parquet.block.size": ("parquet.block.size", _PARQUET),
     "orc.stripe.size": ("orc.stripe.size", _ORC),
 }
-
-_Options = TypeVar("_Options", TableOptions, TextOptions)
 
 _ENCRYPTION = "the files would not be encrypted as it asks"
 
@@ -90,19 +86,14 @@ _FIXED = {
     "orc.compress.size": _Fixed(_ORC, ("262144",)),
     "orc.dictionary.key.threshold": _Fixed(_ORC, ("0.8",)),
     "orc.write.format": _Fixed(_ORC, ("0.12",)),
-    "spark.sql.legacy.timeParserPolicy": _Fixed(_TEXT, ("corrected",)),
     "mapreduce.output.fileoutputformat.compress": _Fixed(_TEXT, ("false",)),
-    "spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv": _Fixed(_CSV, ("false",)),
-    "spark.sql.binaryOutputStyle": _Fixed(_CSV, ("hex_discrete",)),
 }
 
 #: Keys of Hadoop's configuration, which sessions set with and without ``spark.hadoop.`` before them. Some
 #: name a column after ``#``.
 HADOOP_KEYS = tuple(key for key in (*_HONOURED, *_FIXED) if not key.startswith("spark."))
 
-_OPTIONS = {option.name: option for option in TABLE_OPTIONS}
-
-_TEXT_FIELDS = {known.name for known in fields(TextOptions)}
+_OPTIONS = {option.name: option for option in FILE_OPTIONS}
 
 
 def with_file_settings(options: WriteOptions, get: ConfGet) -> WriteOptions:
@@ -137,10 +128,8 @@ def with_file_settings(options: WriteOptions, get: ConfGet) -> WriteOptions:
                 f"the session sets {key}={value}, which s3commit cannot do for {file_format}: it is {error};"
                 f" set the write's option {name}, or {OTHER_WRITER}"
             ) from error
-        if option.field in _TEXT_FIELDS:
-            table = replace(table, text=_with(table.text, option.field, read))
-        else:
-            table = _with(table, option.field, read)
+        changed: dict[str, Any] = {option.field: read}
+        table = replace(table, **changed)
     if table.codec not in table.file_format.codecs:
         key = f"spark.sql.{file_format}.compression.codec"
         raise InvalidOption(
@@ -148,10 +137,6 @@ def with_file_settings(options: WriteOptions, get: ConfGet) -> WriteOptions:
             f" write's option compression to one of {', '.join(table.file_format.codecs)}"
         )
     return options if table is options.table else replace(options, table=table)
-
-
-def _with(made: _Options, name: str, value: Any) -> _Options:
-    return replace(made, **{name: value})
 
 
 def _value(get: ConfGet, key: str) -> str | None:

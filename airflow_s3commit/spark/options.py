@@ -14,10 +14,10 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables.option_values import Option, one_of, options_of, parse_bytes, parse_flag, set_by
-from airflow_s3commit.tables.options import TABLE_OPTIONS, TableOptions, read_options, table_options
+from airflow_s3commit.tables.options import FILE_OPTIONS, TableOptions, read_options, table_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _MIB = 1024 * 1024
 
@@ -97,12 +97,45 @@ _OBJECT_OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 
+def _text_options() -> Iterator[Option]:
+    """Yield Spark's own options of CSV and JSON, which `write_pending` passes on as they are."""
+    both, csv, json_ = ("csv", "json"), ("csv",), ("json",)
+    for name, formats, default, meaning in (
+        ("dateFormat", both, "yyyy-MM-dd", "Pattern of dates."),
+        ("timestampFormat", both, "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]", "Pattern of times with a zone."),
+        ("timestampNTZFormat", both, "yyyy-MM-dd'T'HH:mm:ss[.SSS]", "Pattern of times without a zone."),
+        ("timeZone", both, "the session's", "Zone of written times."),
+        ("locale", both, "en-US", "Language of the names of months and days."),
+        ("lineSep", both, "\\n", "Line separator."),
+        ("encoding", both, "UTF-8", "Encoding of the files."),
+        ("header", csv, "false", "Begin files with the columns' names."),
+        ("sep", csv, ",", "Separates values."),
+        ("delimiter", csv, ",", "The same as sep."),
+        ("quote", csv, '"', "Encloses values that would be misread."),
+        ("escape", csv, "\\", "Escapes quotes in quoted values."),
+        ("charToEscapeQuoteEscaping", csv, "the escape, or none", "Escapes escapes of quotes."),
+        ("escapeQuotes", csv, "true", "Quote values that contain quotes."),
+        ("quoteAll", csv, "false", "Quote all values."),
+        ("nullValue", csv, "nothing", "Text of null."),
+        ("emptyValue", csv, '""', "Text of an empty string."),
+        ("ignoreLeadingWhiteSpace", csv, "true", "Remove leading white space."),
+        ("ignoreTrailingWhiteSpace", csv, "true", "Remove trailing white space."),
+        ("ignoreNullFields", json_, "the session's", "Leave out fields that are null."),
+    ):
+        yield Option(name, str, meaning, formats=formats, default=default, field=name)
+
+
+#: Spark's own options of CSV and JSON.
+TEXT_OPTIONS: tuple[Option, ...] = tuple(_text_options())
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The options of writing a DataFrame.
 
     Attributes:
         table: The options of the files.
+        text: The options of CSV and JSON, by Spark's names; Spark itself reads them.
         overwrite: Whether the save mode is ``overwrite``.
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
@@ -159,6 +192,7 @@ class WriteOptions:
         default=80 * _MIB,
     )
     table: TableOptions = field(default_factory=TableOptions)
+    text: tuple[tuple[str, str], ...] = ()
     overwrite: bool = False
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     store: StoreAddress = field(default_factory=StoreAddress)
@@ -194,9 +228,17 @@ class WriteOptions:
 _DESTINATION, *_WRITE = options_of(WriteOptions)
 
 #: Every option of a write.
-WRITE_OPTIONS: tuple[Option, ...] = (_DESTINATION, *TABLE_OPTIONS, *_WRITE, *_OBJECT_OPTIONS, *STORE_OPTIONS)
+WRITE_OPTIONS: tuple[Option, ...] = (
+    _DESTINATION,
+    *FILE_OPTIONS,
+    *TEXT_OPTIONS,
+    *_WRITE,
+    *_OBJECT_OPTIONS,
+    *STORE_OPTIONS,
+)
 
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
+_TEXT_FIELDS = {option.field for option in TEXT_OPTIONS}
 _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
@@ -223,11 +265,13 @@ def parse_options(
     except StoreUnsuitable as error:
         raise InvalidOption(str(error)) from error
     object_options = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
+    text = tuple(sorted((name, found.pop(name)) for name in _TEXT_FIELDS & found.keys()))
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(
         **own,
         table=table_options(found),
         overwrite=overwrite,
+        text=text,
         object_options=object_options,
         store=store.or_else(store_defaults or StoreAddress()),
         given=given,

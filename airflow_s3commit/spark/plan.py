@@ -46,11 +46,7 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
             only in case.
 
     """
-    for name in options.table.partition_by:
-        resolve_name(schema.names, name)
-    _check_names(schema.names)
-    for field in schema.fields:
-        _check_type(field.name, field.dataType, options.table.format)
+    check_schema(schema, options)
     arriving = [_arriving(field, months) for field in schema.fields]
     _check_kinds(arriving)
     arrow = _arrow_schema(StructType(arriving))
@@ -60,6 +56,21 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
     form = form_of(options.table, SparkFooter(pyspark.__version__, StructType(in_files).json(), types))
     form.check(pa.schema([field for field in arrow if field.name not in partition_by]))
     return TablePlan(arrow, partition_by, form, options.table)
+
+
+def check_schema(schema: StructType, options: WriteOptions) -> None:
+    """Refuse partition columns that are missing, and columns that files of the format cannot hold.
+
+    Raises:
+        UnsupportedPartition: A partition column is missing.
+        UnsupportedColumn: The format cannot hold a column's type; or two names differ only in case.
+
+    """
+    for name in options.table.partition_by:
+        resolve_name(schema.names, name)
+    _check_names(schema.names)
+    for field in schema.fields:
+        _check_type(field.name, field.dataType, options.table.format)
 
 
 def months_columns(schema: StructType, options: WriteOptions) -> frozenset[str]:
@@ -116,7 +127,7 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
             f"column {name!r} has the type {type_name}, which s3commit cannot write: cast it, for example to"
             f" string, or {OTHER_WRITER}"
         )
-    if type_name == "variant" and file_format != "parquet":
+    if type_name == "variant" and file_format not in ("parquet", "json"):
         raise UnsupportedColumn(
             f"column {name!r} has the type variant, which s3commit cannot write to {file_format}: write"
             f" to_json({name}), or parquet"

@@ -25,6 +25,7 @@ from airflow_s3commit.protocol.model.seal import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.file_settings import with_file_settings
+from airflow_s3commit.spark.lines import plan_lines
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
 from airflow_s3commit.spark.plan import months_columns, plan_table
@@ -154,7 +155,8 @@ def write_pending(
         salt: Count a sample of the rows first, and spread a partition with far more rows than the others over
             several tasks. By default only for a cached frame, because any other frame is computed a second
             time for the sample.
-        format: ``parquet``, ``orc``, ``csv`` or ``json``.
+        format: ``parquet``, ``orc``, ``csv`` or ``json``. Spark itself renders CSV and JSON, with
+            ``to_csv`` and ``to_json``.
         options: Further options of the data source ``s3commit``, by the same names.
 
     Raises:
@@ -256,6 +258,8 @@ def _planned(frame: DataFrame, settings: _Settings) -> tuple[TablePlan, DataFram
     """Return the plan of the tasks, the frame that they write, and its arrangement."""
     names = settings.options.table.partition_by
     frame, arrangement = arrange(frame, names, cluster=settings.cluster, salt=settings.salt)
+    if settings.options.table.file_format.text:
+        return *plan_lines(frame, settings.options), arrangement
     # This schema has text for partition columns, and still Spark's intervals for the footer.
     months = months_columns(frame.schema, settings.options)
     plan = plan_table(frame.schema, settings.options, months)

@@ -135,63 +135,6 @@ def utf8_only(value: str) -> str:
     return "UTF-8"
 
 
-#: The fields whose text is the same in every locale and era, from year 1 to 9999.
-_FIELDS = ("yyyy", "uuuu", "MM", "dd", "HH", "mm", "ss", "SSSSSS", "SSS", "XXX")
-
-_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|(.)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class DatetimePattern:
-    """A parsed pattern of dates or times.
-
-    Attributes:
-        text: The pattern itself.
-        pieces: Its pieces in order: a field's letters and True, or a literal text and False.
-
-    """
-
-    text: str
-    pieces: tuple[tuple[str, bool], ...]
-
-    def __contains__(self, field: str) -> bool:
-        """Return whether the pattern has a field, such as ``XXX``."""
-        return (field, True) in self.pieces
-
-
-def parse_pattern(value: str) -> DatetimePattern:
-    """Parse a pattern of ``yyyy MM dd HH mm ss SSS SSSSSS XXX``, punctuation and ``'quoted text'``.
-
-    Brackets make a section optional for a reader; a writer ignores them.
-
-    Raises:
-        ValueError: The pattern has other letters, which only Spark can render.
-
-    """
-    pieces: list[tuple[str, bool]] = []
-    for found in _TOKEN.finditer(value):
-        piece = found[0]
-        if piece.startswith("'") and len(piece) > 1:
-            pieces.append(("'" if piece == "''" else found[1].replace("''", "'"), False))
-        elif piece.isalpha():
-            if piece not in _FIELDS:
-                raise ValueError(f"{piece!r} is not one of {', '.join(_FIELDS)}: only Spark can render it")
-            pieces.append(("yyyy" if piece == "uuuu" else piece, True))
-        elif piece in "{}#'":
-            raise ValueError(f"{piece!r} is reserved in patterns: quote it")
-        elif piece not in "[]":
-            pieces.append((piece, False))
-    return DatetimePattern(value, tuple(pieces))
-
-
-#: Spark's default patterns.
-DATE = parse_pattern("yyyy-MM-dd")
-
-TIMESTAMP = parse_pattern("yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]")
-
-TIMESTAMP_NTZ = parse_pattern("yyyy-MM-dd'T'HH:mm:ss[.SSS]")
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """The declaration of one option.
@@ -242,8 +185,6 @@ def _shown(default: Any, unit: str) -> str:
         return str(default).lower()
     if unit == "bytes":
         return f"{default // _UNITS['m']}m" if default else "no limit"
-    if isinstance(default, DatetimePattern):
-        return default.text
     if default in (None, ()):
         return "none"
     return str(default) or "nothing"

@@ -9,10 +9,6 @@ from typing import Any
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.tables.formats import FORMATS, TableFormat
 from airflow_s3commit.tables.option_values import (
-    DATE,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    DatetimePattern,
     Option,
     at_least,
     check_formats,
@@ -23,10 +19,8 @@ from airflow_s3commit.tables.option_values import (
     parse_columns,
     parse_flag,
     parse_limit,
-    parse_pattern,
     read_fields,
     set_by,
-    utf8_only,
 )
 
 _MIB = 1024 * 1024
@@ -35,14 +29,6 @@ _MIB = 1024 * 1024
 DEFAULT_FORMAT = "parquet"
 
 _CSV = ("csv",)
-_JSON = ("json",)
-_TEXT = ("csv", "json")
-
-
-def _line_end(value: str) -> str:
-    if value not in ("\n", "\r\n", "\r"):
-        raise ValueError("not one of \\n, \\r\\n, \\r")
-    return value
 
 
 def _int96(value: str) -> bool:
@@ -55,30 +41,8 @@ def _codec(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """How CSV and JSON files are written, with Spark's defaults."""
+    """How pyarrow writes CSV files."""
 
-    date_format: DatetimePattern = set_by(
-        Option("dateFormat", parse_pattern, "Pattern of dates.", formats=_TEXT), default=DATE
-    )
-    timestamp_format: DatetimePattern = set_by(
-        Option("timestampFormat", parse_pattern, "Pattern of times with a zone.", formats=_TEXT),
-        default=TIMESTAMP,
-    )
-    timestamp_ntz_format: DatetimePattern = set_by(
-        Option("timestampNTZFormat", parse_pattern, "Pattern of times without a zone.", formats=_TEXT),
-        default=TIMESTAMP_NTZ,
-    )
-    time_zone: str | None = set_by(
-        Option(
-            "timeZone", str, "Zone of written times.", formats=_TEXT,
-            default="the session's, or each column's own",
-        ),
-        default=None,
-    )  # fmt: skip
-    line_separator: str = set_by(
-        Option("lineSep", _line_end, "Line separator.", formats=_TEXT, default="\\n"), default="\n"
-    )
-    encoding: str = set_by(Option("encoding", utf8_only, "Only UTF-8.", formats=_TEXT), default="UTF-8")
     header: bool = set_by(
         Option("header", parse_flag, "Begin files with the columns' names.", formats=_CSV), default=False
     )
@@ -87,31 +51,8 @@ class TextOptions:
         Option("delimiter", one_character, "The same as sep.", formats=_CSV),
         default=",",
     )
-    quote: str = set_by(
-        Option("quote", one_character, "Encloses values that would be misread.", formats=_CSV), default='"'
-    )
-    escape: str = set_by(
-        Option("escape", one_character, "Escapes quotes in quoted values.", formats=_CSV), default="\\"
-    )
-    escape_quotes: bool = set_by(
-        Option("escapeQuotes", parse_flag, "Quote values that contain quotes.", formats=_CSV), default=True
-    )
-    quote_all: bool = set_by(Option("quoteAll", parse_flag, "Quote all values.", formats=_CSV), default=False)
-    null_value: str = set_by(Option("nullValue", str, "Text of null.", formats=_CSV), default="")
-    empty_value: str = set_by(
-        Option("emptyValue", str, "Text of an empty string.", formats=_CSV), default='""'
-    )
-    trim_leading: bool = set_by(
-        Option("ignoreLeadingWhiteSpace", parse_flag, "Remove leading white space.", formats=_CSV),
-        default=True,
-    )
-    trim_trailing: bool = set_by(
-        Option("ignoreTrailingWhiteSpace", parse_flag, "Remove trailing white space.", formats=_CSV),
-        default=True,
-    )
-    ignore_null_fields: bool = set_by(
-        Option("ignoreNullFields", parse_flag, "Leave out fields that are null.", formats=_JSON),
-        default=True,
+    quote_all: bool = set_by(
+        Option("quoteAll", parse_flag, "Quote all values but null.", formats=_CSV), default=False
     )
 
 
@@ -121,7 +62,7 @@ class TableOptions:
 
     Attributes:
         encoded_bytes: Encoded bytes buffered by all open files together; no option sets it.
-        text: The options of CSV and JSON files.
+        text: The options of CSV files that pyarrow writes.
 
     """
 
@@ -198,8 +139,11 @@ class TableOptions:
         return self.compression or self.file_format.default
 
 
-#: Every option of a table, by Spark's own names where Spark has it.
-TABLE_OPTIONS: tuple[Option, ...] = (*options_of(TableOptions), *options_of(TextOptions))
+#: The options of files of any writer, by Spark's own names where Spark has it.
+FILE_OPTIONS: tuple[Option, ...] = options_of(TableOptions)
+
+#: Every option of a table that is written without Spark.
+TABLE_OPTIONS: tuple[Option, ...] = (*FILE_OPTIONS, *options_of(TextOptions))
 
 _TEXT_FIELDS = {option.field for option in options_of(TextOptions)}
 
@@ -247,8 +191,8 @@ def table_options(fields: dict[str, Any]) -> TableOptions:
     if made.codec not in made.file_format.codecs:
         known = ", ".join(made.file_format.codecs)
         raise InvalidOption(f"{made.format} files cannot have compression={made.codec}; use one of {known}")
-    if made.format == "csv" and text.quote == text.separator:
-        raise InvalidOption(f"quote and sep are both {text.quote!r}")
+    if made.format == "csv" and text.separator in ('"', "\n", "\r"):
+        raise InvalidOption(f"sep={text.separator!r} cannot separate values: it quotes them, or ends a line")
     return made
 
 

@@ -1,24 +1,26 @@
-"""Text files: lines of rows, compressed as a whole."""
+"""Text files: CSV as pyarrow writes it, lines of JSON, and lines that Spark has rendered."""
 
 from __future__ import annotations
 
 import bz2
+import io
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyarrow import csv
 
-from airflow_s3commit.tables.csv import CsvRows
-from airflow_s3commit.tables.formats import FORMATS
-from airflow_s3commit.tables.json import JsonRows
+from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn, first_within
 from airflow_s3commit.tables.options import TextOptions
 from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics
     from airflow_s3commit.tables.formats import Sink
 
@@ -28,30 +30,22 @@ _ROWS = 16_384
 #: zlib's window bits for a gzip file, and for a zlib stream.
 _WINDOWS = {"gzip": 31, "deflate": 15}
 
+_FIRST, _LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
 
-class RowLines(Protocol):
-    """Turns rows into lines of text."""
-
-    def header(self) -> pa.Array:
-        """Return the first lines of a file."""
-        ...
-
-    def lines(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return a line for each row, without line separator."""
-        ...
-
-
-_LINES: dict[str, Callable[[pa.Schema, TextOptions], RowLines]] = {"csv": CsvRows, "json": JsonRows}
+_JSON = msgspec.json.Encoder(decimal_format="number")
 
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """The encoding of one write's CSV or JSON files.
+    """The encoding of one write's CSV or JSON files, without Spark.
+
+    CSV is pyarrow's own dialect: texts are quoted, null is nothing. JSON has an object in each line: times in
+    ISO 8601, bytes in base64, and null for floats that are not finite.
 
     Attributes:
         name: ``csv`` or ``json``.
         compression: A key of the format's codecs.
-        options: The text options of the write.
+        options: The options of CSV.
 
     """
 
@@ -66,13 +60,105 @@ class TextForm:
             UnsupportedColumn: The format cannot hold a column's type.
 
         """
-        _LINES[self.name](schema, self.options)
+        for column in schema:
+            refused = first_within(column.type, pt.is_map) if self.name == "json" else None
+            if (self.name == "csv" and pt.is_nested(column.type)) or (
+                refused is not None and not pt.is_string(refused.key_type)
+            ):
+                other = "json, parquet or orc" if self.name == "csv" else "parquet or orc"
+                raise UnsupportedColumn(
+                    f"column {column.name!r} has the type {column.type}, which {self.name.upper()} cannot"
+                    f" hold: cast it to string, or write {other}"
+                )
 
     def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
         """Return the encoder of a new file with this schema."""
-        lines = _LINES[self.name](schema, self.options)
-        codec = FORMATS[self.name].codecs[self.compression].engine
-        return TextEncoder(sink, schema, lines, codec, self.options.line_separator)
+        if self.name == "json":
+            return TextEncoder(sink, _json_lines, _codec(self), counts=ColumnCounts(schema))
+        header = self._csv(schema.empty_table(), header=True) if self.options.header else b""
+        return TextEncoder(sink, self._csv, _codec(self), header, ColumnCounts(schema))
+
+    def _csv(self, rows: pa.Table, *, header: bool = False) -> bytes:
+        _check_years(rows)
+        out = io.BytesIO()
+        options = csv.WriteOptions(
+            include_header=header,
+            delimiter=self.options.separator,
+            quoting_style="all_valid" if self.options.quote_all else "needed",
+        )
+        csv.write_csv(rows, out, options)
+        return out.getvalue()
+
+
+def _check_years(rows: pa.Table) -> None:
+    """Refuse times that pyarrow cannot write: it would write a remark in their place."""
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        kind = column.type
+        # 64 bits of nanoseconds cannot leave these years.
+        if not (pt.is_date(kind) or (pt.is_timestamp(kind) and kind.unit != "ns")):
+            continue
+        first, last = (pa.scalar(moment).cast(kind, safe=False) for moment in (_FIRST, _LAST))
+        found = pc.min_max(column)
+        if found["min"].is_valid and (found["min"].value < first.value or found["max"].value > last.value):
+            raise UnsupportedColumn(
+                f"column {name!r} has a time that is not between the years 1 and 9999, which CSV cannot"
+                " hold: cast it to string, or write parquet"
+            )
+
+
+def _json_lines(rows: pa.Table) -> bytes:
+    try:
+        return _JSON.encode_lines(rows.to_pylist(maps_as_pydicts="strict"))
+    except (ValueError, KeyError, OverflowError, TypeError) as error:
+        raise UnsupportedColumn(f"JSON cannot hold a value ({error}): cast it, or write parquet") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LinesForm:
+    """The encoding of files whose lines Spark has rendered, in the only column of their rows.
+
+    Attributes:
+        name: ``csv`` or ``json``.
+        compression: A key of the format's codecs.
+        header: The first line of each file, without line separator; None for none.
+        line_separator: The end of each line.
+        encoding: Python's name of the encoding of the text.
+        begin: The first bytes of a file, such as a byte order mark.
+
+    """
+
+    name: str
+    compression: str = "none"
+    header: str | None = None
+    line_separator: str = "\n"
+    encoding: str = "utf-8"
+    begin: bytes = b""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Do nothing: Spark has checked the columns."""
+
+    def encoder(self, sink: Sink, schema: pa.Schema) -> TextEncoder:
+        """Return the encoder of a new file; the schema has one column of text."""
+        assert len(schema) == 1
+        first = b"" if self.header is None else self._encoded(self.header + self.line_separator)
+        return TextEncoder(sink, self._lines, _codec(self), self.begin + first)
+
+    def _lines(self, rows: pa.Table) -> bytes:
+        (column,) = rows.columns
+        lines = column.combine_chunks()
+        # Spark's own writer leaves empty lines out.
+        lines = lines.filter(pc.not_equal(lines, ""))
+        if not len(lines):
+            return b""
+        one_list = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
+        joined = pc.binary_join(one_list, self.line_separator)[0].as_buffer().to_pybytes()
+        if self.encoding == "utf-8":
+            return bytes(joined + self.line_separator.encode())
+        return self._encoded(joined.decode() + self.line_separator)
+
+    def _encoded(self, text: str) -> bytes:
+        # As Java does, a character that the encoding lacks becomes a question mark.
+        return text.encode(self.encoding, errors="replace")
 
 
 class _Compressor(Protocol):
@@ -86,58 +172,64 @@ class TextEncoder:
 
     Args:
         sink: Receives the bytes; the caller closes it.
-        schema: Schema of the rows.
-        lines: Turns rows into lines.
+        render: Returns the bytes of some rows.
         codec: The compression: ``none``, ``gzip``, ``deflate`` or ``bzip2``.
-        line_separator: The end of each line.
+        begin: The first bytes of the file.
+        counts: Counts the columns' values; None for files without statistics.
 
     Attributes:
         rows: Rows written so far.
         bytes: Bytes written so far.
-        statistics: Column statistics, by column; None until the encoder is closed.
+        statistics: Column statistics, by column; None until the encoder is closed, or without counts.
 
     """
 
     def __init__(
-        self, sink: Sink, schema: pa.Schema, lines: RowLines, codec: str, line_separator: str
+        self,
+        sink: Sink,
+        render: Callable[[pa.Table], bytes],
+        codec: str,
+        begin: bytes = b"",
+        counts: ColumnCounts | None = None,
     ) -> None:
         self._sink = sink
-        self._lines = lines
-        self._end = line_separator
+        self._render = render
         self._compressor = _compressor(codec)
-        self._counts = ColumnCounts(schema)
+        self._counts = counts
         self.rows = 0
         self.bytes = 0
         self.statistics: dict[str, ColumnStatistics] | None = None
-        self._put(lines.header())
+        self._put(begin)
 
     def write(self, table: pa.Table) -> None:
         """Write a line for each row."""
         for batch in table.to_batches(max_chunksize=_ROWS):
-            self._put(self._lines.lines(batch))
-        self._counts.add(table)
+            self._put(self._render(pa.Table.from_batches([batch])))
+        if self._counts is not None:
+            self._counts.add(table)
         self.rows += table.num_rows
 
     def close(self) -> None:
         """Write the end of the compressed data."""
         if self._compressor is not None:
             self._send(self._compressor.flush())
-        self.statistics = self._counts.statistics()
+        if self._counts is not None:
+            self.statistics = self._counts.statistics()
 
     def abandon(self) -> None:
         """Do nothing: only `write` and `close` write to the sink."""
 
-    def _put(self, lines: pa.Array) -> None:
-        if not len(lines):
-            return
-        one_list = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        text = pc.binary_join(one_list, self._end)[0].as_buffer().to_pybytes() + self._end.encode()
+    def _put(self, text: bytes) -> None:
         self._send(text if self._compressor is None else self._compressor.compress(text))
 
     def _send(self, data: bytes) -> None:
         if data:
             self._sink.write(data)
             self.bytes += len(data)
+
+
+def _codec(form: TextForm | LinesForm) -> str:
+    return FORMATS[form.name].codecs[form.compression].engine
 
 
 def _compressor(codec: str) -> _Compressor | None:

@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 from airflow_s3commit import Destination, Job, JobOptions, latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import is_hidden
-from airflow_s3commit.spark import committer_conf
+from airflow_s3commit.spark import committer_conf, write_pending
+from airflow_s3commit.spark.write import SaveMode
+from airflow_s3commit.tables.option_values import parse_columns
 from tests.protocol.building import OURS
 
 if TYPE_CHECKING:
@@ -158,8 +160,13 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
         spark.conf.unset(key)
 
 
-def write(frame: DataFrame, lake: Lake, mode: str = "append", **options: str) -> None:
-    """Write a frame as a notebook would."""
+def write(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
+    """Write a frame as a notebook would: text with `write_pending`, all else as a data source."""
+    if options.get("format") in ("csv", "json"):
+        by = parse_columns(options.pop("partitionBy", ""))
+        where = {"destination": lake.uri, "partition_by": by, "format": options.pop("format")}
+        write_pending(frame, **where, mode=mode, options={**lake.options, **options})
+        return
     frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
 
 

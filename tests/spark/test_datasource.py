@@ -155,10 +155,14 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         ({"partitionBy": "t"}, r"cast it to string first, in Spark: df\.withColumn\('t'"),
         ({"partitioned": "t"}, "has no option partitioned"),
         ({"header": "true"}, "header is only for csv; the files' format is parquet"),
-        ({"format": "csv"}, "column 't' has the type list.*, which CSV cannot hold"),
+        ({"format": "csv"}, "column 't' has the type array.*, which CSV cannot hold"),
     ):
         with pytest.raises(Exception, match=says):
             write(frame, lake, **options)
+    for format_ in ("csv", "json"):
+        by_source = frame.write.format("s3commit").mode("append").options(**lake.options, format=format_)
+        with pytest.raises(Exception, match=f"writes parquet and orc, not {format_}: use write_pending"):
+            by_source.save(lake.uri)
     with pytest.raises(Exception, match=r"'m' has the type interval year to month.*write_pending can write"):
         write(frame.selectExpr("id", "make_ym_interval(1, 2) as m"), lake)
     assert lake.everything() == []

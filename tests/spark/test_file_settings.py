@@ -61,12 +61,6 @@ def set_by(conf: dict[str, str], **options: str) -> WriteOptions:
             lambda table: table.int96,
             False,
         ),
-        (
-            {"spark.sql.jsonGenerator.ignoreNullFields": "false"},
-            {"format": "json"},
-            lambda table: table.text.ignore_null_fields,
-            False,
-        ),
         ({"parquet.block.size": "1048576"}, {}, lambda table: table.row_group_bytes, 1 << 20),
         (
             {"spark.hadoop.orc.stripe.size": "1048576"},
@@ -104,10 +98,7 @@ def test_what_spark_heeds_is_heeded(
         ("parquet.bloom.filter.enabled", "true", "parquet", "unset it"),
         ("parquet.page.size", "65536", "parquet", "unset it"),
         ("orc.bloom.filter.columns", "a", "orc", "unset it"),
-        ("spark.sql.legacy.timeParserPolicy", "LEGACY", "csv", "unset it"),
-        ("spark.sql.legacy.timeParserPolicy", "LEGACY", "json", "unset it"),
         ("mapreduce.output.fileoutputformat.compress", "true", "csv", "unset it"),
-        ("spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv", "true", "csv", "unset it"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_format: str, says: str) -> None:

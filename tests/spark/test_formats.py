@@ -60,6 +60,9 @@ def contents(folder: Path) -> list[bytes]:
         ("csv", {"dateFormat": "dd/MM/yyyy", "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS XXX"}),
         ("json", {}),
         ("json", {"ignoreNullFields": "false", "timeZone": "UTC"}),
+        ("csv", {"header": "true", "encoding": "UTF-16", "emptyValue": "-", "lineSep": "\r\n"}),
+        ("csv", {"encoding": "ISO-8859-1", "dateFormat": "EEE d MMM yyyy", "locale": "de", "sep": "||"}),
+        ("json", {"encoding": "UTF-16LE", "lineSep": "\n", "dateFormat": "QQQ yy"}),
     ],
 )
 def test_text_files_are_sparks_own_to_the_byte(
