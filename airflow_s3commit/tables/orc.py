@@ -118,13 +118,16 @@ class OrcEncoder:
         """Write rows.
 
         Raises:
-            UnsupportedColumn: Spark would read a date or time as another one.
+            UnsupportedColumn: Spark would read a date or time, or what follows a null within structs, as
+                another one.
 
         """
         for name, column in zip(table.column_names, table.columns, strict=True):
             if first_within(column.type, pt.is_date, pt.is_timestamp) is not None:
                 for chunk in column.chunks:
                     _check_times(name, chunk)
+            for chunk in column.chunks:
+                _check_nulls(name, chunk)
         self._writer.write(_unsliced(table.cast(self._schema)))
         self._counts.add(table)
         self.rows += table.num_rows
@@ -161,6 +164,26 @@ def _check(name: str, kind: pa.DataType) -> None:
         raise UnsupportedColumn(
             f"column {name!r} has the type {found}, which ORC cannot hold: cast it, or write parquet"
         )
+
+
+def _check_nulls(name: str, values: pa.Array) -> None:
+    """Refuse null structs in structs: Arrow's ORC writer shifts the values of the structs after them.
+
+    Seen with pyarrow 26: ``[{s: None}, {s: {x: 1}}]`` is read back as ``[{s: None}, {s: {x: 0}}]``, also by
+    Spark.
+    """
+    kind = values.type
+    if pt.is_struct(kind):
+        for number, child in enumerate(values.flatten()):
+            if pt.is_struct(child.type):
+                both = pc.and_(values.is_valid(), child.is_null())
+                inner = f"{name}.{kind.field(number).name}"
+                _refuse_any(inner, both, "null structs within structs")
+            _check_nulls(name, child)
+    elif pt.is_map(kind):
+        _check_nulls(name, values.items)
+    elif pt.is_list(kind) or pt.is_large_list(kind):
+        _check_nulls(name, values.flatten())
 
 
 def _check_times(name: str, values: pa.Array) -> None:
