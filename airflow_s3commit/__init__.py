@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.progress import Progress
     from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
+    from airflow_s3commit.protocol.rebase import RebaseReport, rebase
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.watch.search import search_manifest
@@ -118,6 +119,7 @@ __all__ = [
     "PlanReference",
     "PreconditionFailed",
     "Progress",
+    "RebaseReport",
     "Refused",
     "RepairReport",
     "RetryPolicy",
@@ -144,6 +146,7 @@ __all__ = [
     "latest_manifest",
     "manifest_files",
     "read_manifest",
+    "rebase",
     "repair",
     "rollback",
     "search_manifest",
@@ -185,6 +188,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.model.progress": ("Progress",),
             "airflow_s3commit.protocol.model.seal": ("CommittedTask", "Counts", "SealReference"),
             "airflow_s3commit.protocol.model.signing": ("HmacSigner", "Signer"),
+            "airflow_s3commit.protocol.rebase": ("RebaseReport", "rebase"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),

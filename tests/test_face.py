@@ -28,10 +28,10 @@ FACES = {
     "airflow_s3commit": """
         AbortReport AuditReport AuditRules CommittedTask Counts Destination FileEntry HmacSigner Job
         JobOptions JobReference JobWriter KmsSigner ManifestRecord MemoryStore ObjectOptions ObjectStore
-        OutputFile PlanReference Progress RepairReport RetryPolicy RollbackReport S3Config S3Store
-        SealReference Signer StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
-        dataset history latest_manifest manifest_files read_manifest repair rollback search_manifest sweep
-        verify verify_manifest write_job write_table
+        OutputFile PlanReference Progress RebaseReport RepairReport RetryPolicy RollbackReport
+        S3Config S3Store SealReference Signer StateRecord SweepReport TableReport TaskAttempt
+        VerifyReport __version__ audit dataset history latest_manifest manifest_files read_manifest
+        rebase repair rollback search_manifest sweep verify verify_manifest write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress configured_signer",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import HOME, OURS, Lake
+from tests.protocol.building import HOME, OURS, ROOT, Lake
 
 
 def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
@@ -27,3 +27,18 @@ def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> Non
     lake.tamper(f"{HOME}log/{1:020d}.json", cut=3)
     result = run("repair", lake.destination, "--apply")
     assert (result.exit_code, "CANNOT BE REBUILT" in result.stdout) == (1, True)
+
+
+def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
+    """A dry run compares, --apply takes over the history, and a changed file is a finding."""
+    lake.sealed(FILES).commit()
+    for info in list(lake.store.list_objects("lake", ROOT)):
+        lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
+    sizes = ("repair", "s3://lake/copy/", "--rebase", "--accept-sizes")
+    refused = run("repair", "s3://lake/copy/", "--rebase")
+    assert (refused.exit_code, "ONLY THE SIZE IS THE SAME" in refused.stdout) == (1, True)
+    shown = run(*sizes)
+    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
+    assert "taken over, by generation 2" in run(*sizes, "--apply").stdout
+    assert "taken over before" in run("repair", "s3://lake/copy/", "--rebase", "--apply").stdout
+    assert run("repair", lake.destination, "--accept-sizes").exit_code == 2

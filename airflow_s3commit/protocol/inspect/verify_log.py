@@ -137,7 +137,7 @@ class LogCheck:
                 if fold is not None:
                     fold.apply(entry)
                     self._compare_checkpoint(fold, checkpoints)
-                    if number == self.generation:
+                    if number == self.generation and fold.copied is None:
                         self.table = copy.deepcopy(fold)
             self._compare_derived([entry for entry in good if entry.destination == self.destination.uri])
             self.step(self.head)

@@ -240,7 +240,7 @@ def _listed_files(log: LogCheck, commits: Iterable[LiveCommit]) -> Iterator[tupl
     store, home = log.store, log.destination
 
     def key_of(commit: LiveCommit) -> str:
-        return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost)
+        return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased)
 
     calls = ((commit, Get(home.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
     for commit, outcome in outcomes(store, calls, TooLarge, NoSuchKey):

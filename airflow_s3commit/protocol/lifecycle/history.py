@@ -134,7 +134,8 @@ def _is_copied(context: JobContext, log: Log) -> bool:
     if entry.retaining:
         raise InvalidRecord(
             f"{context.name}: {home.uri} is a copy of {entry.destination}, which retains files that it has"
-            " replaced: they would be taken for data; write to a new destination from a read of the original"
+            " replaced: they would be taken for data; take over its history first, with: s3commit repair"
+            f" {home.uri} --rebase --apply"
         )
     return True
 

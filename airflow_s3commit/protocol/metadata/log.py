@@ -185,7 +185,9 @@ class Log:
         key = entry_key(destination, entry.number)
         still_open = {job_id: number for job_id, number in self._open.items() if job_id != entry.job_id}
         own = {entry.job_id: entry.number} if entry.kind == "begin" else {}
-        entry = structs.replace(entry, retaining=self.retaining or entry.retain > 0, begun=still_open | own)
+        entry = structs.replace(
+            entry, retaining=self.retaining or entry.retaining or entry.retain > 0, begun=still_open | own
+        )
         if context.signer is not None:
             entry = sign(entry, context.signer)
         stored = records.create(
@@ -405,6 +407,8 @@ def newest_entries(
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
+    In a copy that was rebased the entries of the original are part of it; they name the original.
+
     Args:
         store: The store of the destination.
         destination: The destination.
@@ -416,7 +420,7 @@ def newest_entries(
         InvalidRecord: An entry is damaged or missing.
 
     """
-    bucket, limit = destination.bucket, largest(LogEntry)
+    bucket, limit, home = destination.bucket, largest(LogEntry), destination.uri
     last, at_once = find_head(store, destination), min(first, _AT_ONCE)
     last = last if before is None else min(last, before - 1)
     while last:
@@ -430,11 +434,13 @@ def newest_entries(
             if not isinstance(outcome, Fetched):
                 raise _missing(destination, number)
             entry = _decode_entry(destination, outcome.info.key, outcome.body, number)
-            if entry.destination != destination.uri:
+            if entry.destination != home:
                 return
             yield entry
             if entry.kind == "baseline":
                 return
+            if entry.rebase is not None:
+                home = entry.rebase.origin
         last, at_once = numbers[-1] - 1, min(then, _AT_ONCE)
 
 

@@ -252,9 +252,11 @@ def read_list(
             yield entry
 
 
-def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool) -> str:
-    """Return the key of a job's list of files, or of those of a lost job that are there."""
+def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool, rebased: bool = False) -> str:
+    """Return the key of a job's list of files: of a lost job's that are there, or as they are in a copy."""
     layout = Layout.of(home, job_id)
+    if rebased:
+        return layout.rebased_files(files_sha256)
     return layout.lost_files(files_sha256) if lost else layout.manifest_files
 
 

@@ -57,6 +57,8 @@ def read_snapshot(
         snapshot.apply(entry)
     while snapshot.number < at_least:
         snapshot.apply(read_entry(store, destination, snapshot.number + 1))
+    if generation is not None and snapshot.copied is not None:
+        snapshot = _rebased(snapshot.copied, entries, destination) or snapshot
     if generation is None:
         return snapshot if snapshot.generation else None
     if snapshot.number < generation or not snapshot.generation:
@@ -64,6 +66,31 @@ def read_snapshot(
         found = f"the newest is {newest.number}" if newest is not None else "no commit is in its log"
         raise NoSuchKey(f"{destination.uri} has no generation {generation}: {found}")
     return snapshot
+
+
+def _rebased(
+    copied: TableSnapshot, entries: Iterator[LogEntry], destination: Destination
+) -> TableSnapshot | None:
+    """Return a generation of the original of a copy, with the copy's files; None if it was not rebased.
+
+    Raises:
+        NoSuchKey: The copy lacks files of it: they were deleted at the original before it was copied.
+
+    """
+    for entry in entries:
+        if entry.destination == copied.destination:
+            continue
+        if entry.rebase is None or entry.rebase.origin != copied.destination:
+            return None
+        missing = copied.rebase(entry.destination, entry.rebase)
+        if missing:
+            raise NoSuchKey(
+                f"{destination.uri} is a copy, and generation {copied.generation} cannot be read in it: files"
+                f" of generation {missing[0]} were no part of the table, and not retained, when it was copied"
+            )
+        if entry.destination == destination.uri:
+            return copied
+    return None
 
 
 def refuse_begun(store: ObjectStore, destination: Destination, snapshot: TableSnapshot) -> None:
@@ -118,23 +145,26 @@ def _newest_checkpoint(
     return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))
 
 
-def write_checkpoint(store: ObjectStore, destination: Destination, number: int) -> None:
+def write_checkpoint(
+    store: ObjectStore, destination: Destination, number: int, *, always: bool = False
+) -> None:
     """Write a checkpoint after an entry, now and then. Never fails: checkpoints only save requests.
 
     Args:
         store: The store of the destination.
         destination: The destination.
         number: Number of the entry.
+        always: Write it after any number of entries.
 
     """
-    if number % CHECKPOINT_EVERY:
+    if number % CHECKPOINT_EVERY and not always:
         return
     try:
         before, entries = _newest_checkpoint(store, destination, number)
         began = before.number
         while before.number != number and (entry := next(entries, None)) is not None:
             before.apply(entry)
-        if before.number == number and number - began >= len(before.commits()) // _PART:
+        if before.number == number and (always or number - began >= len(before.commits()) // _PART):
             key = checkpoint_key(destination, number)
             store.put(destination.bucket, key, before.to_bytes(), content_type="application/gzip")
     except S3CommitError as error:
@@ -142,7 +172,12 @@ def write_checkpoint(store: ObjectStore, destination: Destination, number: int) 
 
 
 def live_files(
-    store: ObjectStore, destination: Destination, commits: Iterable[LiveCommit], kind: type[F]
+    store: ObjectStore,
+    destination: Destination,
+    commits: Iterable[LiveCommit],
+    kind: type[F],
+    *,
+    origin: Destination | None = None,
 ) -> Iterator[tuple[LiveCommit, list[F]]]:
     """Yield each commit, in any order, with its files that are still in the table; reads several at once.
 
@@ -151,15 +186,19 @@ def live_files(
         destination: The destination.
         commits: The commits of a snapshot.
         kind: What to decode of each file.
+        origin: The destination whose keys the lists have, where they were copied here; else None.
 
     Raises:
         NoSuchKey: A list is gone.
         InvalidRecord: A list was changed, or names a file that no job may write.
 
     """
+    listed = origin or destination
 
     def key_of(commit: LiveCommit) -> str:
-        return list_key(destination, commit.job_id, commit.files_sha256, lost=commit.lost)
+        return list_key(
+            destination, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased
+        )
 
     calls = ((commit, Get(destination.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
     for commit, outcome in outcomes(store, calls, TooLarge):
@@ -169,5 +208,5 @@ def live_files(
             else list_pieces(store, destination, commit.job_id, key_of(commit))
         )
         live = frozenset(commit.partitions)
-        files = read_list(kind, destination, commit.job_id, commit.files_sha256, pieces)
-        yield commit, [file for file in files if partition_of(file.key[len(destination.prefix) :]) in live]
+        files = read_list(kind, listed, commit.job_id, commit.files_sha256, pieces)
+        yield commit, [file for file in files if partition_of(file.key[len(listed.prefix) :]) in live]

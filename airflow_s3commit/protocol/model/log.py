@@ -65,6 +65,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         files_sha256: SHA-256 of the job's list of files, in hexadecimal.
         partitions: The partitions whose files are still in the table.
         lost: The job is lost: its list has those of its files that are there.
+        rebased: Its list was written anew when the table was copied here.
         schemas: Which of the checkpoint's schemas its files have; empty if they are unknown.
 
     """
@@ -74,7 +75,22 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_sha256: Line
     partitions: list[Line]
     lost: bool = False
+    rebased: bool = False
     schemas: list[Count] = field(default_factory=list)
+
+
+class Rebase(Struct, frozen=True, kw_only=True):
+    """Makes the log that was copied here this destination's own history.
+
+    Attributes:
+        origin: URI of the destination that the entries before it name.
+        lists: Each commit that had files in the table or retained ones, with the partitions of these, and
+            the SHA-256 of its new list, which has the keys and ETags of the copy.
+
+    """
+
+    origin: Text
+    lists: list[LiveCommit]
 
 
 class Begin(Struct, frozen=True, kw_only=True):
@@ -121,6 +137,8 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         retain: Seconds that the files which a commit removes stay in place; 0: they may be deleted at once.
         retaining: Whether this commit, or an earlier one of the history, retains files that it removed.
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
+        rebase: Of the ``commit`` that takes over the log of a copied dataset; else None. Its manifest lists
+            the whole table, to which it adds nothing.
         imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on. In
             a ``begin`` the plan that the commit keeps to.
@@ -146,6 +164,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     retain: Count = 0
     retaining: bool = False
     restores: list[LiveCommit] | None = None
+    rebase: Rebase | None = None
     imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None

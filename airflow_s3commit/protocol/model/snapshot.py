@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import zlib
 from collections.abc import Collection, Mapping
@@ -15,7 +16,7 @@ from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Prose, Text
-from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Release
+from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase, Release
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
 _TEXT_BYTES = GIB
@@ -32,6 +33,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         removed: Generation that removed them.
         retain: Seconds that it retains them.
         released: Number of the entry that has released them; 0 without one.
+        rebased: As in a `LiveCommit`.
         schemas: Which of the checkpoint's schemas they have; empty if they are unknown.
 
     """
@@ -43,6 +45,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     removed: Generation
     retain: Count
     released: Generation = 0
+    rebased: bool = False
     schemas: list[Count] = field(default_factory=list)
 
 
@@ -98,6 +101,7 @@ class _Commit:
     live: int
     lost: bool = False
     schemas: tuple[str, ...] = ()
+    rebased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class _Retained:
     retain: int
     released: int = 0
     schemas: tuple[str, ...] = ()
+    rebased: bool = False
 
 
 @dataclass(slots=True)
@@ -119,9 +124,8 @@ class TableSnapshot:
         number: Number of the last entry.
         nonce: Nonce of that entry.
         generation: Generation of the newest commit; 0 without one.
-        baseline: Number of the baseline whose objects are still in the table; 0 without one. A baseline does
-            not list its objects: they are those in the store that no commit lists and no job owns that is in
-            the log or unfinished.
+        baseline: Number of the baseline whose objects are still in the table; 0 without one. Its objects
+            are those that no commit lists and no job owns that is in the log or unfinished.
         removed: Partitions that have no such objects, because commits have removed them.
         begun: Numbers of the ``begin`` entries of jobs that have not ended, by job.
 
@@ -144,16 +148,23 @@ class TableSnapshot:
     #: The schemas, each of which is in memory once.
     _schemas: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    #: The table of the original, after entries that were copied here.
+    copied: TableSnapshot | None = None
+
     def apply(self, entry: LogEntry) -> None:
         """Take the next entry of the log into account.
 
-        An entry that names another destination was copied here: what it says is not of this table.
+        One of another destination was copied here: it is not of this table, unless a `Rebase` follows.
         """
+        before = self.number
         self.number, self.nonce = entry.number, entry.nonce
         self.begun = {} if entry.destination != self.destination else dict(entry.begun)
         if entry.destination != self.destination:
-            self.generation = 0
-            self._begin_anew()
+            self._apply_copied(entry, before)
+            return
+        copied, self.copied = self.copied, None
+        if entry.rebase is not None:
+            self._take_over(entry.number, entry.rebase, copied)
         elif entry.kind == "baseline":
             self._begin_anew()
             self.baseline = entry.number
@@ -179,6 +190,39 @@ class TableSnapshot:
             self._add(entry.number, found, written)
             if schemas:
                 self._newest = (entry.job_id, schemas)
+
+    def rebase(self, destination: str, rebase: Rebase) -> list[int]:
+        """Make the table that of a copy, and return the commits with files that are in no list of it."""
+        self.destination = destination
+        new = {commit.number: commit for commit in rebase.lists}
+        for number, commit in self._commits.items():
+            if number in new:
+                commit.files_sha256, commit.rebased = new[number].files_sha256, True
+        for commits in self._retained.values():
+            for number in commits.keys() & new.keys():
+                sha256 = new[number].files_sha256
+                commits[number] = dataclasses.replace(commits[number], files_sha256=sha256, rebased=True)
+        listed = {number: frozenset(commit.partitions) for number, commit in new.items()}
+        return [
+            c.number for c in self.commits() if not listed.get(c.number, frozenset()).issuperset(c.partitions)
+        ]
+
+    def _apply_copied(self, entry: LogEntry, before: int) -> None:
+        if self.copied is None or self.copied.destination != entry.destination:
+            # The entries before may be the history of the place that this one was copied from.
+            own = dataclasses.replace(copy.deepcopy(self), number=before) if before else None
+            self.copied = TableSnapshot(entry.destination, copied=self.copied or own)
+        self.copied.apply(entry)
+        self.generation = 0
+        self._begin_anew()
+
+    def _take_over(self, number: int, rebase: Rebase, other: TableSnapshot | None) -> None:
+        self._begin_anew()
+        self.generation = number
+        if other is not None and other.destination == rebase.origin:
+            other.rebase(self.destination, rebase)
+            for name in ("_commits", "_partitions", "_retained", "_newest", "_schemas"):
+                setattr(self, name, getattr(other, name))
 
     def schemas(self) -> list[JobSchema]:
         """Return the different schemas of the table's files, each with the first job that wrote it.
@@ -223,6 +267,7 @@ class TableSnapshot:
                 files_sha256=self._commits[number].files_sha256,
                 partitions=live,
                 lost=self._commits[number].lost,
+                rebased=self._commits[number].rebased,
             )
             for number, live in sorted(partitions.items())
         ]
@@ -246,6 +291,7 @@ class TableSnapshot:
                 removed=retained.removed,
                 retain=retained.retain,
                 released=retained.released,
+                rebased=retained.rebased,
                 schemas=[positions[text] for text in retained.schemas if text in positions],
             )
             for (number, retained), theirs in sorted(
@@ -288,7 +334,12 @@ class TableSnapshot:
         commit = self._commits[number]
         if remover.retain:
             retained = _Retained(
-                commit.job_id, commit.files_sha256, remover.number, remover.retain, schemas=commit.schemas
+                commit.job_id,
+                commit.files_sha256,
+                remover.number,
+                remover.retain,
+                schemas=commit.schemas,
+                rebased=commit.rebased,
             )
             self._retained.setdefault(partition, {})[number] = retained
         commit.live -= 1
@@ -317,7 +368,7 @@ class TableSnapshot:
         retained = self._retained.get(partition, {})
         before = retained.pop(commit.number, None)
         schemas = before.schemas if before is not None else ()
-        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas)
+        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.rebased)
         self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
@@ -409,7 +460,9 @@ class TableSnapshot:
             last = commit.number
             partitions = list(dict.fromkeys(commit.partitions))
             schemas = _picked(head.schemas, commit.schemas, where)
-            found = _Commit(commit.job_id, commit.files_sha256, len(partitions), commit.lost, schemas)
+            found = _Commit(
+                commit.job_id, commit.files_sha256, len(partitions), commit.lost, schemas, commit.rebased
+            )
             snapshot._add(commit.number, found, partitions)
         for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
             check_id(retained.job_id)
@@ -421,6 +474,7 @@ class TableSnapshot:
                     retained.retain,
                     retained.released,
                     _picked(head.schemas, retained.schemas, where),
+                    retained.rebased,
                 )
         if len(lines) != head.commits + head.retained:
             raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")

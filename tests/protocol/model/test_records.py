@@ -40,7 +40,15 @@ from airflow_s3commit.protocol.model.job import (
     SavedSuccess,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.log import Baseline, Begin, LiveCommit, LogEntry, PlanName, Release
+from airflow_s3commit.protocol.model.log import (
+    Baseline,
+    Begin,
+    LiveCommit,
+    LogEntry,
+    PlanName,
+    Rebase,
+    Release,
+)
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
@@ -413,6 +421,23 @@ RECORDS.update(
             restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
             nonce="n-9",
         ),
+        "log-entry-1-rebase": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=9,
+            kind="commit",
+            epoch=9,
+            manifest=msgspec.structs.replace(COMMITTED, generation=9),
+            retaining=True,
+            rebase=Rebase(
+                origin="s3://lake/original/",
+                lists=[
+                    LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"], rebased=True)
+                ],
+            ),
+            nonce="n-9",
+        ),
         "retained-commit": RetainedCommit(
             number=3,
             job_id=JOB,
@@ -514,6 +539,7 @@ PARTS = {
     ObjectOptions,
     PlanName,
     PlanPart,
+    Rebase,
     Release,
     SavedSuccess,
     SealedStage,
