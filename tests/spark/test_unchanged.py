@@ -157,6 +157,19 @@ def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -
 
 
 @pytest.mark.all
+def test_a_directory_that_only_pending_writes_make_is_written_once(night: Night) -> None:
+    """Spark does not say that a second write overwrites it, so that write fails, and nothing is visible."""
+    jobs = night.jobs()
+    before = night.lake("static").visible()
+    done = night.submit(jobs, TWICE="1")
+    assert done.returncode != 0
+    assert "static/new, which does not exist before the commit" in done.stdout + done.stderr
+    assert night.lake("static").visible() == before
+    jobs["static"].abort()
+    assert night.lake("static").pending() == []
+
+
+@pytest.mark.all
 def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_path: Path) -> None:
     """Any process can commit a job whose writes were sealed; an abort of the others leaves nothing."""
     jobs = night.jobs()

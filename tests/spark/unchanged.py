@@ -62,6 +62,12 @@ def main() -> None:
     """Write the tables at the places that the arguments name."""
     places, local = json.loads(sys.argv[1]), sys.argv[2]
     spark = SparkSession.builder.getOrCreate()
+    if "TWICE" in os.environ:
+        for write in range(2):
+            rows = spark.range(write + 1)
+            rows.write.mode("overwrite").json(f"{places['static']}/other{write}")
+            rows.write.mode("overwrite").json(f"{places['static']}/new")
+        return
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid() if "KILLED" in os.environ else None
     write_tables(spark, places.__getitem__, "there", jvm)
     write_tables(spark, lambda table: f"file://{local}/{table}", "here", None)

@@ -15,8 +15,10 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.TreeSet;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
@@ -48,6 +50,9 @@ final class PendingWrite implements Serializable {
   /** Writes of this driver that are sealed. */
   private static final AtomicInteger SEALED = new AtomicInteger();
 
+  /** Directories that this driver has sealed writes to, each behind its job's id and a slash. */
+  private static final Set<String> WRITTEN = ConcurrentHashMap.newKeySet();
+
   private final PendingJob job;
   private final String path;
   private final boolean dynamic;
@@ -73,6 +78,29 @@ final class PendingWrite implements Serializable {
   void setUp(Configuration conf) throws IOException {
     RowCounter.of(SparkContext.getOrCreate());
     check(conf);
+    checkOverlap(conf);
+  }
+
+  /**
+   * Refuses a further write to a directory that only pending writes of this driver would make: Spark finds
+   * nothing there, so it does not say whether the write overwrites them.
+   */
+  private void checkOverlap(Configuration conf) throws IOException {
+    String below = job.relative(path).get();
+    String here = slot(below);
+    for (String there : WRITTEN) {
+      boolean overlaps = here.startsWith(there) || there.startsWith(here);
+      if (overlaps && !below.isEmpty() && !new Path(path).getFileSystem(conf).exists(new Path(path))) {
+        throw refusal(
+            "an earlier write of the application is pending in " + path + ", which does not exist before the"
+                + " commit, so Spark cannot tell whether this one overwrites it: write the directory once, or"
+                + " make it the destination of a job of its own");
+      }
+    }
+  }
+
+  private String slot(String below) {
+    return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
   private void check(Configuration conf) throws IOException {
@@ -242,6 +270,7 @@ final class PendingWrite implements Serializable {
     try (FileSystem fs = FileSystem.newInstance(file.toUri(), settings)) {
       write(fs, file, JSON.writeValueAsBytes(seal));
     }
+    WRITTEN.add(slot(job.relative(path).get()));
   }
 
   private static void write(FileSystem fs, Path file, byte[] body) throws IOException {
