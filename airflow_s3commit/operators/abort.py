@@ -70,10 +70,10 @@ class S3CommitAbortOperator(CommitStepOperator):
         job = self.opened_job()
         job_id = job.reference.job_id
         with refusals_are_final():
-            committed = job.manifest() is not None
-            if not committed:
+            uploads = None
+            if job.manifest() is None:
                 self._keep(context, job)
-            uploads = None if committed else self._abort(job)
+                uploads = self._abort(job)
             if uploads is None:
                 # Committed. If the commit was interrupted after the point of no return, this finishes it.
                 job.commit()

@@ -60,7 +60,7 @@ def plan_lines(frame: DataFrame, options: WriteOptions) -> tuple[TablePlan, Data
     kept = [name for name in schema.names if name not in partition_by]
     if file_format == "csv":
         _check_csv(schema, kept)
-    encoding = given.pop("encoding", given.pop("charset", "UTF-8"))
+    encoding = given.pop("encoding", "UTF-8")
     if encoding.lower() not in _ENCODINGS:
         known = ", ".join(name.upper() for name in _ENCODINGS)
         raise InvalidOption(f"option encoding={encoding!r} of s3commit: not one of {known}")

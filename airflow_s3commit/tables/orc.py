@@ -126,8 +126,9 @@ class OrcEncoder:
             if first_within(column.type, pt.is_date, pt.is_timestamp) is not None:
                 for chunk in column.chunks:
                     _check_times(name, chunk)
-            for chunk in column.chunks:
-                _check_nulls(name, chunk)
+            if first_within(column.type, pt.is_struct) is not None:
+                for chunk in column.chunks:
+                    _check_nulls(name, chunk)
         self._writer.write(_unsliced(table.cast(self._schema)))
         self._counts.add(table)
         self.rows += table.num_rows
