@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import TaskGroup
@@ -13,7 +14,7 @@ from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator, S3CommitStagesOperator
+from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator, S3CommitStagesOperator, note_try
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
@@ -106,6 +107,7 @@ class S3CommitGroup:
         self.connection = connection
         self._ignores_skipped = ignores_skipped
         self._stages: list[Any] = []
+        self._named: list[str] = []
         self._outputs: list[XComArg] | None = []
         self.commit: S3CommitJobOperator | S3CommitFinishOperator | None = None
 
@@ -141,7 +143,7 @@ class S3CommitGroup:
 
         :param stage: The task.
         :param output: The task's XComs with stage attempts; None if it has none, and then the commit takes
-            every stage attempt that the job has sealed.
+            the newest sealed attempt of each stage.
         """
         if output is None:
             self._outputs = None
@@ -150,13 +152,28 @@ class S3CommitGroup:
         self._stages.append(stage)
         return stage
 
-    def stage(self, task: Stage) -> Stage:
+    def stage(self, task: Stage, *, name: str | None = None) -> Stage:
         """Add any other task or group, such as a stage of another engine or a check, and return it.
 
-        With such a stage in the group, the commit takes every stage attempt that the job has sealed.
+        With such a stage in the group, the commit takes the newest sealed attempt of each stage of the job:
+        attempts are tries of a task, and the highest number is the last one. What an earlier try has sealed
+        stays invisible, and the commit aborts it.
 
         :param task: The task; create it inside the ``with`` block.
+        :param name: The stage that the task seals, each try under its own number. Then only the last try's
+            output counts, and the commit is refused if that try sealed nothing and an earlier one did. Leave
+            it out if a try may use the application of an earlier one. A mapped task needs a name for each
+            instance, such as ``load-{{ ti.map_index }}``. (templated)
+        :raises ValueError: A group of tasks was given a name.
         """
+        if name is not None:
+            operator: Any = getattr(task, "operator", task)
+            if not hasattr(operator, "on_execute_callback"):
+                raise ValueError(f"{operator} is no task; give the stage's name to the task that seals it")
+            given = operator.on_execute_callback or []
+            others = list(given) if isinstance(given, Sequence) else [given]
+            operator.on_execute_callback = [partial(note_try, stage=name), *others]
+            self._named.append(operator.task_id)
         return self.add(task)
 
     def wire(
@@ -191,7 +208,12 @@ class S3CommitGroup:
             for stage in stages:
                 stage >> left
             stages, outputs = [left], left.output
-        sealing = {"job": self.job, "stages": outputs, **self.connection}
+        sealing = {
+            "job": self.job,
+            "stages": outputs,
+            "named_stages": self._named,
+            **self.connection,
+        }
         resolved = S3CommitResolveConflictsOperator(task_id="resolve_conflicts", **sealing, **resolve)
         self.commit = self._commit(resolved, commit, shards)
         aborted = S3CommitAbortOperator(task_id="abort", job=self.job, **self.connection, **abort)

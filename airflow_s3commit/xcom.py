@@ -11,7 +11,15 @@ from airflow_s3commit.protocol.model.layout import Layout
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
-__all__ = ["JsonObject", "fetched", "manifest_summary", "manifest_uri", "seal_etags_of", "stages_of"]
+__all__ = [
+    "JsonObject",
+    "counting_attempts",
+    "fetched",
+    "manifest_summary",
+    "manifest_uri",
+    "seal_etags_of",
+    "stages_of",
+]
 
 #: A small JSON object, the value of an XCom.
 JsonObject: TypeAlias = dict[str, Any]
@@ -65,7 +73,7 @@ def stages_of(stages: Iterable[Any] | None, job_id: str) -> list[tuple[str, str]
         else:
             raise ValueError(
                 f"{entry!r} has no stage attempt; pass the XComs of S3CommitSparkSubmitOperator tasks, "
-                "or leave stages out to take every sealed stage attempt of the job."
+                "or leave stages out to take the newest sealed attempt of each stage."
             )
     return named
 
@@ -101,3 +109,36 @@ def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
         elif not _is_single(entry):
             etags.update(seal_etags_of(entry))
     return etags
+
+
+def counting_attempts(
+    sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """Return the sealed stage attempts that count: of each stage that of the last try.
+
+    The attempts of a stage are the tries of a task, so the last try's has the highest number. Attempts of a
+    stage with other ids all count, because none is known to be the last.
+
+    :param sealed: Pairs of stage and stage attempt.
+    :param tries: Stage and last try of tasks, which is the try that succeeded.
+    :raises ValueError: The last try of a task sealed no output, and an earlier one did.
+    """
+    by_stage: dict[str, list[str]] = {}
+    for stage, attempt in sealed:
+        by_stage.setdefault(stage, []).append(attempt)
+    last = {str(each["stage"]): str(each["try"]) for each in tries}
+    counting: list[tuple[str, str]] = []
+    for stage, attempts in by_stage.items():
+        if stage in last and last[stage] not in attempts:
+            raise ValueError(
+                f"try {last[stage]} of stage {stage} succeeded and sealed no output; that of"
+                f" {', '.join(attempts)} does not count. Make each try seal its output under its own number,"
+                " or leave out the stage's name if a try may use what an earlier one sealed."
+            )
+        if stage in last:
+            counting.append((stage, last[stage]))
+        elif all(attempt.isdecimal() for attempt in attempts):
+            counting.append((stage, max(attempts, key=int)))
+        else:
+            counting.extend((stage, attempt) for attempt in attempts)
+    return counting

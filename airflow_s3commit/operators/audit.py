@@ -42,8 +42,8 @@ class S3CommitAuditOperator(SealingOperator):
         of rows, against the previous commit). A check fails if its statistic is unknown. (templated)
     :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
         until a user approves or rejects the commit in Airflow's required actions. (templated)
-    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
-        (templated)
+    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
+    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
         Keep it shorter than the age at which a sweep treats a job as dead.
     :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who
@@ -85,7 +85,7 @@ class S3CommitAuditOperator(SealingOperator):
         with refusals_are_final():
             job = self.opened_job()
             place = Destination.parse(job.reference.destination)
-            sealed = self.seal(job)
+            sealed = self.seal(context, job)
             drifts = rules.max_drift is not None
             before = commit_before(self.hook.store, place, sealed.partitions) if drifts else None
             report = audit(job.reference.job_id, sealed, rules, before=before)

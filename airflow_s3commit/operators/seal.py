@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from airflow_s3commit.xcom import JsonObject
 
 
+#: The key of the XCom with the stage and the try of a task of another engine.
+_STAGE_TRY = "stage_try"
+
+
+def note_try(context: Context, *, stage: str) -> None:
+    """Note the stage and the try of a task in its XCom ``stage_try``; a callback for the beginning of a try.
+
+    Airflow deletes a task's XComs before each try, so that the note is the last try's. If the task is marked
+    as successful by hand, the last try is the one that succeeded.
+
+    :param context: The task's context.
+    :param stage: The stage's name, or a template of it.
+    """
+    ti: Any = context["ti"]
+    name = ti.task.render_template(stage, context)
+    ti.xcom_push(key=_STAGE_TRY, value={"stage": name, "try": ti.try_number})
+
+
 class S3CommitStagesOperator(BaseOperator):
     """Returns the XComs of the stages that were not skipped, for the task that seals the job.
 
@@ -59,27 +77,32 @@ class S3CommitStagesOperator(BaseOperator):
 class SealingOperator(CommitStepOperator):
     """A step that seals the job with the stages that count.
 
-    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed, such as
-        those of other engines. (templated)
+    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage of the job,
+        such as those of other engines. (templated)
+    :param named_stages: Ids of tasks of other engines with a stage's name, as `S3CommitGroup.stage` has
+        named them: of their stages, the attempt of the last try counts, and no other.
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
     operator_extra_links: Collection[BaseOperatorLink] = (PendingsetsLink(),)
 
-    def __init__(self, *, stages: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, stages: Any = None, named_stages: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stages = stages
+        self.named_stages = list(named_stages)
         self.seal_uri: str | None = None
         self.endpoint_url: str | None = None
 
-    def seal(self, job: Job) -> SealReference:
+    def seal(self, context: Context, job: Job) -> SealReference:
         """Seal the job, and return the seal's location and counts. Repeatable with the same stages.
 
+        :param context: The task's context.
         :param job: The job.
         :raises AirflowFailException: ``stages`` has no XComs of stage tasks of this job.
         :raises Refused: The job cannot be sealed with these stages.
         """
         from airflow_s3commit.xcom import (  # noqa: PLC0415 - keeps DAG parsing light
+            counting_attempts,
             fetched,
             seal_etags_of,
             stages_of,
@@ -88,6 +111,11 @@ class SealingOperator(CommitStepOperator):
         try:
             xcoms = fetched(self.stages)
             stages, etags = stages_of(xcoms, job.reference.job_id), seal_etags_of(xcoms)
+            if stages is None:
+                sealed_stages = job.sealed_stages()
+                stages = counting_attempts(sealed_stages, self._tries(context)) or None
+                for stage, attempt in sorted({*sealed_stages} - {*(stages or ())}):
+                    self.log.info("Attempt %s of stage %s does not count: a later try did", attempt, stage)
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, etags=etags)
@@ -102,6 +130,14 @@ class SealingOperator(CommitStepOperator):
         )
         return sealed
 
+    def _tries(self, context: Context) -> list[JsonObject]:
+        """Return what the tasks with a stage's name have noted when their last try began."""
+        if not self.named_stages:
+            return []
+        # Without map_indexes Airflow returns the XComs of all instances of mapped tasks.
+        found = context["ti"].xcom_pull(task_ids=self.named_stages, key=_STAGE_TRY)
+        return [each for each in found if each]
+
 
 class S3CommitCollectOperator(SealingOperator):
     """Finds and verifies the stages' seals, and seals the job. Returns the location of the seal.
@@ -110,19 +146,19 @@ class S3CommitCollectOperator(SealingOperator):
     operator to run a check of your own before that one. It may be retried.
 
     :param job: The job reference. (templated)
-    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
-        (templated)
+    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
+    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
     """
 
     ui_color = "#e8f0f7"
 
-    def execute(self, context: Context) -> JsonObject:  # noqa: ARG002 - Airflow's shape
+    def execute(self, context: Context) -> JsonObject:
         """Seal the job, and return the location, ETag and counts of its seal.
 
         :param context: The task's context.
         """
         with refusals_are_final():
-            return self.seal(self.opened_job()).to_dict()
+            return self.seal(context, self.opened_job()).to_dict()
 
 
 class S3CommitResolveConflictsOperator(SealingOperator):
@@ -132,8 +168,8 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     visible. It may be retried.
 
     :param job: The job reference. (templated)
-    :param stages: XComs of the stage tasks; None takes every stage attempt that the job has sealed.
-        (templated)
+    :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
+    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
     """
 
     ui_color = "#e8f0f7"
@@ -145,7 +181,7 @@ class S3CommitResolveConflictsOperator(SealingOperator):
         """
         with store_failures_are_noted(context), refusals_are_final():
             job = self.opened_job()
-            sealed = self.seal(job)
+            sealed = self.seal(context, job)
             plan = job.plan()
         self.log.info(
             "The commit will replace %d objects (%d bytes) in %d partitions",

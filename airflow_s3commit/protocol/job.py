@@ -1,7 +1,6 @@
 """The facade of a job: one method for each step of the protocol.
 
-Any process that has the `JobReference` may call any method, and repeat it after a crash at any point: all
-state is on the store.
+Any process with the `JobReference` may call any method, and repeat it after a crash: all state is on S3.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
-from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
+from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal, sealed_attempts
 from airflow_s3commit.protocol.metadata.state import read_state, require_state
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.limits import MIB
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.model.plan import PlanReference
@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 #: The entry of a job's context that holds its display name.
 NAME = "name"
-
-_MIB = 1024 * 1024
 
 
 class Job:
@@ -137,9 +135,8 @@ class Job:
             InvalidRecord: The reference's staging is not that of its job.
 
         """
-        layout = Layout(
-            Destination.parse(reference.destination), Destination.parse(reference.staging), reference.job_id
-        )
+        destination, staging = map(Destination.parse, (reference.destination, reference.staging))
+        layout = Layout(destination, staging, reference.job_id)
         ignored("lock_wait", lock_wait)
         return cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
 
@@ -170,8 +167,8 @@ class Job:
         task: str,
         attempt: str,
         *,
-        part_bytes: int = 32 * _MIB,
-        buffered_bytes: int = 128 * _MIB,
+        part_bytes: int = 32 * MIB,
+        buffered_bytes: int = 128 * MIB,
         threads: int = UPLOAD_THREADS,
         min_part_bytes: int = MIN_PART_BYTES,
         local_dir: str | None = None,
@@ -251,6 +248,10 @@ class Job:
         """
         return find_stage_seal(self._context, stage, stage_attempt)
 
+    def sealed_stages(self) -> list[tuple[str, str]]:
+        """Return the sealed stage attempts, as pairs of stage and stage attempt."""
+        return sealed_attempts(self._context)
+
     def abort_stage(self, stage: str, stage_attempt: str) -> int:
         """Abort the recorded uploads of a stage attempt that another attempt replaces; return how many.
 
@@ -270,9 +271,8 @@ class Job:
     def abort_attempt(self, stage: str, stage_attempt: str, task: str, attempt: str) -> int:
         """Abort the recorded uploads of a task attempt whose process is gone; return how many.
 
-        Before: the stage attempt is not sealed. After: the task attempt cannot be sealed any more. Repeatable
-        by any process. Uploads that the attempt has not recorded yet (see ``JobOptions.track_pending``) are
-        left to the job's commit or abort, or to a sweep.
+        Before: the stage attempt is not sealed. After: the task attempt cannot be sealed. Repeatable by any
+        process. Uploads not recorded yet (``JobOptions.track_pending``) are left to the job's end or a sweep.
 
         Args:
             stage: Name of the stage.

@@ -46,6 +46,48 @@ def test_collect_finds_stages_of_other_engines(store, context) -> None:
     assert S3CommitCollectOperator(task_id="collect", job=reference).execute(context)["files"] == 2
 
 
+def test_of_several_tries_of_another_engine_the_last_one_counts(store, context) -> None:
+    """A try that sealed and was taken for failed stays invisible, and its uploads are aborted."""
+    reference = set_up(store)
+    for attempt in ("9", "10"):
+        write_stage(store, reference, stage="emr", attempt=attempt, files={f"{DAY}/{attempt}.txt": b"x"})
+    write_stage(store, reference, stage="glue", attempt="a")
+    assert resolve(reference).execute(context)["seal"]["files"] == 2
+    S3CommitJobOperator(task_id="commit", job=reference).execute(context)
+    assert [key.rpartition("/")[2].partition("-")[0] for key in visible(store)] == ["10", "part"]
+    assert pending(store) == []
+
+
+def test_attempts_that_are_no_numbers_of_tries_have_no_last_one(store, context) -> None:
+    """Two sealed attempts with ids of the user's own are refused: nothing tells which one counts."""
+    reference = set_up(store)
+    for attempt in ("a", "b"):
+        write_stage(store, reference, stage="emr", attempt=attempt, files={f"{DAY}/{attempt}.txt": b"x"})
+    with pytest.raises(AirflowFailException, match="several sealed attempts of stage emr"):
+        resolve(reference).execute(context)
+
+
+def named(reference, context, *tries) -> S3CommitResolveConflictsOperator:
+    """Return the resolve task of a job whose tasks with a stage's name have begun these tries."""
+    xcoms = {"stage_try": list(tries)}
+    context["ti"].xcom_pull = lambda *, task_ids, key: xcoms[key] if task_ids == ["emr"] else []
+    return S3CommitResolveConflictsOperator(task_id="resolve", job=reference, named_stages=["emr"])
+
+
+def test_a_stage_with_a_name_is_its_last_try_and_no_other(store, context) -> None:
+    """An earlier try's output is refused if the last try succeeded without any; a lost note is none."""
+    reference = set_up(store)
+    write_stage(store, reference, stage="emr", attempt="1")
+    with pytest.raises(AirflowFailException, match=r"try 2 of stage emr succeeded.* 1 does not"):
+        named(reference, context, {"stage": "emr", "try": 2}).execute(context)
+    write_stage(
+        store, reference, stage="emr", attempt="2", files={f"{DAY}/2.txt": b"x", f"{DAY}/3.txt": b"x"}
+    )
+    last = named(reference, context, {"stage": "emr", "try": 2}, {"stage": "check", "try": 1}, None)
+    assert last.execute(context)["seal"]["files"] == 2
+    assert named(reference, context, None).execute(context)["seal"]["files"] == 2
+
+
 def test_a_mapped_stage_counts_with_all_its_instances(store, context) -> None:
     """The XCom of a mapped stage is a sequence, and each of its stage attempts counts."""
     reference = set_up(store)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, TriggerRule
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_s3commit.notifications import AbortUploadsNotifier
@@ -99,6 +101,39 @@ def test_other_engines_are_stages_too() -> None:
     assert "s3_commit.emr" in dag.get_task("s3_commit.resolve_conflicts").upstream_task_ids
     assert "s3_commit.setup" in dag.get_task("s3_commit.emr").upstream_task_ids
     assert dag.get_task("s3_commit.resolve_conflicts").stages is None
+
+
+def noted_by(task: Any, **facts: Any) -> Any:
+    """Return what a task notes when a try of it begins."""
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(task=task, **facts)
+    ti.xcom_push = lambda key, value: pushed.update({key: value})
+    for callback in task.on_execute_callback:
+        callback({"ti": ti})
+    return pushed.get("stage_try")
+
+
+def test_a_task_with_a_stage_s_name_notes_its_try() -> None:
+    """The task that seals learns of a named stage's last try when that begins, from each mapped instance."""
+    own: list[Any] = []
+    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        commit.stage(EmptyOperator(task_id="emr", on_execute_callback=own.append), name="load")
+        mapped = BashOperator.partial(task_id="glue").expand(bash_command=["a", "b"])
+        commit.stage(mapped, name="glue-{{ ti.map_index }}")
+    assert noted_by(dag.get_task("s3_commit.emr"), try_number=2) == {"stage": "load", "try": 2}
+    assert len(own) == 1
+    glue = EmptyOperator(task_id="glue", on_execute_callback=mapped.on_execute_callback)
+    assert noted_by(glue, try_number=1, map_index=4) == {"stage": "glue-4", "try": 1}
+    assert dag.get_task("s3_commit.resolve_conflicts").named_stages == ["s3_commit.emr", "s3_commit.glue"]
+
+
+def test_only_a_task_can_have_a_stage_s_name() -> None:
+    """A group of tasks has no tries."""
+    with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/") as commit:
+        with TaskGroup("inner") as inner:
+            commit.stage(EmptyOperator(task_id="emr"))
+        with pytest.raises(ValueError, match="give the stage's name to the task"):
+            commit.stage(inner, name="load")
 
 
 def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:

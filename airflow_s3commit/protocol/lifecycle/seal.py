@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.metadata.seals import (
     _stage_reference,
     each_pendingset,
     load_stage_seal,
-    stage_attempts,
+    sealed_attempts,
 )
 from airflow_s3commit.protocol.metadata.state import move, read_state, require_state
 from airflow_s3commit.protocol.model.digest import text_digest
@@ -111,7 +111,7 @@ def seal_job(
     """
     with naming(context, "seal"):
         current = require_state(context, "open", "sealed", "committing")
-        chosen = sorted(stages) if stages is not None else _sealed_attempts(context)
+        chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
         record = _seal_record(context, chosen, etags or {})
@@ -351,10 +351,6 @@ def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> N
     for _, task, pendingset in each_pendingset(context, stages):
         for upload in pendingset.commits:
             keys.add(upload.destinationKey, task)
-
-
-def _sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
-    return sorted((stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed)
 
 
 def _close(context: JobContext, current: Stored[StateRecord], seal_etag: str) -> None:

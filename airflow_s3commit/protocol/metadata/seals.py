@@ -252,6 +252,11 @@ def stage_attempts(context: JobContext) -> Iterator[tuple[str, str, bool]]:
         yield stage, attempt, name in sealed
 
 
+def sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
+    """Return the sealed stage attempts, in order of their names."""
+    return sorted((stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed)
+
+
 def _stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
     record = stored.record
     return SealReference(
