@@ -80,10 +80,10 @@ class Lake:
         return {"endpointUrl": self.server.endpoint_url, "region": "us-east-1", "pathStyle": "true"}
 
     def visible(self) -> list[str]:
-        """Return the visible data files, by their paths in the table."""
+        """Return the visible data files, without markers of directories, by their paths in the table."""
         found = self.store.list_objects(self.destination.bucket, self.destination.prefix)
         paths = [info.key.removeprefix(self.destination.prefix) for info in found]
-        return [path for path in paths if not is_hidden(path)]
+        return [path for path in paths if not is_hidden(path) and not path.endswith("/")]
 
     def everything(self) -> list[str]:
         """Return all keys, hidden ones too."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("unchanged")]
 
-TABLES = ("static", "partition", "saved", "added", "dynamic", "elsewhere")
+TABLES = ("static", "partition", "saved", "twice", "added", "dynamic", "elsewhere")
 
 #: Rows that Spark counts; unknown where a later write discards a part of a task's files.
-ROWS = {"static": 40, "partition": 10, "saved": 40, "added": 20, "dynamic": None}
+ROWS = {"static": 40, "partition": 10, "saved": 40, "twice": None, "added": 60, "dynamic": None}
 
 #: Files that Spark has in its own folder.
 SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
@@ -157,13 +157,14 @@ def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -
 
 
 @pytest.mark.all
-def test_a_directory_that_only_pending_writes_make_is_written_once(night: Night) -> None:
-    """Spark does not say that a second write overwrites it, so that write fails, and nothing is visible."""
+@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
+def test_a_mode_that_looks_for_a_pending_write_is_refused(night: Night, mode: str) -> None:
+    """Spark does not see an earlier write, so a mode that depends on it fails, and nothing is visible."""
     jobs = night.jobs()
     before = night.lake("static").visible()
-    done = night.submit(jobs, TWICE="1")
+    done = night.submit(jobs, TWICE=mode)
     assert done.returncode != 0
-    assert "static/new, which does not exist before the commit" in done.stdout + done.stderr
+    assert "static/new is pending, and Spark does not see it" in done.stdout + done.stderr
     assert night.lake("static").visible() == before
     jobs["static"].abort()
     assert night.lake("static").pending() == []

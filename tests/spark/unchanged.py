@@ -31,7 +31,9 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
     rows = rows.repartition(2, "id")
     rows.createOrReplaceTempView("rows")
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
-    rows.where("dt <> 'd2'").write.partitionBy("dt", "h").mode("overwrite").parquet(place("static"))
+    for offset in (100, 0):
+        moved = rows.where("dt <> 'd2'").selectExpr(f"id + {offset} AS id", "dt", "h")
+        moved.write.partitionBy("dt", "h").mode("overwrite").parquet(place("static"))
 
     spark.sql(
         f"CREATE TABLE {name} (id BIGINT, dt STRING, h INT) USING parquet PARTITIONED BY (dt, h)"
@@ -44,7 +46,12 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
     saved = rows.where("dt <> 'd2'").write.partitionBy("dt", "h").bucketBy(2, "id").sortBy("id")
     saved.option("path", place("saved")).mode("overwrite").saveAsTable(f"saved_{name}")
 
+    overwrite_new_partitions(spark, place("twice"), f"twice_{name}")
+
     added = rows.where("dt = 'd0'").select("id")
+    for offset in (0, 100):
+        moved = added.selectExpr(f"id + {offset} AS id")
+        moved.write.mode("append").parquet(f"{place('added')}/dt=new/h=0")
     added.where("id < 30").write.mode("append").parquet(f"{place('added')}/dt=d0/h=0")
     # Small batches: files have rows when the attempt fails.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")
@@ -58,15 +65,38 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
     rows.where("id < 5").write.mode("append").json(f"{place('elsewhere')}/json")
 
 
+def overwrite_new_partitions(spark: SparkSession, place: str, name: str) -> None:
+    """Overwrite partitions that did not exist before the application, each twice."""
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, dt STRING, h INT) USING parquet PARTITIONED BY (dt, h)"
+        f" LOCATION '{place}'"
+    )
+    for condition in ("id < 8", "id >= 4 AND h = 0"):
+        rows = f"FROM rows WHERE dt = 'd0' AND {condition}"
+        spark.sql(f"INSERT OVERWRITE {name} PARTITION (dt = 'a:b/c %', h = 1) SELECT id {rows}")
+        spark.sql(f"INSERT OVERWRITE {name} PARTITION (dt = 'some', h) SELECT id, h {rows}")
+        frame = spark.sql(f"SELECT id, h {rows}")
+        frame.select("id").write.mode("overwrite").parquet(f"{place}/dt=path/h=0")
+        spark.sql(f"INSERT OVERWRITE {name} PARTITION (dt = 'mixed', h) SELECT id, h {rows}")
+        frame.write.partitionBy("h").mode("overwrite").parquet(f"{place}/dt=mixed")
+        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+        spark.sql(f"INSERT OVERWRITE {name} PARTITION (dt = 'dynamic', h) SELECT id, h {rows}")
+        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
+
+
+def write_twice(spark: SparkSession, place: str, mode: str) -> None:
+    """Write to a directory that does not exist twice, in a mode that looks whether it does."""
+    for write in range(2):
+        spark.range(write + 1).write.mode(mode).json(f"{place}/other{write}")
+        spark.range(write + 1).write.mode(mode).json(f"{place}/new")
+
+
 def main() -> None:
     """Write the tables at the places that the arguments name."""
     places, local = json.loads(sys.argv[1]), sys.argv[2]
     spark = SparkSession.builder.getOrCreate()
     if "TWICE" in os.environ:
-        for write in range(2):
-            rows = spark.range(write + 1)
-            rows.write.mode("overwrite").json(f"{places['static']}/other{write}")
-            rows.write.mode("overwrite").json(f"{places['static']}/new")
+        write_twice(spark, places["static"], os.environ["TWICE"])
         return
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid() if "KILLED" in os.environ else None
     write_tables(spark, places.__getitem__, "there", jvm)

@@ -15,6 +15,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.UUID;
@@ -29,6 +30,7 @@ import org.apache.hadoop.mapreduce.TaskAttemptContext;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.internal.io.FileCommitProtocol.TaskCommitMessage;
+import org.apache.spark.sql.SaveMode;
 
 /**
  * One write of an application for a job.
@@ -76,27 +78,25 @@ final class PendingWrite implements Serializable {
 
   /** Checks, on the driver, that the tasks' files will stay pending, and begins to count their rows. */
   void setUp(Configuration conf) throws IOException {
-    RowCounter.of(SparkContext.getOrCreate());
+    SparkContext spark = SparkContext.getOrCreate();
+    RowCounter.of(spark);
     check(conf);
-    checkOverlap(conf);
+    Optional<RunningInsert> insert = RunningInsert.of(spark, path);
+    SaveMode mode = insert.map(RunningInsert::mode).orElse(null);
+    if (mode == SaveMode.Overwrite && !dynamic) {
+      replace(new Path(path + insert.get().staticDirectory()));
+    } else if (mode != SaveMode.Append && !dynamic && replaced.isEmpty() && isWritten()) {
+      throw refusal(
+          "an earlier write of the application to " + path + " is pending, and Spark "
+              + (mode == null ? "does not say whether this one overwrites it" : "does not see it (" + mode + ")")
+              + ": name the mode append or overwrite, or make the directory the destination of a job of its own");
+    }
   }
 
-  /**
-   * Refuses a further write to a directory that only pending writes of this driver would make: Spark finds
-   * nothing there, so it does not say whether the write overwrites them.
-   */
-  private void checkOverlap(Configuration conf) throws IOException {
-    String below = job.relative(path).get();
-    String here = slot(below);
-    for (String there : WRITTEN) {
-      boolean overlaps = here.startsWith(there) || there.startsWith(here);
-      if (overlaps && !below.isEmpty() && !new Path(path).getFileSystem(conf).exists(new Path(path))) {
-        throw refusal(
-            "an earlier write of the application is pending in " + path + ", which does not exist before the"
-                + " commit, so Spark cannot tell whether this one overwrites it: write the directory once, or"
-                + " make it the destination of a job of its own");
-      }
-    }
+  /** Whether this driver has sealed a write of the job to this directory, to one above it, or below it. */
+  private boolean isWritten() {
+    String here = slot(job.relative(path).get());
+    return WRITTEN.stream().anyMatch(there -> here.startsWith(there) || there.startsWith(here));
   }
 
   private String slot(String below) {
