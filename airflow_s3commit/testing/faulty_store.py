@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected, Unavailable
 from airflow_s3commit.store.base import Call, ObjectStore, Outcome
@@ -107,8 +107,8 @@ class FaultyStore(ForwardingStore):
     Args:
         inner: The store with the objects: a `MemoryStore`, or a real one.
         *faults: The faults, in order of precedence.
-        before: Called before every call; may block, or raise in place of the call.
-        after: Called after every call that took effect, before its result is returned.
+        before: Called before every call; may block, or raise in place of the call. It may be replaced.
+        after: Called after every call that took effect, before its result is returned. It may be replaced.
         sleep: Waits for a ``delay``, in seconds.
 
     Attributes:
@@ -128,8 +128,8 @@ class FaultyStore(ForwardingStore):
         super().__init__(inner)
         self._faults = faults
         self._matched = [0] * len(faults)
-        self._before = before
-        self._after = after
+        self.before = before
+        self.after = after
         self._sleep = sleep
         self._crashed = False
         self._lock = threading.Lock()
@@ -155,14 +155,14 @@ class FaultyStore(ForwardingStore):
         if self._crashed:
             raise Crash
         call = StoreCall(verb, bucket, key)
-        self._before(call)
         strikes = self._strikes(call)
+        self.before(call)
         for fault in strikes:
             self._prevent(call, fault)
         made = make()
         if verb in _LISTINGS:
             made = cast("T", iter(list(cast("Iterator[object]", made))))
-        self._after(call)
+        self.after(call)
         for fault in strikes:
             self._lose(call, fault)
         return made
@@ -190,18 +190,19 @@ class FaultyStore(ForwardingStore):
             case "reject":
                 raise StoreRejected(f"{call} was rejected by {fault.name}", code="InvalidPart")
             case "crash-before":
-                self._crash()
+                self.crash()
             case "delay":
                 self._sleep(fault.seconds)
 
     def _lose(self, call: StoreCall, fault: Fault) -> None:
         """Apply an effect in place of the result."""
         if fault.effect == "crash-after":
-            self._crash()
+            self.crash()
         if fault.effect == "lose-answer":
             error = Unavailable if call.reads else OutcomeUnknown
             raise error(f"the response to {call} was lost to {fault.name}")
 
-    def _crash(self) -> None:
+    def crash(self) -> NoReturn:
+        """Raise `Crash`, at this call and at all later ones; for hooks."""
         self._crashed = True
         raise Crash

@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     Unavailable,
 )
+from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import OURS, Lake
 from tests.secret_shapes import SHAPES, URLS, leaks, shown
@@ -126,7 +127,7 @@ def test_errors_say_what_happened_and_what_to_do(
 ) -> None:
     """One message, the next command, and a code by the outcome; to scripts the same as one object."""
 
-    def fail(_verb: str, _key: str) -> None:
+    def fail(_call: StoreCall) -> None:
         raise error
 
     lake.store.before = fail
@@ -150,7 +151,7 @@ def test_debug_shows_where_an_error_comes_from(lake: Lake, run: RunProgram) -> N
 def test_a_bug_is_told_from_an_error(lake: Lake, run: RunProgram) -> None:
     """Its own exit code, where it was, and how to report it."""
 
-    def break_down(_verb: str, _key: str) -> None:
+    def break_down(_call: StoreCall) -> None:
         raise ZeroDivisionError("oops")
 
     lake.store.before = break_down
@@ -167,7 +168,7 @@ def test_an_end_from_outside_has_its_code(
 ) -> None:
     """Ctrl-C, and a reader that has seen enough, end it without a traceback."""
 
-    def end(_verb: str, _key: str) -> None:
+    def end(_call: StoreCall) -> None:
         raise raised
 
     lake.store.before = end

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_s3commit import HmacSigner, Job, JobOptions
 from airflow_s3commit.exceptions import OutcomeUnknown, StoreRejected, Unavailable
+from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
 from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named, once
 
@@ -40,10 +41,10 @@ def test_a_roll_back_that_fails_is_told_with_its_cause(lake: Lake, run: RunProgr
     """Exit code 5, the first error as the message, the second one below it, and the command that ends it."""
     lake.sealed(FILES)
 
-    def fail(verb: str, key: str) -> None:
-        if verb == "complete_upload" and "dt=2" in key:
+    def fail(call: StoreCall) -> None:
+        if call.verb == "complete_upload" and "dt=2" in call.key:
             raise StoreRejected("the parts are bad", code="InvalidPart")
-        if verb == "abort_upload":
+        if call.verb == "abort_upload":
             raise Unavailable("the store is gone")
 
     lake.store.before = fail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 
@@ -82,8 +83,8 @@ def test_a_person_is_asked_first(littered: Lake, run: RunProgram) -> None:
 def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram) -> None:
     """The rest is done all the same; exit code 1 and the error by name."""
 
-    def refuse(verb: str, key: str) -> None:
-        if verb == "abort_upload" and key.endswith("stray.parquet"):
+    def refuse(call: StoreCall) -> None:
+        if call.verb == "abort_upload" and call.key.endswith("stray.parquet"):
             raise Unavailable("slow down")
 
     littered.store.before = refuse

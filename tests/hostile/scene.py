@@ -88,18 +88,18 @@ class GuardedLake(Lake):
         self.others: frozenset[str] = frozenset()
         self.store = GuardedStore((BUCKET, "other"), now=self.store_clock.time, min_part_bytes=1)
         if buckets is not None:
-            self.store._buckets = _copied(buckets)
+            self.store.inner._buckets = _copied(buckets)
             # What is written from now on has ids of its own.
             self._ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
-            self.store._upload_ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
+            self.store.inner._upload_ids = iter(range(1_000_000, 2_000_000))  # type: ignore[assignment]
 
     def get(self, key: str) -> bytes:
         """Return an object's content."""
-        return self.store._buckets[BUCKET].objects[key].body
+        return self.store.inner._buckets[BUCKET].objects[key].body
 
     def pretend(self, key: str, size: int) -> None:
         """Have the store say that an object is longer than it is."""
-        objects = self.store._buckets[BUCKET].objects
+        objects = self.store.inner._buckets[BUCKET].objects
         objects[key] = replace(objects[key], info=replace(objects[key].info, size=size))
 
 
@@ -159,11 +159,11 @@ class Scene:
         self.name = name
         lake = GuardedLake()
         _surround(lake)
-        self._others = frozenset(lake.store._buckets[BUCKET].uploads)
+        self._others = frozenset(lake.store.inner._buckets[BUCKET].uploads)
         build(lake)
         self._about = (lake.job_id, lake.prefix)
         lake.store.rest()
-        self._buckets = _copied(lake.store._buckets)
+        self._buckets = _copied(lake.store.inner._buckets)
         self._now = lake.store_clock.time()
         self.sites = [
             Site(name, kind, key, lines=key.endswith(".jsonl")) for key, kind in sorted(kinds(lake).items())
@@ -379,7 +379,7 @@ def scene(name: str) -> Scene:
 
 def _pin(lake: GuardedLake) -> None:
     """Update the references between records: a writer that can change one can change all."""
-    objects = lake.store._buckets[BUCKET].objects
+    objects = lake.store.inner._buckets[BUCKET].objects
 
     def rewrite(key: str, change: Callable[[Any], None]) -> None:
         if key not in objects or objects[key].info.size > len(objects[key].body):

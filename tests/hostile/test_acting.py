@@ -27,13 +27,13 @@ _OF_OTHERS = (
 
 def of_others(lake: GuardedLake) -> dict[str, Any]:
     """Return everything that is no business of the job's: objects with their ETags, and pending uploads."""
-    objects = lake.store._buckets[BUCKET].objects
+    objects = lake.store.inner._buckets[BUCKET].objects
     guarded = {key: stored.info.etag for key, stored in objects.items() if key.startswith(_OF_OTHERS)}
     # Whoever finds the lock of a job lapsed may fence that job off, which writes its state anew.
     guarded.pop(_STATE)
     uploads = {
         upload_id: pending.key
-        for upload_id, pending in lake.store._buckets[BUCKET].uploads.items()
+        for upload_id, pending in lake.store.inner._buckets[BUCKET].uploads.items()
         if upload_id in lake.others
     }
     return {"objects": guarded, "uploads": uploads, "elsewhere": dict(lake.everything()["other"][0])}

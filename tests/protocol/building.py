@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
@@ -15,6 +15,8 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
+from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
 
 __all__ = [
@@ -40,80 +42,36 @@ THEIRS = "22222222-aaaa-4bbb-8ccc-000000000002"
 _SMALL: dict[str, Any] = {"part_bytes": 1, "threads": 0, "min_part_bytes": 1}
 
 
-class Crash(BaseException):
-    """The process died: no handler of errors sees this."""
+class WatchedStore(FaultyStore):
+    """A `FaultyStore` in memory whose hooks a test sets as it goes; they may raise or act."""
 
-
-def _watched(verb: str) -> Callable[..., Any]:
-    inner = getattr(MemoryStore, verb)
-
-    def call(self: WatchedStore, bucket: str, key: str, *args: Any, **arguments: Any) -> Any:
-        if self.dead:
-            raise Crash
-        self.calls.append((verb, key))
-        self.before(verb, key)
-        outcome = inner(self, bucket, key, *args, **arguments)
-        self.after(verb, key)
-        return outcome
-
-    return call
-
-
-class WatchedStore(MemoryStore):
-    """A store in memory that tells of every call, before and after it; whoever is told may raise or act.
-
-    Attributes:
-        calls: Verb and key (or prefix) of every call so far.
-        before: Told before a call takes effect.
-        after: Told after a call took effect and before its answer arrives.
-        dead: Whether the process that uses it has died: then no call of it goes through any more.
-
-    """
+    inner: MemoryStore
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        super().__init__(*args, **arguments)
-        self.calls: list[tuple[str, str]] = []
-        self.rest()
+        super().__init__(MemoryStore(*args, **arguments))
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        """Delete one by one, so that each delete is a call with a key."""
+        return MemoryStore.delete_many(self, bucket, objects)  # type: ignore[arg-type]  # it has `delete`
 
     def rest(self) -> None:
-        """Remove the watchers; further calls are another process's."""
-        self.dead = False
-        self.before: Callable[[str, str], None] = lambda _verb, _key: None
-        self.after: Callable[[str, str], None] = lambda _verb, _key: None
+        """Remove the hooks; further calls are another process's."""
+        self._crashed = False
+        self.before = self.after = lambda _: None
 
     def die(self, verb: str, ending: str = "", *, nth: int = 1, after: bool = False) -> None:
         """Let the process die before, or after, its n-th call of ``verb`` on a key with this ending."""
-
-        def kill() -> None:
-            self.dead = True
-            raise Crash
-
-        watcher = once(verb, ending, kill, nth=nth)
-        if after:
-            self.after = watcher
-        else:
-            self.before = watcher
-
-    head = _watched("head")
-    get = _watched("get")
-    put = _watched("put")
-    delete = _watched("delete")
-    list_objects = _watched("list_objects")
-    create_upload = _watched("create_upload")
-    upload_part = _watched("upload_part")
-    complete_upload = _watched("complete_upload")
-    abort_upload = _watched("abort_upload")
-    list_uploads = _watched("list_uploads")
+        setattr(self, "after" if after else "before", once(verb, ending, self.crash, nth=nth))
 
 
 def once(
-    verb: str, ending: str, act: Callable[[], None] | BaseException, *, nth: int = 1
-) -> Callable[[str, str], None]:
-    """Return a watcher that acts, or raises, at the n-th call of ``verb`` on a key with this ending."""
+    verb: str, ending: str, act: Callable[[], object] | BaseException, *, nth: int = 1
+) -> Callable[[StoreCall], None]:
+    """Return a hook that acts, or raises, at the n-th call of ``verb`` on a key with this ending."""
     seen = count(1)
 
-    def watch(made: str, key: str) -> None:
-        if made == verb and key.endswith(ending) and next(seen) == nth:
+    def watch(call: StoreCall) -> None:
+        if call.verb == verb and call.key.endswith(ending) and next(seen) == nth:
             if isinstance(act, BaseException):
                 raise act
             act()
@@ -260,7 +218,7 @@ class Lake:
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys of the bucket below a prefix."""
-        return [info.key for info in MemoryStore.list_objects(self.store, BUCKET, prefix)]
+        return [info.key for info in self.store.inner.list_objects(BUCKET, prefix)]
 
     def left(self) -> list[str]:
         """Return the keys of the bucket, but for what lasts: log, barrier, aborted jobs, store profile."""
@@ -276,7 +234,7 @@ class Lake:
     def visible(self) -> dict[str, bytes]:
         """Return everything in the bucket that is no record of the protocol, by key."""
         return {
-            key: self.store._buckets[BUCKET].objects[key].body
+            key: self.store.inner._buckets[BUCKET].objects[key].body
             for key in self.keys("")
             if "__magic_job-" not in key and "_s3commit/" not in key
         }
@@ -300,12 +258,12 @@ class Lake:
                 },
                 sorted(bucket.uploads),
             )
-            for name, bucket in self.store._buckets.items()
+            for name, bucket in self.store.inner._buckets.items()
         }
 
     def pending(self) -> list[str]:
         """Return the keys of all pending uploads."""
-        return [upload.key for upload in MemoryStore.list_uploads(self.store, BUCKET, "")]
+        return [upload.key for upload in self.store.inner.list_uploads(BUCKET, "")]
 
     def staging(self, job_id: str = OURS) -> list[str]:
         """Return the keys of a job's records, relative to its staging."""

@@ -37,10 +37,10 @@ def test_a_dataset_as_it_was_committed_is_complete() -> None:
     assert report.exclusive
     assert not report.superseded
     # The log is listed to tell whether a later job has committed.
-    listed = [key.removeprefix(ROOT) for verb, key in lake.store.calls if verb == "list_objects"]
+    listed = [call.key.removeprefix(ROOT) for call in lake.store.calls if call.verb == "list_objects"]
     assert sorted(listed) == ["_s3commit/log/", "dt=1/", "dt=2/"]
     # The list of files is looked at once, for its size; no file is.
-    assert [key.rpartition("/")[2] for verb, key in lake.store.calls if verb == "head"] == [
+    assert [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "head"] == [
         f"{manifest.job_id}.jsonl"
     ]
 

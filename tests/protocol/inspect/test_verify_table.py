@@ -50,9 +50,9 @@ def test_a_table_of_several_commits_is_sound() -> None:
     report = report_on(lake)
     assert (report.generation, report.files, report.intact, report.entries) == (3, 4, 4, 4)
     assert (report.sound, report.log) == (True, [])
-    listed = [key for verb, key in lake.store.calls if verb == "list_objects"]
+    listed = [call.key for call in lake.store.calls if call.verb == "list_objects"]
     assert listed.count(ROOT) == 1
-    assert not any(verb == "head" and key.endswith(".parquet") for verb, key in lake.store.calls)
+    assert not any(call.verb == "head" and call.key.endswith(".parquet") for call in lake.store.calls)
 
 
 def test_what_somebody_did_to_the_files_is_named() -> None:
@@ -173,7 +173,7 @@ def test_memory_does_not_hold_every_name(monkeypatch: pytest.MonkeyPatch) -> Non
     lake.store.calls.clear()
     report = report_on(lake)
     assert (report.foreign_count, len(report.foreign)) == (5, 2)
-    assert sum(verb == "head" and "foreign" in key for verb, key in lake.store.calls) == 3
+    assert sum(call.verb == "head" and "foreign" in call.key for call in lake.store.calls) == 3
 
 
 def test_a_place_without_a_log_is_verified_by_its_last_job() -> None:

@@ -159,8 +159,8 @@ def test_a_stale_marker_is_gone_while_the_commit_runs() -> None:
     """The old marker is gone while new files appear."""
     lake = sealed_lake()
     seen: list[bool] = []
-    lake.store.after = lambda verb, _: (
-        seen.append(SUCCESS in lake.visible()) if verb == "complete_upload" else None
+    lake.store.after = lambda call: (
+        seen.append(SUCCESS in lake.visible()) if call.verb == "complete_upload" else None
     )
     lake.job().commit()
     assert seen == [False, False, False]
@@ -305,7 +305,7 @@ def test_an_unknown_outcome_rolls_nothing_back(verb: str, ending: str, moment: s
         lake.job().commit()
     assert state(lake) in ("committing", "committed", None)
     if state(lake) is not None:
-        assert "abort_upload" not in [made for made, _ in lake.store.calls]
+        assert "abort_upload" not in [call.verb for call in lake.store.calls]
     assert OLD.items() <= lake.data().items() or COMMITTED.items() <= lake.data().items()
     lake.store.rest()
     lake.job().commit()

@@ -17,6 +17,7 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     PreconditionFailed,
 )
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
@@ -167,7 +168,7 @@ def test_two_committers_of_an_unplanned_job_agree() -> None:
         manifests: list[Any] = []
         other = interposed(lake, lambda: manifests.append(lake.job(owner="second").commit()))  # noqa: B023
         calls = len(lake.store.calls)
-        lake.store.before = lambda _verb, _key: (
+        lake.store.before = lambda _: (
             other() if len(lake.store.calls) - calls == nth else None  # noqa: B023
         )
         manifests.append(job.commit())
@@ -268,10 +269,10 @@ def test_a_stream_of_appends_delays_a_replace_only_so_often(monkeypatch: pytest.
     replace = lake.sealed({"dt=1/r": b"r"})
     appended = 0
 
-    def append(verb: str, key: str) -> None:
+    def append(call: StoreCall) -> None:
         nonlocal appended
-        if verb == "put" and key.startswith(f"{HOME}log/"):
-            watcher, lake.store.before = lake.store.before, lambda _verb, _key: None
+        if call.verb == "put" and call.key.startswith(f"{HOME}log/"):
+            watcher, lake.store.before = lake.store.before, lambda _: None
             appended += 1
             job_id = f"55555555-aaaa-4bbb-8ccc-{appended:012d}"
             lake.sealed({"dt=1/x": b"x"}, job_id=job_id, conflict_mode="append").commit()
@@ -362,8 +363,8 @@ def test_an_abort_gives_up_among_the_entries_of_others(monkeypatch: pytest.Monke
     for other in others:
         lake.set_up(other)
 
-    def first(verb: str, key: str) -> None:
-        if verb == "put" and "/log/" in key:
+    def first(call: StoreCall) -> None:
+        if call.verb == "put" and "/log/" in call.key:
             lake.store.rest()
             lake.job(others.pop()).abort()
             lake.store.before = first

@@ -22,6 +22,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import LockRecord
 from airflow_s3commit.protocol.model.signing import HmacSigner
 from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
@@ -48,8 +49,8 @@ def older_append(lake: Lake, path: str = "dt=1/x", *, job_id: str = OLDER, marke
     other = Lake()
     other.store_clock.advance(lake.store_clock.time() - other.store_clock.time())
     other.sealed({path: b"x"}, job_id=job_id, conflict_mode="append").commit()
-    theirs = other.store._buckets[BUCKET].objects
-    ours = lake.store._buckets[BUCKET].objects
+    theirs = other.store.inner._buckets[BUCKET].objects
+    ours = lake.store.inner._buckets[BUCKET].objects
     for key in (ROOT + named(path, job_id), f"{HOME}manifests/{job_id}.jsonl"):
         ours[key] = theirs[key]
     manifest = json.loads(other.get(f"{HOME}manifests/{job_id}.json"))
@@ -138,7 +139,7 @@ def test_two_first_commits_make_one_baseline(nth: int) -> None:
     theirs = lake.sealed({"dt=1/b": b"2"}, job_id=THEIRS, conflict_mode="append")
     first = len(lake.store.calls)
 
-    def between(_verb: str, _key: str) -> None:
+    def between(_call: StoreCall) -> None:
         if len(lake.store.calls) - first == nth:
             lake.store.rest()
             theirs.commit()
@@ -161,10 +162,9 @@ def test_a_first_commit_that_died_is_finished_with_one_baseline(nth: int) -> Non
     job = lake.sealed({"dt=1/a": b"1"}, conflict_mode="append")
     first = len(lake.store.calls)
 
-    def die(_verb: str, _key: str) -> None:
+    def die(_call: StoreCall) -> None:
         if len(lake.store.calls) - first == nth:
-            lake.store.dead = True
-            raise Crash
+            lake.store.crash()
 
     lake.store.before = die
     try:
@@ -300,14 +300,13 @@ def test_an_older_versions_append_is_entered_once(act: str, nth: int) -> None:
     other = lake.sealed({"dt=2/b": b"1"}, job_id=THEIRS, conflict_mode="append")
     first = len(lake.store.calls)
 
-    def strike(_verb: str, _key: str) -> None:
+    def strike(_call: StoreCall) -> None:
         if len(lake.store.calls) - first == nth:
             lake.store.rest()
             if act == "other":
                 other.commit()
                 return
-            lake.store.dead = True
-            raise Crash
+            lake.store.crash()
 
     lake.store.before = strike
     try:
@@ -408,8 +407,8 @@ def test_no_other_manifest_is_entered(what: str) -> None:
 
 def copied(lake: Lake, to: str, *, bucket: str = BUCKET, back: str = ROOT) -> None:
     """Copy every object of a dataset to another prefix, with its metadata."""
-    there = lake.store._buckets[bucket].objects
-    for key, stored in list(lake.store._buckets[BUCKET].objects.items()):
+    there = lake.store.inner._buckets[bucket].objects
+    for key, stored in list(lake.store.inner._buckets[BUCKET].objects.items()):
         if key.startswith(back):
             moved = to + key.removeprefix(back)
             there[moved] = replace(stored, info=replace(stored.info, key=moved))

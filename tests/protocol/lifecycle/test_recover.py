@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
 
 FILES = {"dt=1/part-0.parquet": b"new 1/0", "dt=2/part-0.parquet": b"new 2/0"}
@@ -228,13 +229,13 @@ def test_a_recovery_that_stops_anywhere_is_recovered(died: str, *, rollback: boo
         job = _half_committed(lake)
         made = count(1)
 
-        def watch(verb: str, key: str, made: count[int] = made, stop: int = stop, lake: Lake = lake) -> None:
+        def watch(call: StoreCall, made: count[int] = made, stop: int = stop, lake: Lake = lake) -> None:
             if next(made) == stop:
                 if died != "lost":
                     raise Crash
-                if verb not in ("put", "complete_upload", "abort_upload", "delete"):
+                if call.verb not in ("put", "complete_upload", "abort_upload", "delete"):
                     return
-                raise OutcomeUnknown(f"the answer to {verb} {key} was lost")
+                raise OutcomeUnknown(f"the answer to {call} was lost")
 
         setattr(lake.store, "before" if died == "before" else "after", watch)
         try:

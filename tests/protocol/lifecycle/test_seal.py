@@ -409,7 +409,7 @@ def test_sealing_reads_every_pendingset_once() -> None:
     tasks = committed(lake, *({f"dt={n}/a": b"1"} for n in range(70)))
     lake.store.calls.clear()
     assert job.seal_stage("spark", "1", tasks).counts.files == 70
-    read = [key for verb, key in lake.store.calls if verb == "get" and key.endswith(".pendingset")]
+    read = [call.key for call in lake.store.calls if call.verb == "get" and call.key.endswith(".pendingset")]
     assert len(read) == len(set(read)) == 70
 
 

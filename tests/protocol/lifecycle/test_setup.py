@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 
@@ -124,7 +125,7 @@ def test_credentials_that_end_at_the_destination_will_do() -> None:
     lake = Lake()
     lake.store.before = once("head", ROOT.rstrip("/"), AccessDenied("not below the prefix"))
     lake.sealed({"a": b"1"}).commit()
-    assert ("head", ROOT.rstrip("/")) in lake.store.calls
+    assert StoreCall("head", BUCKET, ROOT.rstrip("/")) in lake.store.calls
     assert lake.data() == {named("a"): b"1"}
 
 

@@ -129,7 +129,7 @@ def test_doubtful_uploads_are_not_collected_without_end(monkeypatch: pytest.Monk
     done = complete_uploads(lake.context(), iter(uploads))
     lake.store.calls.clear()
     next(done)
-    assert [verb for verb, _ in lake.store.calls] == ["complete_upload", "complete_upload", "head"]
+    assert [call.verb for call in lake.store.calls] == ["complete_upload", "complete_upload", "head"]
     assert len(list(done)) == 3
 
 
@@ -202,7 +202,7 @@ def test_uploads_are_aborted_before_their_objects_are_deleted() -> None:
     complete(lake, uploads)
     lake.store.calls.clear()
     delete_ours(lake.context(), uploads)
-    verbs = [verb for verb, _ in lake.store.calls]
+    verbs = [call.verb for call in lake.store.calls]
     assert verbs == ["abort_upload"] * 4 + ["head"] * 4 + ["delete"] * 4
 
 

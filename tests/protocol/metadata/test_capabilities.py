@@ -31,6 +31,7 @@ from airflow_s3commit.protocol.model.signing import HmacSigner
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.profile import StoreProfile
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, OURS, Lake, once
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def test_the_answer_is_remembered() -> None:
     check_store(lake.context(), REQUIRED)
     lake.store.calls.clear()
     check_store(lake.context("another"), REQUIRED)
-    assert lake.store.calls == []
+    assert [call.verb for call in lake.store.calls] == ["check_bucket", "stale_upload_days"]
     assert Lake(conditions=False).store is not lake.store
     with pytest.raises(StoreUnsuitable):
         check_store(Lake(conditions=False).context(), REQUIRED)
@@ -165,7 +166,9 @@ def test_profiles_are_measured_once() -> None:
     keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: kept})
     lake.store.calls.clear()
     assert check_store(lake.context(), REQUIRED) == {BUCKET: kept}
-    assert [call for call in lake.store.calls if call[0] in ("get", "put", "delete")] == [("get", RECORD)]
+    assert [call for call in lake.store.calls if call.verb in ("get", "put", "delete")] == [
+        StoreCall("get", BUCKET, RECORD)
+    ]
     assert lake.store.profile(BUCKET) == kept
 
 
@@ -200,7 +203,7 @@ def test_both_buckets_are_probed() -> None:
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
     assert check_store(apart, REQUIRED).keys() == {BUCKET, "other"}
-    assert [verb for verb, _ in lake.store.calls].count("put") == 2 * 6 + 1
+    assert [call.verb for call in lake.store.calls].count("put") == 2 * 6 + 1
     nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
         check_store(nowhere, REQUIRED)

@@ -7,6 +7,7 @@ import pytest
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.store.base import DeleteFailure
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
 
 NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
@@ -32,7 +33,7 @@ def test_the_job_s_record_goes_first_and_the_state_last() -> None:
     lake.sealed(NEW)
     lake.store.calls.clear()
     clean_staging(lake.context())
-    deleted = [key.rpartition("/")[2] for verb, key in lake.store.calls if verb == "delete"]
+    deleted = [call.key.rpartition("/")[2] for call in lake.store.calls if call.verb == "delete"]
     assert deleted[0] == "job.json"
     assert deleted[-1] == "state.json"
     assert len(deleted) == len(set(deleted)) + 1  # two seals of one name
@@ -48,12 +49,11 @@ def test_a_cleanup_that_stopped_is_taken_up(end: str, nth: int) -> None:
     lake.put({"dt=1/old": b"old"})
     lake.sealed(NEW)
 
-    def count_down(verb: str, key: str) -> None:
-        if verb == "delete" and "__magic_job-" in key:
-            left.append(key)
+    def count_down(call: StoreCall) -> None:
+        if call.verb == "delete" and "__magic_job-" in call.key:
+            left.append(call.key)
             if len(left) == nth:
-                lake.store.dead = True
-                raise Crash
+                lake.store.crash()
 
     left: list[str] = []
     lake.store.before = count_down

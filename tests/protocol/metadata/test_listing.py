@@ -145,7 +145,7 @@ def copied(lake: Lake, *, metadata: bool, to: str = "copy/") -> Lake:
     """Return a copy of the dataset, whose objects keep their metadata or lose it."""
     copy = Lake(prefix=to)
     copy.store = lake.store
-    objects = lake.store._buckets[BUCKET].objects
+    objects = lake.store.inner._buckets[BUCKET].objects
     for key in lake.keys(ROOT):
         headers = objects[key].headers if metadata else {}
         lake.store.put(BUCKET, to + key.removeprefix(ROOT), objects[key].body, headers=headers)
@@ -185,9 +185,9 @@ class TestSettled:
     def test_files_of_an_aborted_job_are_settled(self) -> None:
         """What a late request left of an ended job is no job's any more."""
         lake = half_published()
-        left = lake.store._buckets[BUCKET].objects[ROOT + THEIR_FILE]
+        left = lake.store.inner._buckets[BUCKET].objects[ROOT + THEIR_FILE]
         lake.job(THEIRS).abort()
-        lake.store._buckets[BUCKET].objects[ROOT + THEIR_FILE] = left
+        lake.store.inner._buckets[BUCKET].objects[ROOT + THEIR_FILE] = left
         assert settled(lake) == sorted([OLD, THEIR_FILE])
 
     def test_files_without_a_job_id_are_settled(self) -> None:
@@ -196,7 +196,7 @@ class TestSettled:
         lake.put({OLD: b"old", "dt=1/part-00000.parquet": b"spark", "_hidden": b"", "dt=1/.x": b""})
         lake.store.calls.clear()
         assert settled(lake) == [OLD, "dt=1/part-00000.parquet"]
-        assert [verb for verb, _ in lake.store.calls] == ["list_objects"]
+        assert [call.verb for call in lake.store.calls] == ["list_objects"]
 
     def test_files_named_like_a_job_that_never_was_are_settled(self) -> None:
         """A name with an id in it is not enough: such files come from other tools, or other tables."""

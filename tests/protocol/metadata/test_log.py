@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.store.base import ObjectInfo
-from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, once
 
@@ -68,7 +68,7 @@ def filled(lake: Lake, count: int) -> None:
     first = encode(entry(1, THEIRS, kind="abandon"))
     for number in range(1, count + 1):
         body = first.replace(b'"number":1', b'"number":%d' % number)
-        MemoryStore.put(lake.store, BUCKET, entry_key(HERE, number), body)
+        lake.store.inner.put(BUCKET, entry_key(HERE, number), body)
 
 
 def of_job(lake: Lake, job_id: str = OURS, *, position: int | None = 0) -> Log:
@@ -83,7 +83,7 @@ def append(log: Log, job_id: str = OURS, *partitions: str, kind: Any = "commit")
     return log.append(lambda number: entry(number, job_id, *partitions, kind=kind))
 
 
-def calls(lake: Lake, act: Callable[[], object]) -> list[tuple[str, str]]:
+def calls(lake: Lake, act: Callable[[], object]) -> list[StoreCall]:
     """Return the calls of an act."""
     lake.store.calls.clear()
     act()
@@ -138,7 +138,7 @@ class TestAppend:
         log.read()
         write(lake, entry(1, THEIRS))
         made = calls(lake, lambda: append(log))
-        assert [key for verb, key in made if verb == "list_objects"] == []
+        assert [call.key for call in made if call.verb == "list_objects"] == []
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     def test_a_lost_response(self, moment: str) -> None:
@@ -172,7 +172,7 @@ class TestAppend:
         write(lake, entry(1, THEIRS, kind=kind))
         layout, is_commit = Layout.of(HERE, THEIRS), kind == "commit"
         key = layout.manifest if is_commit else layout.aborted
-        made = [key for verb, key in calls(lake, lambda: append(of_job(lake))) if verb == "put"]
+        made = [call.key for call in calls(lake, lambda: append(of_job(lake))) if call.verb == "put"]
         assert made == [key, entry_key(HERE, 2)]
         held = read_entry(lake.store, HERE, 1)
         assert lake.get(key) == encode(held.manifest if is_commit else held.aborted)
@@ -205,7 +205,7 @@ class TestRead:
         log = of_job(lake, position=18)
         made = calls(lake, log.read)
         assert log.position == 20
-        assert [key for verb, key in made if verb == "get"] == [entry_key(HERE, 19), entry_key(HERE, 20)]
+        assert [call.key for call in made if call.verb == "get"] == [entry_key(HERE, 19), entry_key(HERE, 20)]
 
     def test_a_process_without_the_record_reads_the_newest_entry(self) -> None:
         """All others have their records; only the newest one may lack it."""
@@ -214,7 +214,7 @@ class TestRead:
         log = of_job(lake, position=None)
         made = calls(lake, log.read)
         assert log.position == 20
-        assert [key for verb, key in made if verb == "get"] == [entry_key(HERE, 20)]
+        assert [call.key for call in made if call.verb == "get"] == [entry_key(HERE, 20)]
 
     def test_reading_again_reads_what_is_new(self) -> None:
         """A second read goes on where the first one ended."""
@@ -223,7 +223,7 @@ class TestRead:
         assert log.read() == 0
         filled(lake, 2)
         assert log.read() == 2
-        assert [verb for verb, _ in calls(lake, log.read)] == ["list_objects"]
+        assert [call.verb for call in calls(lake, log.read)] == ["list_objects"]
         assert log.position == 2
 
     def test_whether_others_added_files(self) -> None:
@@ -324,7 +324,7 @@ class TestHead:
         filled(lake, 2_500)
         mark(lake, 2_499)
         made = calls(lake, lambda: find_head(lake.store, HERE))
-        assert [verb for verb, _ in made] == ["list_objects", "get", "list_objects"]
+        assert [call.verb for call in made] == ["list_objects", "get", "list_objects"]
         assert find_head(lake.store, HERE) == 2_500
 
     @pytest.mark.parametrize("generation", [None, 0, 7, 1_000, 2_500, 2_501, 10**18])
@@ -421,4 +421,4 @@ def test_a_whole_commit_leaves_the_next_job_nothing_to_read() -> None:
     context: JobContext = lake.context(THEIRS, record=job.record())
     assert job.record().log == 1
     made = calls(lake, Log(context).read)
-    assert [verb for verb, _ in made] == ["list_objects"]
+    assert [call.verb for call in made] == ["list_objects"]

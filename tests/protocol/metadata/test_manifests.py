@@ -5,6 +5,7 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake
 
 
@@ -30,7 +31,7 @@ def test_at_every_moment_of_a_commit_there_is_a_generation() -> None:
     seen: list[str] = []
     looking = False
 
-    def look(verb: str, key: str) -> None:
+    def look(call: StoreCall) -> None:
         nonlocal looking
         if not looking:
             looking = True

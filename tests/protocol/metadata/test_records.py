@@ -10,6 +10,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, OutcomeUnknown
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import LockRecord
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, WatchedStore, once
 
 KEY = "there/lock.json"
@@ -66,7 +67,7 @@ def test_a_damaged_record_is_never_taken_for_none(store: WatchedStore, body: byt
     with pytest.raises(InvalidRecord, match=f"s3://{BUCKET}/{KEY}"):
         records.find(store, BUCKET, KEY, LockRecord)
     with pytest.raises(InvalidRecord):
-        records.create(store, BUCKET, KEY, record("n"), conditional=store._conditions)
+        records.create(store, BUCKET, KEY, record("n"), conditional=store.inner._conditions)
     assert store.get(BUCKET, KEY).info.etag == etag
 
 
@@ -101,7 +102,7 @@ def test_a_lost_answer_may_hide_another_writer() -> None:
         put(store, "another")
         raise lost()
 
-    store.before = lambda verb, key: (store.rest(), overtake())[0] if verb == "put" else None
+    store.before = lambda call: (store.rest(), overtake())[0] if call.verb == "put" else None
     assert records.create(store, BUCKET, KEY, record("1")).record.nonce == "another"
 
 
@@ -154,8 +155,8 @@ def test_a_swap_overtaken_while_its_answer_was_lost_failed() -> None:
     store = WatchedStore((BUCKET,))
     etag = put(store, "0")
 
-    def overtake(verb: str, _key: str) -> None:
-        if verb == "put":
+    def overtake(call: StoreCall) -> None:
+        if call.verb == "put":
             store.rest()
             put(store, "another")
             raise lost()

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
 from airflow_s3commit.protocol.model.seal import SealRecord
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, WatchedStore, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
 from tests.protocol.lifecycle.test_seal import refused
 
 A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22"}
@@ -171,7 +171,7 @@ def test_a_stage_seal_without_etag_is_still_its_own() -> None:
 
 def big_set(lake: Lake, files: int) -> Any:
     """Upload many tiny files, and commit them as one task; return its `CommittedTask`."""
-    store, commits = super(WatchedStore, lake.store), []
+    store, commits = lake.store.inner, []
     for number in range(files):
         key = f"{ROOT}dt={number % 30}/part-{number:06d}-{OURS}.parquet"
         upload = f"u-{number}"

@@ -19,7 +19,6 @@ from airflow_s3commit.protocol.metadata.snapshot import (
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.store.memory import MemoryStore
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, named, once
 from tests.protocol.metadata.test_log import HERE, entry, write
@@ -32,7 +31,7 @@ def grown(count: int) -> Lake:
     lake = Lake()
     for number in range(1, count + 1):
         one = entry(number, an_id(str(number)), f"n={number % 100}", removes="partitions")
-        MemoryStore.put(lake.store, BUCKET, entry_key(HERE, number), encode(one))
+        lake.store.inner.put(BUCKET, entry_key(HERE, number), encode(one))
         write_checkpoint(lake.store, HERE, number)
     lake.store.calls.clear()
     return lake
@@ -47,7 +46,7 @@ def live(lake: Lake, generation: int | None = None) -> list[int]:
 
 def verbs(lake: Lake) -> list[str]:
     """Return the calls so far but for those of entries, which are made at once."""
-    return [verb for verb, key in lake.store.calls if not (verb == "get" and key.startswith(LOG))]
+    return [call.verb for call in lake.store.calls if not (call.verb == "get" and call.key.startswith(LOG))]
 
 
 def checkpoints(lake: Lake) -> list[str]:

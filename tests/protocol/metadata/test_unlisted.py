@@ -20,5 +20,5 @@ def test_a_job_that_has_ended_is_looked_up_once() -> None:
     assert snapshot is not None
     lake.store.calls.clear()
     assert [info.key for info in unlisted_objects(lake.store, HERE, snapshot, ())] == [f"{ROOT}dt=1/old"]
-    asked = [key for _, key in lake.store.calls if THEIRS in key or an_id("3") in key]
+    asked = [call.key for call in lake.store.calls if THEIRS in call.key or an_id("3") in call.key]
     assert sorted(asked) == sorted(f"{ROOT}_s3commit/manifests/{job}.json" for job in (THEIRS, an_id("3")))

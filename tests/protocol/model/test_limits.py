@@ -143,7 +143,7 @@ class TestTooLarge:
         store.calls.clear()
         found = records.fetch_listed(store, context.bucket, listed, lambda _: limits.GIB)
         next(iter(found))
-        assert len([key for verb, key in store.calls if verb == "get"]) <= 2
+        assert len([call.key for call in store.calls if call.verb == "get"]) <= 2
 
     def test_uploads_of_a_long_record_are_unknown(self, lake: Lake) -> None:
         """A ``.pending`` beyond its limit is one that cannot be read: it hides no other record."""
@@ -160,9 +160,9 @@ class TestTooLarge:
 
     def test_a_marker_that_is_too_long_is_no_hindrance_after_the_commit(self, lake: Lake) -> None:
         """A ``_SUCCESS`` that somebody blew up while a commit ran is written over."""
-        lake.store.before = lambda verb, key: (
+        lake.store.before = lambda call: (
             lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
-            if verb == "put" and key == f"{HOME}manifests/{OURS}.json"
+            if call.verb == "put" and call.key == f"{HOME}manifests/{OURS}.json"
             else None
         )
         lake.job().commit()

@@ -37,7 +37,7 @@ class Demanding(WatchedStore):
     """A store whose bucket's policy denies what is not encrypted with a key and given to its owner."""
 
     def __init__(self, like: WatchedStore) -> None:
-        super().__init__((BUCKET, "other"), now=like._now, min_part_bytes=1)
+        super().__init__((BUCKET, "other"), now=like.inner._now, min_part_bytes=1)
 
     def put(self, bucket: str, key: str, body: bytes, **arguments: Any) -> Any:
         """Write an object whose headers are those that the policy asks for."""
@@ -173,7 +173,7 @@ def test_data_gets_all_of_them_and_records_encryption_alone(committer: str) -> N
     job = lake.sealed({"dt=1/a": b"1", "dt=1/b": b""}, committer=committer, object_options=FULL)
     job.plan()
     job.commit()
-    stored = lake.store._buckets[BUCKET].objects
+    stored = lake.store.inner._buckets[BUCKET].objects
     data = {named(f"{ROOT}dt=1/a"), named(f"{ROOT}dt=1/b")}
     assert data < set(stored)
     for key, found in stored.items():

@@ -344,13 +344,13 @@ def test_the_digest_alone_catches_a_forged_etag(monkeypatch: pytest.MonkeyPatch)
     planned(lake)
     for key in (STAGE_SEAL, lake.pendingset_key()):
         body = lake.get(key)
-        stored = lake.store._buckets[BUCKET].objects[key]
+        stored = lake.store.inner._buckets[BUCKET].objects[key]
         forged = replace(stored, body=body + b" ")
-        lake.store._buckets[BUCKET].objects[key] = forged
+        lake.store.inner._buckets[BUCKET].objects[key] = forged
         with pytest.raises(InvalidRecord, match="its SHA-256 is not"):
             keyed(lake).commit()
         assert set(lake.data()) == set(OLD)
-        lake.store._buckets[BUCKET].objects[key] = stored
+        lake.store.inner._buckets[BUCKET].objects[key] = stored
 
 
 def test_signed_jobs_take_no_output_without_a_digest() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_s3commit import Destination
 from airflow_s3commit.protocol.watch.criteria import Criteria
 from airflow_s3commit.protocol.watch.feed import ManifestFeed
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
 from tests.protocol.watch.test_snapshot import commit, commit_without_a_log
 
@@ -30,11 +31,11 @@ def test_a_poll_is_one_request_where_there_is_a_log() -> None:
     watched = feed(lake)
     lake.store.calls.clear()
     assert jobs(watched) == []
-    assert lake.store.calls == [("list_objects", f"{HOME}log/")]
+    assert lake.store.calls == [StoreCall("list_objects", BUCKET, f"{HOME}log/")]
     for _ in range(30):
         lake.store.calls.clear()
         assert jobs(watched) == []
-        assert lake.store.calls == [("get", f"{HOME}log/{2:020d}.json")]
+        assert lake.store.calls == [StoreCall("get", BUCKET, f"{HOME}log/{2:020d}.json")]
 
 
 def test_every_commit_is_yielded_once_and_in_order() -> None:
@@ -95,7 +96,7 @@ def test_a_log_that_begins_is_gone_over_to() -> None:
     commit(lake, OURS)
     lake.store.calls.clear()
     assert jobs(watched) == [OURS]
-    assert not any("manifests" in key for _, key in lake.store.calls)
+    assert not any("manifests" in call.key for call in lake.store.calls)
 
 
 def test_an_error_in_the_middle_of_a_listing_loses_nothing() -> None:

@@ -12,6 +12,7 @@ from airflow_s3commit.protocol.model.layout import entry_key
 from airflow_s3commit.protocol.watch.criteria import Criteria, SearchResult
 from airflow_s3commit.protocol.watch.search import ManifestSearch
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
 
@@ -33,7 +34,7 @@ class Wait:
             self._lake.store.calls.clear()
             self._view.refresh()
             result = self._search.look()
-            self.requests = [(verb, key.removeprefix(HOME)) for verb, key in self._lake.store.calls]
+            self.requests = [(call.verb, call.key.removeprefix(HOME)) for call in self._lake.store.calls]
         return result
 
     def found(self, times: int = 1) -> str | None:
@@ -139,8 +140,8 @@ def test_an_error_of_the_log_is_no_lasting_one(error: Exception) -> None:
     wait.look(3)
     commit(lake, THEIRS, "monday")
 
-    def fail(verb: str, key: str) -> None:
-        if "/log/" in key:
+    def fail(call: StoreCall) -> None:
+        if "/log/" in call.key:
             raise error
 
     lake.store.before = fail

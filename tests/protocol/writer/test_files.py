@@ -11,6 +11,7 @@ from airflow_s3commit.exceptions import DuplicateOutput, StoreRejected, Unavaila
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
 from airflow_s3commit.protocol.writer.files import AttemptFiles
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import Lake
 
 EXTRA = TaskExtra(stage="spark", stage_attempt="1", task="00000", attempt="1", nonce="n")
@@ -109,9 +110,9 @@ def test_an_abort_goes_on_after_an_error(committer: str) -> None:
     files.send_local()
     failures = {KEYS[0]: StoreRejected("first"), KEYS[1]: Unavailable("second")}
 
-    def fail(verb: str, key: str) -> None:
-        if verb == "abort_upload" and key in failures:
-            raise failures[key]
+    def fail(call: StoreCall) -> None:
+        if call.verb == "abort_upload" and call.key in failures:
+            raise failures[call.key]
 
     lake.store.before = fail
     with pytest.raises(StoreRejected, match="first") as caught:

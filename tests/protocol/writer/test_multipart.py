@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender
 from airflow_s3commit.store.base import MIN_PART_BYTES
+from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, Lake, once
 
@@ -282,7 +283,7 @@ def test_abort_is_repeatable() -> None:
     file.abort()
     file.abort()
     assert lake.pending() == []
-    assert lake.store.calls.count(("abort_upload", KEY)) == 1
+    assert lake.store.calls.count(StoreCall("abort_upload", BUCKET, KEY)) == 1
 
 
 def test_an_upload_that_cannot_be_noted_is_not_left_behind() -> None:
@@ -388,8 +389,8 @@ def test_an_upload_that_does_not_start_fails_the_file(threads: int, error: Any) 
     with pytest.raises(type(error)):
         write_all()
     assert lake.pending() == []
-    assert ("upload_part", KEY) not in lake.store.calls
-    assert ("abort_upload", KEY) not in lake.store.calls
+    assert StoreCall("upload_part", BUCKET, KEY) not in lake.store.calls
+    assert StoreCall("abort_upload", BUCKET, KEY) not in lake.store.calls
 
 
 class Gate:
@@ -437,7 +438,7 @@ def test_an_upload_that_is_just_starting_is_aborted() -> None:
     gate.is_open.set()
     aborting.join(60)
     assert (file.closed, lake.pending()) == (True, [])
-    assert lake.store.calls.count(("abort_upload", KEY)) == 1
+    assert lake.store.calls.count(StoreCall("abort_upload", BUCKET, KEY)) == 1
 
 
 def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
@@ -450,7 +451,7 @@ def test_an_upload_that_waits_for_its_start_is_never_begun() -> None:
     file.abort()
     busy.set()
     sender.close()
-    assert not [call for call in lake.store.calls if call[1] == KEY]
+    assert not [call for call in lake.store.calls if call.key == KEY]
 
 
 def test_one_thread_starts_and_sends_many_files() -> None:

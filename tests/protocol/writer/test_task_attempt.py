@@ -164,7 +164,7 @@ def test_staged_files_are_sent_only_for_a_job_that_is_open() -> None:
         lake.job().abort()
         lake.store.calls.clear()
         late.commit()
-    assert {verb for verb, _ in lake.store.calls} <= {"get", "delete"}
+    assert {call.verb for call in lake.store.calls} <= {"get", "delete"}
     assert lake.left() == []
 
 
@@ -444,6 +444,6 @@ def test_the_store_is_only_asked_what_is_needed() -> None:
     assert isinstance(lake.store, WatchedStore)
     lake.store.calls.clear()
     lake.run_task(job, {"a": b"12"})
-    assert [verb for verb, _ in lake.store.calls] == [
+    assert [call.verb for call in lake.store.calls] == [
         "get", "create_upload", "upload_part", "upload_part", "put", "get",
     ]  # fmt: skip
