@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal, sealed_attempts
-from airflow_s3commit.protocol.metadata.state import read_state, require_state
+from airflow_s3commit.protocol.metadata.state import check_state, last_state, read_state
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
@@ -324,7 +324,7 @@ class Job:
 
         """
         context = self._live()
-        state = require_state(context, "sealed")
+        state = check_state(context, last_state(context, "sealed"), "sealed")
         seal = load_seal(context, state.record.seal_etag)
         planned = plan_job(context, self.record(), state, seal)
         return plan_reference(context, planned, seal.record)

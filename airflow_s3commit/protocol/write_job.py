@@ -154,8 +154,7 @@ def write_job(
             yield writer
             written = attempt.commit()
         job.seal_stage(_STAGE, _STAGE_ATTEMPT, [written])
-        job.seal()
-        job.plan()
+        job.seal([(_STAGE, _STAGE_ATTEMPT)])
     writer.manifest = _commit(job, progress)
 
 
@@ -226,17 +225,18 @@ def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
 
 
 def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRecord:
-    """Commit the job. A commit that was refused before it began is aborted; any other is left as it is."""
+    """Commit the job. After an error it is aborted, unless its commit has begun."""
     try:
         return job.commit(progress=progress)
-    except (DidNotHappen, Refused) as error:
+    except BaseException as error:
+        is_aborted = False
         with noting(error, *_of_abort(job)):
             state = job.state()
             if state is not None and state.state in _BEFORE_COMMIT:
-                job.abort(reason="the commit was refused")
-        raise
-    except BaseException as error:
-        error.add_note(f"{_named(job)} was not aborted: its commit may have begun; run: s3commit recover")
+                job.abort(reason="the commit did not begin")
+                is_aborted = True
+        if not is_aborted and not isinstance(error, DidNotHappen | Refused):
+            error.add_note(f"{_named(job)} was not aborted: its commit may have begun; run: s3commit recover")
         raise
 
 

@@ -28,6 +28,7 @@ _STATISTICS = {
     "list_parts": "multipart_upload_list",
     "list_uploads": "object_multipart_list",
     "put": "object_put_requests",
+    "stale_upload_days": "action_http_get_request",
     "upload_part": "multipart_upload_part_put",
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from airflow_s3commit import JobOptions, MemoryStore
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, OutcomeUnknown, S3CommitError
 from airflow_s3commit.protocol.inspect.verify_table import verify
 from airflow_s3commit.protocol.job import Job
@@ -14,7 +17,9 @@ from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.protocol.watch.search import search_manifest
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.counting import CountingStore
 from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore
+from tests.cases import each
 from tests.fakes import ManualClock
 from tests.protocol.building import Lake
 
@@ -74,6 +79,22 @@ def test_a_refused_commit_aborts_the_job() -> None:
         file.write(b"one")
     assert list(lake.data().values()) == [b"old"]
     assert lake.pending() == []
+
+
+@each("mode", ["append", "replace"])
+def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None:
+    """A write of one file in one process sends these many requests after an earlier one, and no more."""
+    store = CountingStore(MemoryStore(min_part_bytes=1))
+    options = JobOptions(committer="magic", conflict_mode=mode)
+    totals = [0]
+    for _ in range(2):
+        with (
+            write_job("s3://lake/t/", store=store, job_options=options) as writer,
+            writer.open("dt=1/a.csv") as file,
+        ):
+            file.write(b"one")
+        totals.append(sum(store.counters.values()))
+    assert totals[2] - totals[1] == {"append": 35, "replace": 40}[mode]
 
 
 @pytest.mark.parametrize("effect", ["reject", "lose-answer"])

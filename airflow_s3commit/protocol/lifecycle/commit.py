@@ -52,7 +52,15 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
 from airflow_s3commit.protocol.metadata.seals import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
-from airflow_s3commit.protocol.metadata.state import find_aborted, follow, gone, job_lost, move, read_state
+from airflow_s3commit.protocol.metadata.state import (
+    find_aborted,
+    follow,
+    gone,
+    job_lost,
+    known_state,
+    move,
+    read_state,
+)
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.limits import MAX_SHARDS
@@ -121,6 +129,7 @@ def commit_job(
         keep_replaced=keep_replaced,
         requests=lambda: counted.counters,
     )
+    run.moved = known_state(context, "sealed")
     with naming(context, "commit"):
         return _drive(run, _commit_step)
 

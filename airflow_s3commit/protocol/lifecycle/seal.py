@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.metadata.seals import (
     load_stage_seal,
     sealed_attempts,
 )
-from airflow_s3commit.protocol.metadata.state import move, read_state, require_state
+from airflow_s3commit.protocol.metadata.state import check_state, last_state, move, read_state
 from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
@@ -72,13 +72,18 @@ def seal_stage(
     with naming(context, f"seal of stage {stage}-{stage_attempt}"):
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         key = context.layout.stage_seal(stage, stage_attempt)
-        stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
+        state = last_state(context, "open")
+        stored = None
+        if state is None or state.record.state != "open":
+            stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
         if stored is None:
+            check_state(context, state, "open")
             stored = _write_stage_seal(
                 context, stage, stage_attempt, sealed, removes=removes, emptied=emptied
             )
         if stored.record.tasks != sealed or stored.record.job_id != context.job_id:
             raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
+        context.known.keep(key, stored)
     logger.info(
         "%s: sealed stage %s-%s, %d tasks, %d files", context.name, stage, stage_attempt, len(sealed),
         stored.record.counts.files,
@@ -110,7 +115,7 @@ def seal_job(
 
     """
     with naming(context, "seal"):
-        current = require_state(context, "open", "sealed", "committing")
+        current = check_state(context, last_state(context, "open"), "open", "sealed", "committing")
         chosen = sorted(stages) if stages is not None else sealed_attempts(context)
         if stages is None and not chosen:
             raise JobClosed(f"{context.name} has no sealed stage; to commit it empty, seal it with stages=[]")
@@ -125,6 +130,7 @@ def seal_job(
         )
         if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
+        context.known.keep(context.layout.seal, stored)
         _close(context, current, stored.etag)
     logger.info(
         "%s: sealed, %d files in %d partitions", context.name, record.counts.files, len(record.partitions)
@@ -147,7 +153,6 @@ def _write_stage_seal(
     removes: Removal | None,
     emptied: Iterable[str],
 ) -> Stored[StageSealRecord]:
-    require_state(context, "open")
     counted, schemas = _read_output(context, stage, stage_attempt, sealed)
     partitions = dict(sorted({**dict.fromkeys(emptied, Counts()), **counted}.items()))
     counts = Counts.total(partitions.values())

@@ -116,6 +116,7 @@ def set_up_job(
                 conditional=existing.conditional_writes,
             )
             if state.record.nonce == first.nonce:
+                context.known.keep(context.layout.state, state)
                 written.append((context.layout.state, state.etag))
             if _has_ended_meanwhile(recorded, written):
                 return None

@@ -65,6 +65,7 @@ def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: b
     listed = store.list_objects(bucket, layout.staging.prefix)
     delete_records(context, (info.key for info in listed if info.key != layout.state))
     if not keep_state:
+        context.known.forget(layout.state)
         delete_record(context, bucket, layout.state)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import S3CommitError, SignatureRefused
+from airflow_s3commit.protocol.metadata.records import Known
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
@@ -46,6 +47,7 @@ class JobContext:
         threads: Concurrent listings; 0 lists in the caller's thread.
         signer: Signs and checks the records that a commit depends on; None for unsigned jobs and in Spark's
             processes.
+        known: The job's records that this process wrote or read.
 
     """
 
@@ -58,6 +60,7 @@ class JobContext:
     record: JobRecord | None = None
     threads: int = 16
     signer: Signer | None = None
+    known: Known = field(default_factory=Known, compare=False)
 
     @property
     def job_id(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +26,9 @@ from airflow_s3commit.store.execute import outcomes
 #: Records to fetch at once, and their total bytes unless one alone has more.
 _AHEAD = 64
 _AHEAD_BYTES = 64 * MIB
+
+#: Items in known records that can be large, such as the uploads in pendingsets.
+_KNOWN_ITEMS = 10_000
 
 R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
@@ -50,6 +53,38 @@ class Stored(Generic[R]):
     modified: float
     date: float
     sha256: str = ""
+
+
+class Known:
+    """Records of jobs that this process wrote or read, so that its next steps need not read them again.
+
+    A record that is written once is as true as when it was read. A state is not: decide nothing on it but
+    what a compare-and-swap of it then confirms.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[str, Stored[Any]] = {}
+        self._room = _KNOWN_ITEMS
+
+    def keep_large(self, key: str, stored: Stored[R], items: int) -> None:
+        """Keep a record of many items, if there is room for them."""
+        if items <= self._room:
+            self._room -= items
+            self.keep(key, stored)
+
+    def keep(self, key: str, stored: Stored[R]) -> Stored[R]:
+        """Keep a record under its key, and return it."""
+        self._stored[key] = stored
+        return stored
+
+    def forget(self, key: str) -> None:
+        """Forget a record."""
+        self._stored.pop(key, None)
+
+    def get(self, key: str, kind: type[R]) -> Stored[R] | None:
+        """Return a record; None if it is not known."""
+        stored = self._stored.get(key)
+        return stored if stored is not None and isinstance(stored.record, kind) else None
 
 
 def load(

@@ -65,10 +65,11 @@ def load_seal(context: JobContext, etag: str | None) -> Stored[SealRecord]:
         InvalidRecord: It is missing, was changed, or is another job's.
 
     """
-    where = context.staging_uri(context.layout.seal)
+    key = context.layout.seal
+    where = context.staging_uri(key)
     try:
-        stored = records.load(
-            context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
+        stored = context.known.get(key, SealRecord) or records.load(
+            context.store, context.staging_bucket, key, SealRecord, signer=context.signer
         )
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: seal the job first") from None
@@ -135,13 +136,21 @@ def each_pendingset(
     """
     numbered = enumerate((stage, task) for stage in stages for task in stage.tasks)
     for tasks in _in_groups(pair for number, pair in numbered if selected(number)):
+        known = {number: _known_pendingset(context, *pair) for number, pair in enumerate(tasks)}
         calls = [
             (number, Get(context.staging_bucket, pendingset_key(context, stage, task), largest(PendingSet)))
             for number, (stage, task) in enumerate(tasks)
+            if known[number] is None
         ]
         outcomes = dict(context.store.perform(calls))
         for number, (stage, task) in enumerate(tasks):
-            yield stage, task, _checked(context, stage, task, outcomes.pop(number))
+            pendingset = known[number] or _checked(context, stage, task, outcomes.pop(number))
+            yield stage, task, pendingset
+
+
+def _known_pendingset(context: JobContext, stage: StageSealRecord, task: SealedTask) -> PendingSet | None:
+    stored = context.known.get(pendingset_key(context, stage, task), PendingSet)
+    return stored.record if stored is not None and stored.etag == task.etag else None
 
 
 def _in_groups(
@@ -163,16 +172,21 @@ def _in_groups(
 def verify_pendingsets(context: JobContext, stages: Iterable[StageSealRecord]) -> None:
     """Compare every sealed pendingset's ETag with a listing, before anything is published.
 
+    Those that this process knows are published as it knows them, and need no listing.
+
     Raises:
         InvalidRecord: One is missing or was changed.
 
     """
     for stage in stages:
+        unknown = [task for task in stage.tasks if _known_pendingset(context, stage, task) is None]
+        if not unknown:
+            continue
         prefix = context.layout.tasks(stage.stage, stage.stage_attempt)
         existing = {
             info.key: info.etag for info in context.store.list_objects(context.staging_bucket, prefix)
         }
-        for task in stage.tasks:
+        for task in unknown:
             key = pendingset_key(context, stage, task)
             if existing.get(key) != task.etag:
                 what = "was changed after it was written" if key in existing else "is missing"
@@ -191,7 +205,9 @@ def load_stage_seal(
     key = context.layout.stage_seal(stage, stage_attempt)
     where = context.staging_uri(key)
     try:
-        stored = records.load(context.store, context.staging_bucket, key, StageSealRecord)
+        stored = context.known.get(key, StageSealRecord) or records.load(
+            context.store, context.staging_bucket, key, StageSealRecord
+        )
     except NoSuchKey:
         raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
     record = stored.record
@@ -228,6 +244,9 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
     pendingset.check_task(context.job_id, extra, where)
     for upload in pendingset.commits:
         context.layout.destination.check_data_key(upload.bucket, upload.destinationKey)
+    info = outcome.info
+    stored = Stored(pendingset, info.etag, info.modified, outcome.date, sha256(outcome.body))
+    context.known.keep_large(info.key, stored, 1 + len(pendingset.commits))
     return pendingset
 
 

@@ -65,9 +65,25 @@ def read_state(context: JobContext) -> Stored[StateRecord] | None:
             " s3commit abort --force aborts the job without it"
         )
         raise
-    if stored is not None:
-        check_place(stored.record, context.layout, context.staging_uri(context.layout.state))
-    return stored
+    if stored is None:
+        context.known.forget(context.layout.state)
+        return None
+    check_place(stored.record, context.layout, context.staging_uri(context.layout.state))
+    return context.known.keep(context.layout.state, stored)
+
+
+def known_state(context: JobContext, state: State) -> Stored[StateRecord] | None:
+    """Return a job's state as this process last saw it, if it was ``state``; else None.
+
+    Another process may have moved it since. The caller's next compare-and-swap shows that.
+    """
+    stored = context.known.get(context.layout.state, StateRecord)
+    return stored if stored is not None and stored.record.state == state else None
+
+
+def last_state(context: JobContext, state: State) -> Stored[StateRecord] | None:
+    """Return what `known_state` does, or else read the job's state. Raises as `read_state` does."""
+    return known_state(context, state) or read_state(context)
 
 
 def move(
@@ -96,7 +112,8 @@ def move(
         nonce=context.new_id(),
         **changes,
     )
-    return records.swap(
+    context.known.forget(context.layout.state)
+    stored = records.swap(
         context.store,
         context.staging_bucket,
         context.layout.state,
@@ -104,6 +121,7 @@ def move(
         current.etag,
         conditional=context.conditional,
     )
+    return context.known.keep(context.layout.state, stored) if stored is not None else None
 
 
 def follow(context: JobContext, current: Stored[StateRecord], entry: LogEntry) -> Stored[StateRecord] | None:
@@ -136,6 +154,7 @@ def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[St
     damaged = context.store.head(context.staging_bucket, context.layout.state)
     record = msgspec.structs.replace(first_state(context), state=state, **fields)
     etag = damaged.etag if context.conditional else None
+    context.known.forget(context.layout.state)
     try:
         written = context.store.put(
             context.staging_bucket, context.layout.state, encode(record), if_match=etag
@@ -154,7 +173,13 @@ def require_state(context: JobContext, *allowed: State) -> Stored[StateRecord]:
         NoSuchJob: It was never set up, or was aborted and cleaned up.
 
     """
-    stored = read_state(context)
+    return check_state(context, read_state(context), *allowed)
+
+
+def check_state(
+    context: JobContext, stored: Stored[StateRecord] | None, *allowed: State
+) -> Stored[StateRecord]:
+    """Return a job's state, or raise as `require_state` does."""
     if stored is None:
         raise gone(context)
     if stored.record.state not in allowed:

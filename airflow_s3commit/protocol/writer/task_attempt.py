@@ -290,4 +290,5 @@ class TaskAttempt:
                 f"another process has committed {self.name} of {self._context.name}; give each attempt an id"
                 " of its own"
             )
+        self._context.known.keep_large(self._pendingset_key, stored, 1 + len(commits))
         return committed_task(self._context, self._pendingset_key, self._extra, stored, pending)

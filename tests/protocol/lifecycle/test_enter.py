@@ -142,7 +142,7 @@ def test_fail_is_refused_when_another_job_was_first() -> None:
 
 def test_a_plan_that_the_caller_names_is_checked_when_the_commit_begins() -> None:
     """What comes before the begin refuses a job whose plan was named; what comes after it is replaced too."""
-    for verb, ending in (("get", "sealed.json"), ("put", SECOND)):
+    for verb, ending in (("get", "summary.json"), ("put", SECOND)):
         lake = Lake()
         lake.put({"dt=1/old": b"old"})
         theirs = lake.sealed({"dt=1/x": b"x"}, job_id=THEIRS, conflict_mode="append")

@@ -310,7 +310,7 @@ def test_a_damaged_stage_seal_is_refused(cut: int) -> None:
     job = lake.set_up()
     lake.run_stage(job, A)
     lake.tamper(lake.context().layout.stage_seal("spark", "1"), cut=cut)
-    refused(lake, InvalidRecord, job.seal)
+    refused(lake, InvalidRecord, lake.job().seal)
     assert state(lake).state == "open"
 
 
