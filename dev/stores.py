@@ -26,7 +26,7 @@ from airflow_s3commit import Job, JobOptions, RetryPolicy, S3Config, S3Store, wr
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.doctor.examine import Diagnosis, examine
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing
 from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.config import new_client
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
@@ -217,7 +217,7 @@ def connect(config: S3Config) -> S3Store:
     return S3Store.connect(config, retry=RetryPolicy(deadline=20.0))
 
 
-def run_jobs(store: S3Store) -> int:
+def run_jobs(store: S3Store, fencing: Fencing = "required") -> int:
     """Run three jobs for each committer and mode, check the files, and return how many jobs ran.
 
     Raises:
@@ -229,7 +229,7 @@ def run_jobs(store: S3Store) -> int:
     modes: tuple[ConflictMode, ...] = ("append", "replace")
     for committer, mode in product(get_args(Committer), modes):
         home = f"{uuid.uuid4().hex}/"
-        options = JobOptions(committer=committer, conflict_mode=mode)
+        options = JobOptions(committer=committer, conflict_mode=mode, fencing=fencing)
         for _ in range(3):
             with write_job(f"s3://{BUCKET}/{home}", store=store, job_options=options) as writer:
                 file = writer.open("dt=1/part.bin")
@@ -241,10 +241,10 @@ def run_jobs(store: S3Store) -> int:
     return done
 
 
-def abort_many(store: S3Store, uploads: int = UPLOADS) -> int:
+def abort_many(store: S3Store, fencing: Fencing = "required", uploads: int = UPLOADS) -> int:
     """Abort a job with many pending uploads that no record names; return how many are left."""
     home = f"{uuid.uuid4().hex}/"
-    job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic"))
+    job = Job.setup(store, f"s3://{BUCKET}/{home}", options=JobOptions(committer="magic", fencing=fencing))
     job_id = job.reference.job_id
 
     def begin(number: int) -> None:
@@ -266,8 +266,9 @@ def _row(store: OtherStore, folder: Path) -> str:
     with store.running(folder) as config:
         other = connect(config)
         diagnosis = diagnose(other)
-        jobs, left = run_jobs(other), abort_many(other)
         profile = other.profile(BUCKET)
+        fencing: Fencing = "required" if profile.fences else "best-effort"
+        jobs, left = run_jobs(other, fencing), abort_many(other, fencing)
     usual = msgspec.structs.asdict(StoreProfile())
     deviations = [
         f"`{name}={value}`" for name, value in msgspec.structs.asdict(profile).items() if value != usual[name]

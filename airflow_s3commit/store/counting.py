@@ -7,7 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, ObjectStore, Outcome
+from airflow_s3commit.store.base import (
+    Abort,
+    Call,
+    Complete,
+    DeleteMany,
+    Get,
+    Head,
+    ObjectStore,
+    Outcome,
+    Put,
+)
 from airflow_s3commit.store.forwarding import ForwardingStore
 
 T = TypeVar("T")
@@ -38,6 +48,7 @@ _CALLS: dict[type[Call], str] = {
     DeleteMany: "delete_many",
     Get: "get",
     Head: "head",
+    Put: "put",
 }
 
 

@@ -8,7 +8,17 @@ from itertools import islice
 from typing import TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, ObjectStore, Outcome
+from airflow_s3commit.store.base import (
+    Abort,
+    Call,
+    Complete,
+    DeleteMany,
+    Get,
+    Head,
+    ObjectStore,
+    Outcome,
+    Put,
+)
 
 T = TypeVar("T")
 
@@ -20,7 +30,7 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def make_call(store: ObjectStore, call: Call) -> Outcome:
+def make_call(store: ObjectStore, call: Call) -> Outcome:  # noqa: PLR0911 - one for each verb
     """Make one call and return its outcome; an `S3CommitError` is returned, not raised."""
     try:
         match call:
@@ -35,6 +45,10 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:
                 return store.get(bucket, key, limit=limit)
             case DeleteMany(bucket, objects):
                 return store.delete_many(bucket, objects)
+            case Put(bucket, key, body, if_none_match, if_match, headers):
+                return store.put(
+                    bucket, key, body, if_none_match=if_none_match, if_match=if_match, headers=headers
+                ).etag
     except S3CommitError as error:
         return error
 

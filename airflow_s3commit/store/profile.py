@@ -11,8 +11,10 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
     A store learns from responses, and follows what was measured before. Nothing depends on its vendor.
 
     Attributes:
-        create_only: A write with ``If-None-Match: *`` is refused if the object exists.
-        compare_and_swap: A write with ``If-Match`` is refused if the object has another ETag, and only then.
+        create_only: A write with ``If-None-Match: *`` is refused if the object exists; of concurrent ones one
+            succeeds.
+        compare_and_swap: A write with ``If-Match`` is refused if the object has another ETag, and only then;
+            of concurrent ones one succeeds.
         bare_etags: ``If-Match`` is compared with the ETag without quotes, so the quoted one is refused.
         conditional_delete: A delete with ``If-Match`` is refused if the object has another ETag.
         bulk_etags: A bulk delete leaves objects with another ETag.
@@ -39,13 +41,14 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
         found = []
         if not self.create_only:
             found.append(
-                "writes ignore If-None-Match: * or are refused with it, so nothing keeps two concurrent"
-                " commits of one destination apart"
+                "writes with If-None-Match: * are refused, or several of one key succeed, so nothing keeps"
+                " two concurrent commits of one destination apart"
             )
         elif not self.compare_and_swap:
             found.append(
-                "writes ignore If-Match or are refused with it: a record is compared right before it is"
-                " overwritten, so two processes that act on one job at the same moment may both succeed"
+                "writes with If-Match are refused, or several over one ETag succeed: a record is compared"
+                " right before it is overwritten, so two processes that act on one job at the same moment may"
+                " both succeed"
             )
         if not self.conditional_delete:
             found.append(

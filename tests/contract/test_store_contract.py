@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +29,7 @@ from airflow_s3commit.store.base import (
     ObjectInfo,
     ObjectToDelete,
     Outcome,
+    Put,
 )
 from airflow_s3commit.store.execute import make_call
 from tests.contract.conftest import STORES_AND_TRANSPORTS
@@ -199,22 +199,6 @@ class TestConditions:
         with pytest.raises(PreconditionFailed, match=r"job\.json"):
             subject.store.put(subject.bucket, key, b"second", if_none_match=True)
         assert subject.store.get(subject.bucket, key).body == b"first"
-
-    def test_one_of_many_creates(self, subject: Subject) -> None:
-        """Of concurrent create-only writes of one key exactly one goes through, and its content stays."""
-        key = subject.key("lock.json")
-
-        def attempt(number: int) -> int | None:
-            try:
-                subject.store.put(subject.bucket, key, str(number).encode(), if_none_match=True)
-            except PreconditionFailed:
-                return None
-            return number
-
-        with ThreadPoolExecutor(8) as pool:
-            winners = [number for number in pool.map(attempt, range(8)) if number is not None]
-        assert len(winners) == 1
-        assert subject.store.get(subject.bucket, key).body == str(winners[0]).encode()
 
     def test_compare_and_swap(self, subject: Subject) -> None:
         """A write on condition of an ETag goes through once; the same again is refused."""
@@ -526,6 +510,24 @@ class TestRanges:
 
 @pytest.mark.parametrize("subject", STORES_AND_TRANSPORTS, indirect=True)
 class TestManyCalls:
+    def test_one_of_many_creates(self, subject: Subject) -> None:
+        """Of concurrent create-only writes of one key exactly one goes through, and its content stays."""
+        key = subject.key("lock.json")
+        writes = [Put(subject.bucket, key, str(number).encode(), if_none_match=True) for number in range(8)]
+        outcomes = dict(subject.store.perform(enumerate(writes)))
+        (winner,) = [number for number, outcome in outcomes.items() if isinstance(outcome, str)]
+        fetched = subject.store.get(subject.bucket, key)
+        assert (fetched.body, fetched.info.etag) == (str(winner).encode(), outcomes.pop(winner))
+        assert {type(outcome) for outcome in outcomes.values()} == {PreconditionFailed}
+
+    def test_one_of_many_swaps(self, subject: Subject) -> None:
+        """Of concurrent writes over one ETag exactly one goes through, and its content stays."""
+        etag, key = subject.put("state.json"), subject.key("state.json")
+        writes = [Put(subject.bucket, key, str(number).encode(), if_match=etag) for number in range(8)]
+        outcomes = dict(subject.store.perform(enumerate(writes)))
+        (winner,) = [number for number, outcome in outcomes.items() if isinstance(outcome, str)]
+        assert subject.store.get(subject.bucket, key).body == str(winner).encode()
+
     def test_every_call_has_its_outcome(self, subject: Subject) -> None:
         """Of many calls each one's tag comes back once, with its value, or its error as a value."""
         bucket = subject.bucket

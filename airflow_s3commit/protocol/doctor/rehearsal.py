@@ -5,12 +5,8 @@ Each rehearsal is a probe: it does what jobs, sweeps and operators' clean-ups do
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from msgspec.structs import replace
-
-from airflow_s3commit.exceptions import PreconditionFailed
 from airflow_s3commit.protocol.doctor.probes import BODY, UNFENCED, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import measure
@@ -22,9 +18,6 @@ from airflow_s3commit.protocol.write_job import JobWriter, write_job
 
 #: Pending uploads of the rehearsal of a listing, and how many of them are on a page.
 _UPLOADS, _PAGE = 5, 2
-
-#: Concurrent create-only writes of a key, and how often they are tried.
-_WRITERS, _ROUNDS = 8, 6
 
 _PARTITION = "rehearsal=1"
 
@@ -44,15 +37,6 @@ def _profile(sandbox: Sandbox) -> Finding:
     profile = measure(
         sandbox.store, sandbox.bucket, sandbox.key("profile"), uploads=sandbox.upload_key("profile")
     )
-    if profile.create_only and (winners := _race(sandbox)) > 1:
-        # Jobs must not rely on it, whatever the measurement found one request at a time.
-        sandbox.store.follow(sandbox.bucket, replace(profile, create_only=False))
-        return Finding(
-            "failed",
-            f"{winners} of {_WRITERS} concurrent If-None-Match: * writes of one key succeeded: the store"
-            " compares first and writes later, so two concurrent commits may both win",
-            UNFENCED,
-        )
     if not profile.losses:
         return Finding(
             "ok", "two concurrent commits are kept apart, and no write or delete overtakes another"
@@ -65,21 +49,6 @@ def _profile(sandbox: Sandbox) -> Finding:
         losses,
         UNFENCED,
     )
-
-
-def _race(sandbox: Sandbox) -> int:
-    """Return how many of several concurrent create-only writes of one key succeeded, at worst."""
-
-    def create(key: str) -> bool:
-        try:
-            sandbox.store.put(sandbox.bucket, key, BODY, if_none_match=True)
-        except PreconditionFailed:
-            return False
-        return True
-
-    keys = [sandbox.key(f"race-{number}") for number in range(_ROUNDS)]
-    with ThreadPoolExecutor(_WRITERS) as pool:
-        return max(sum(pool.map(create, [key] * _WRITERS)) for key in keys)
 
 
 def _pages(sandbox: Sandbox) -> Finding:

@@ -24,7 +24,8 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import store_key
 from airflow_s3commit.protocol.model.store_record import StoreRecord
-from airflow_s3commit.store.base import ObjectStore, ObjectToDelete
+from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Put
+from airflow_s3commit.store.execute import outcomes
 from airflow_s3commit.store.headers import store_without_headers
 from airflow_s3commit.store.profile import StoreProfile
 
@@ -35,6 +36,9 @@ FRESH_SECONDS = 30 * 86_400.0
 
 #: Uploads on a page of the listing that is tried.
 _PAGE = 2
+
+#: Concurrent writes under one condition, and how often they are tried.
+_WRITERS, _ROUNDS = 8, 6
 
 #: An ETag that no object has.
 _NO_ETAG = "0" * 32
@@ -81,12 +85,12 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
         known.profiles |= _profiles(context)
     _warn_of_lifecycle(context)
     profiles = {bucket: known.profiles[bucket] for bucket in buckets}
-    lacking = [bucket for bucket, profile in profiles.items() if not profile.fences]
+    lacking = {bucket: profile.losses[0] for bucket, profile in profiles.items() if not profile.fences}
     if lacking and options.fencing == "required":
         raise StoreUnsuitable(
-            f"{context.name}: the store ignores conditional writes (If-None-Match, If-Match) in"
-            f" {' and '.join(lacking)}, so two committers cannot be kept apart. If only one process ever"
-            ' commits here, set fencing="best-effort"'
+            f"{context.name}: two committers cannot be kept apart on {store.endpoint}:"
+            f" {'; '.join(f'in bucket {bucket} {loss}' for bucket, loss in lacking.items())}."
+            ' If only one process ever commits here, set fencing="best-effort"'
         )
     return profiles
 
@@ -186,6 +190,8 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
 def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = None) -> StoreProfile:
     """Return the profile of a bucket, which the store follows from now on; tries each condition on a probe.
 
+    Conditions of writes are tried by concurrent writes too, unless the store sends one call at a time.
+
     Args:
         store: The store; it forgets what it knew of the bucket.
         bucket: The bucket.
@@ -201,8 +207,8 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = 
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
         facts = {
-            "create_only": _creates_only(store, bucket, key),
-            "compare_and_swap": _swaps(store, bucket, key),
+            "create_only": _creates_only(store, bucket, key) and _one_creates(store, bucket, key),
+            "compare_and_swap": _swaps(store, bucket, key) and _one_swaps(store, bucket, key),
             "bulk_etags": _deletes_in_bulk_by_etag(store, bucket, key),
             "conditional_delete": _deletes_by_etag(store, bucket, key),
         }
@@ -255,6 +261,34 @@ def _swaps(store: ObjectStore, bucket: str, key: str) -> bool:
     except StoreRejected:
         return False
     return False
+
+
+def _one_creates(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether of concurrent create-only writes no more than one succeeds."""
+    for _ in range(_rounds(store)):
+        store.delete(bucket, key)
+        if _winners(store, [Put(bucket, key, b"probe", if_none_match=True)] * _WRITERS) > 1:
+            return False
+    return True
+
+
+def _one_swaps(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether of concurrent writes over one ETag no more than one succeeds."""
+    for _ in range(_rounds(store)):
+        etag = store.put(bucket, key, b"probe").etag
+        # With contents of their own: the same content may have the same ETag again.
+        if _winners(store, [Put(bucket, key, b"%d" % n, if_match=etag) for n in range(_WRITERS)]) > 1:
+            return False
+    return True
+
+
+def _rounds(store: ObjectStore) -> int:
+    return _ROUNDS if store.load.concurrency > 1 else 0
+
+
+def _winners(store: ObjectStore, writes: list[Put]) -> int:
+    made = outcomes(store, enumerate(writes), PreconditionFailed)
+    return sum(not isinstance(outcome, PreconditionFailed) for _, outcome in made)
 
 
 def _deletes_in_bulk_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:

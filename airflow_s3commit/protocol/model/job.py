@@ -31,6 +31,7 @@ from airflow_s3commit.store.profile import StoreProfile
 Committer: TypeAlias = Literal["directory", "partitioned", "magic"]
 ConflictMode: TypeAlias = Literal["fail", "append", "replace", "as-written"]
 Removal: TypeAlias = Literal["nothing", "partitions", "everything"]
+Fencing: TypeAlias = Literal["required", "best-effort"]
 ReplaceOrder: TypeAlias = Literal["publish-then-delete", "delete-then-publish"]
 State: TypeAlias = Literal["open", "sealed", "committing", "committed", "aborting", "aborted", "lost"]
 
@@ -73,7 +74,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     replace_order: ReplaceOrder = "publish-then-delete"
     unique_filenames: bool = True
     track_pending: Literal["task", "s3"] = "task"
-    fencing: Literal["required", "best-effort"] = "required"
+    fencing: Fencing = "required"
     staging: Line | None = None
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
     object_options: ObjectOptions = field(default_factory=ObjectOptions)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import AccessDenied, PreconditionFailed, StoreRejected, StoreUnsuitable
+from airflow_s3commit.exceptions import AccessDenied, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_profiles
 from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.store.base import DeleteFailure, ObjectInfo, ObjectToDelete, Upload
+from airflow_s3commit.store.base import (
+    Call,
+    DeleteFailure,
+    Load,
+    ObjectInfo,
+    ObjectToDelete,
+    Outcome,
+    Put,
+    Upload,
+)
+from airflow_s3commit.store.execute import make_call
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
@@ -95,20 +105,26 @@ class Lacking(MemoryStore):
 
 
 class Racing(Lacking):
-    """A store that looks first whether an object is there, and writes later, as S3Mock does."""
+    """A store that looks first whether a condition is true, and writes later, as S3Mock does.
 
-    _meeting = Barrier(2)
+    Args:
+        condition: The condition of the writes that race.
 
-    def put(self, bucket: str, key: str, body: bytes, **arguments: Any) -> Any:
-        """Write once another writer has looked too, if one comes."""
-        if "/race-" in key and arguments.pop("if_none_match", False):
-            if key in self._buckets[bucket].objects:
-                raise PreconditionFailed("it is there")
-            try:
-                self._meeting.wait(5)
-            except BrokenBarrierError:
-                self._meeting.reset()
-        return super().put(bucket, key, body, **arguments)
+    """
+
+    load = Load(8, 0)
+
+    def __init__(self, condition: str) -> None:
+        super().__init__()
+        self._condition = condition
+
+    def perform(self, calls: Iterable[tuple[Any, Call]]) -> Iterator[tuple[Any, Outcome]]:
+        """Write all, because when the first ones looked none had been written."""
+        for tag, call in calls:
+            if isinstance(call, Put) and getattr(call, self._condition):
+                yield tag, self.put(call.bucket, call.key, call.body).etag
+            else:
+                yield tag, make_call(self, call)
 
 
 def _examined(store: Lacking, staging: Destination | None = None) -> Diagnosis:
@@ -180,16 +196,20 @@ def test_the_kept_profile_is_brought_up_to_date() -> None:
     assert not kept["lake"].conditional_delete
 
 
-def test_a_store_that_compares_before_it_writes_is_not_fit() -> None:
-    """Where concurrent create-only writes both win, the check says so, and later jobs are refused."""
-    store = Racing()
+@pytest.mark.parametrize(
+    ("condition", "header"), [("if_none_match", "If-None-Match: *"), ("if_match", "If-Match")]
+)
+def test_a_store_that_compares_before_it_writes_is_not_fit(condition: str, header: str) -> None:
+    """Where concurrent writes both win, the check says so, and jobs are refused, examined or not."""
+    store = Racing(condition)
     check = _check(_examined(store), "fencing")
     assert check.verdict == "failed"
-    assert "of 8 concurrent If-None-Match: * writes of one key succeeded" in check.says
-    assert check.remedy is not None
-    assert "best-effort" in check.remedy
-    with pytest.raises(StoreUnsuitable):
-        Job.setup(store, FLIGHTS, clock=store.clock)
+    assert f"writes with {header} are refused, or several" in check.says
+    assert "best-effort" in str(check.remedy)
+    for setup in (store, Racing(condition)):
+        with pytest.raises(StoreUnsuitable, match=r"cannot be kept apart.*several"):
+            Job.setup(setup, FLIGHTS, clock=store.clock)
+        Job.setup(setup, FLIGHTS, options=JobOptions(fencing="best-effort"), clock=store.clock)
 
 
 def test_a_store_without_conditional_writes_is_not_fit() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import AccessDenied, InvalidOption, InvalidRecord, JobMismatch, Refused
+from airflow_s3commit.exceptions import (
+    AccessDenied,
+    InvalidOption,
+    InvalidRecord,
+    JobMismatch,
+    PreconditionFailed,
+    Refused,
+)
 from airflow_s3commit.protocol.adoption.adopt import adopt
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
@@ -15,6 +22,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.sweep.apply import sweep
+from airflow_s3commit.store.base import Put
 from airflow_s3commit.store.headers import with_headers
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, named, once
@@ -221,6 +229,16 @@ def test_a_bucket_that_demands_encryption_takes_every_write_of_an_abort() -> Non
     assert job.abort().state == "absent"
     # A process that never saw the job's record.
     assert lake.job().abort().state == "absent"
+
+
+def test_a_bucket_that_demands_encryption_takes_writes_among_many_calls() -> None:
+    """Writes that `perform` sends have the headers of records too."""
+    _, store = demanding()
+    bound = with_headers(store, ENCRYPTED.of_records)
+    written = [Put(BUCKET, key, b"1", if_none_match=True) for key in ("a", "a")]
+    first, second = (outcome for _, outcome in bound.perform(enumerate(written)))
+    assert first == store.head(BUCKET, "a").etag
+    assert isinstance(second, PreconditionFailed)
 
 
 def test_a_bucket_that_demands_encryption_is_swept() -> None:

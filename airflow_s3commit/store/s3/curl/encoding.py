@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Put
 from airflow_s3commit.store.s3.responses import quoted
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ OPERATIONS: dict[type[Call], str] = {
     Head: "HeadObject",
     Get: "GetObject",
     DeleteMany: "DeleteObjects",
+    Put: "PutObject",
 }
 
 #: Calls on a multipart upload.

@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     Unavailable,
 )
-from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome
+from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome, Put
 from airflow_s3commit.store.execute import make_call, with_threads
 from airflow_s3commit.store.s3.curl.decoding import (
     Response,
@@ -58,7 +58,8 @@ def perform(session: CurlSession, calls: Iterable[tuple[T, Call]]) -> Iterator[t
     if first is None:
         return
     everything = chain((first,), source)
-    if session.endpoints.find(first[1].bucket, OPERATIONS[type(first[1])]) is None:
+    kind = type(first[1])
+    if kind is Put or session.endpoints.find(first[1].bucket, OPERATIONS[kind]) is None:
         yield from with_threads(session.fallback, everything, session.threads)
         return
     with session.connections() as connections:
@@ -166,7 +167,7 @@ class EventLoop(Generic[T]):
             return
         if isinstance(call, DeleteMany):
             self._send_deletes(active, call, route)
-        elif route is None or not is_plain_path(call.key):
+        elif isinstance(call, Put) or route is None or not is_plain_path(call.key):
             self._fall_back(active)
         else:
             active.endpoint, active.keys = route
