@@ -7,14 +7,17 @@ every time, and a change of processes costs a microsecond.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import product
 from random import Random
 from typing import Any, TypeAlias
 
 from greenlet import getcurrent, greenlet
 
 from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
+from tests.crash.commuting import Touch, commute
+from tests.crash.observed import Observed
 
 __all__ = ["Actor", "Outcome", "Schedule", "play", "schedules", "shuffles"]
 
@@ -37,12 +40,14 @@ _TO_ITS_END = 1_000_000
 class _Process:
     """A process that runs for a number of calls at a time."""
 
-    def __init__(self, inner: Any, act: Actor) -> None:
+    def __init__(self, inner: Any, act: Actor, note: Callable[[StoreCall, tuple[str, ...]], object]) -> None:
         self.outcome: Outcome = None
         self._left = 0
         self._until: Until | None = None
+        self._note = note
         self._scheduler = getcurrent()
         self._greenlet = greenlet(lambda: self._run(inner, act))
+        self._store: _Store
 
     def run(self, turn: int | Until) -> None:
         """Go on until it is about to make one call more, or that call, or has ended."""
@@ -51,8 +56,9 @@ class _Process:
             self._greenlet.switch()
 
     def _run(self, inner: Any, act: Actor) -> None:
+        self._store = _Store(inner, before=self._before_call)
         try:
-            act(FaultyStore(inner, before=self._before_call))
+            act(self._store)
         except (S3CommitError, Crash) as error:
             self.outcome = error
 
@@ -62,32 +68,76 @@ class _Process:
             while self._left == 0 or (self._until is not None and self._until(call)):
                 self._scheduler.switch()
             self._left -= 1
+        self._note(call, self._store.doomed if call.verb == "delete_many" else (call.key,))
 
 
-def schedules(calls_of_first: int, calls_of_second: int, interruptions: int) -> Iterator[Schedule]:
-    """Yield every way to run two actors with so many changes between them, each actor going first.
+class _Store(FaultyStore):
+    """Keeps the keys of a bulk delete, which a `StoreCall` does not name."""
 
-    The first change comes after 0..n calls of one actor, the next after 1..m calls of the other, and so on;
-    after the last the actors run to their ends.
+    doomed: tuple[str, ...] = ()
+
+    def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
+        self.doomed = tuple(target.key for target in objects)
+        return super().delete_many(bucket, objects)
+
+
+class Pair(tuple[tuple[int, int], ...]):
+    """A schedule of two processes with two changes between them, and the calls of both once it was played."""
+
+    def __new__(cls, first: int, own: int, other: int) -> Pair:
+        """Change after so many calls of the first process, and after so many of the other."""
+        return super().__new__(cls, ((first, own), (1 - first, other), (first, _TO_ITS_END)))
+
+    def __init__(self, first: int, own: int, other: int) -> None:
+        self.calls: tuple[list[Touch], list[Touch]] = ([], [])
+        self._place = own, other
+
+    def equals(self, most: tuple[int, int]) -> set[tuple[int, int]]:
+        """Return where the changes of schedules come in which only calls that commute are in another order.
+
+        Args:
+            most: The last places for a change.
+
+        """
+        if not any(self.calls):
+            return {self._place}
+        first = self[0][0]
+        mine, theirs = self.calls[first], self.calls[1 - first]
+        found, new = {self._place}, [self._place]
+        while new:
+            own, other = new.pop()
+            after = set()
+            if own < most[0] and all(commute(one, x) for one in mine[own : own + 1] for x in theirs[:other]):
+                after.add((own + 1, other))
+            if other < most[1] and all(
+                commute(one, x) for one in theirs[other : other + 1] for x in mine[own:]
+            ):
+                after.add((own, other + 1))
+            new += after - found
+            found |= after
+        return found
+
+
+def schedules(calls_of_first: int, calls_of_second: int, share: float = 1.0) -> Iterator[Pair]:
+    """Yield ways to run two actors with two changes between them, each actor going first.
+
+    The first change comes after 0..n calls of one actor, the second after 1..m calls of the other; then they
+    run to their ends. Left out is what equals a schedule that was yielded before and played.
+
+    Args:
+        calls_of_first: How many calls the first actor makes when it is alone.
+        calls_of_second: How many the second one makes.
+        share: The part of them that is tried: chosen at random, but always the same ones.
+
     """
-    counts = (calls_of_first, calls_of_second)
-    for first in (0, 1):
-        mine = combinations(range(counts[first] + 1), (interruptions + 1) // 2)
-        for own in mine:
-            for other in combinations(range(1, counts[1 - first] + 1), interruptions // 2):
-                yield _segments(first, own, other)
-
-
-def _segments(first: int, own: tuple[int, ...], other: tuple[int, ...]) -> Schedule:
-    segments, done = [], [0, 0]
-    for number in range(len(own) + len(other)):
-        actor = first if number % 2 == 0 else 1 - first
-        until = (own if number % 2 == 0 else other)[number // 2]
-        segments.append((actor, until - done[number % 2]))
-        done[number % 2] = until
-    last = first if len(segments) % 2 == 0 else 1 - first
-    segments.append((last, _TO_ITS_END))
-    return tuple(segments)
+    chance = Random(0)
+    for first, most in ((0, (calls_of_first, calls_of_second)), (1, (calls_of_second, calls_of_first))):
+        done: set[tuple[int, int]] = set()
+        for place in product(range(most[0] + 1), range(1, most[1] + 1)):
+            if chance.random() < share and place not in done:
+                schedule = Pair(first, *place)
+                yield schedule
+                done |= schedule.equals(most)
 
 
 def shuffles(calls: Sequence[int], count: int, *, changes: int, seed: int = 0) -> Iterator[Schedule]:
@@ -109,9 +159,21 @@ def shuffles(calls: Sequence[int], count: int, *, changes: int, seed: int = 0) -
         yield (*segments, (actor, _TO_ITS_END))
 
 
-def play(inner: Any, actors: Sequence[Actor], schedule: Schedule) -> list[Outcome]:
-    """Run actors on a store by a schedule, and return what each of them ended with."""
-    processes = [_Process(inner, act) for act in actors]
+def play(observed: Observed, actors: Sequence[Actor], schedule: Schedule) -> list[Outcome]:
+    """Run actors on a store by a schedule, of a `Pair` keep the calls, and return what each ended with."""
+    calls = schedule.calls if isinstance(schedule, Pair) else None
+    now = observed.now()
+
+    def note(actor: int) -> Callable[[StoreCall, tuple[str, ...]], None]:
+        def keep(call: StoreCall, keys: tuple[str, ...]) -> None:
+            nonlocal now
+            before, now = now, observed.now()
+            if calls is not None:
+                calls[actor].append(Touch(call.verb, keys, now != before))
+
+        return keep
+
+    processes = [_Process(observed, act, note(number)) for number, act in enumerate(actors)]
     for actor, turn in schedule:
         processes[actor].run(turn)
     for process in processes:

@@ -13,11 +13,10 @@ from airflow_s3commit import MemoryStore
 from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
+from tests.crash.commuting import is_seen
 from tests.history import Files, History, is_data
 
 T = TypeVar("T")
-
-_WRITES = frozenset({"put", "delete", "delete_many", "complete_upload", "abort_upload", "create_upload"})
 
 
 class Observed(ForwardingStore):
@@ -48,6 +47,7 @@ class Observed(ForwardingStore):
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
         self._keeps_data = keeps_data
         self._home = inner._buckets[bucket]
+        self.now = inner._now
         self.history = History(before, lambda key: self._home.objects[key].body)
         self.history.fold(key for key in self._home.objects if key.startswith(self._log))
         self._read: tuple[object, int | None] = (None, None)
@@ -60,7 +60,7 @@ class Observed(ForwardingStore):
     def forward(self, verb: str, bucket: str, key: str, make: Callable[[], T]) -> T:
         """Make a call, and look at what it did."""
         made = make()
-        if verb in _WRITES:
+        if verb == "delete_many" or is_seen(verb, (key,)):
             if verb == "put" and key.startswith(self._log):
                 self.history.take(self._home.objects[key].body)
             self._check_data()

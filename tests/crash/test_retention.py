@@ -100,22 +100,20 @@ PAIRS: list[tuple[Step, Step]] = [
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.all)]
+    "share", [pytest.param(0.05, id="some"), pytest.param(1.0, id="all", marks=pytest.mark.all)]
 )
 @pytest.mark.parametrize(
     "pair", PAIRS, ids=lambda pair: "-".join(f"{name}{value or ''}" for name, value in pair)
 )
 def test_two_steps_on_a_table_that_retains(
-    pair: tuple[Step, Step], every: int, record_property: Callable[[str, object], None]
+    pair: tuple[Step, Step], share: float, record_property: Callable[[str, object], None]
 ) -> None:
     """However two of them interleave, nothing retained is lost, and nothing released comes back."""
-    calls = [_calls("1s", step) for step in pair]
     played = 0
-    for number, schedule in enumerate(schedules(calls[0], calls[1], 2)):
-        if number % every == 0:
-            world = Table("1s")
-            _none_lost(world.play([world.act(step) for step in pair], schedule, end=True))
-            played += 1
+    for schedule in schedules(*(_calls("1s", step) for step in pair), share):
+        world = Table("1s")
+        _none_lost(world.play([world.act(step) for step in pair], schedule, end=True))
+        played += 1
     record_property("schedules", played)
 
 

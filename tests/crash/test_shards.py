@@ -96,7 +96,7 @@ def test_two_workers_on_one_shard_agree(record_property: Callable[[str, object],
     sample.job().begin(1)
     calls = count_calls(sample.store, lambda store: sample.job(store).complete(0))
     played = 0
-    for schedule in schedules(calls, calls, 2):
+    for schedule in schedules(calls, calls):
         world = _ready(Case(repeat_complete="gone"))
         world.job().begin(1)
 

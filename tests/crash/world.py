@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -90,6 +90,7 @@ class World:
     store: MemoryStore = field(init=False)
     tasks: list[CommittedTask] = field(default_factory=list)
     before: dict[str, bytes] = field(default_factory=dict)
+    data_before: dict[str, str] = field(default_factory=dict)
     foreign_upload: str = ""
     rounds: int = 0
 
@@ -107,6 +108,10 @@ class World:
             destination=f"s3://{BUCKET}/{ROOT}",
             staging=f"s3://{BUCKET}/{ROOT}__magic_job-{OURS}/",
         )
+        self.reach("nothing", self._put_old)
+
+    def _put_old(self) -> None:
+        """Put what stands before the job."""
         old = {} if self.case.mode == "fail" else {**OLD, "_SUCCESS": b'{"an":"older marker"}'}
         for path, body in {**old, **BESIDE}.items():
             self.store.put(BUCKET, ROOT + path, body)
@@ -219,10 +224,8 @@ class World:
         if reached is None:
             act()
             assert not self.clock.slept, "time is no part of what is kept"
-            _REACHED[self.case, what] = pickle.dumps(self._progress())
-        else:
-            buckets, uploads, self.ids, self.tasks, self.rounds = pickle.loads(reached)
-            self.store._buckets, self.store._upload_ids = buckets, uploads
+            _REACHED[self.case, what] = reached = self._progress()
+        self._go_on_from(reached)
 
     def finish_from(self, step: str) -> None:
         """Take this step and every later one, without faults, as a retrying orchestrator would."""
@@ -284,8 +287,26 @@ class World:
         assert [u.upload_id for u in self.store.list_uploads(BUCKET, "")] == [self.foreign_upload]
         assert not list(self.store.list_objects(BUCKET, f"{ROOT}_s3commit/commit-lock.json"))
 
-    def _progress(self) -> tuple[Any, ...]:
-        return self.store._buckets, self.store._upload_ids, self.ids, self.tasks, self.rounds
+    def _progress(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _KEPT} | {
+            "_buckets": self.store._buckets,
+            "_upload_ids": self.store._upload_ids,
+        }
+
+    def _go_on_from(self, progress: dict[str, Any]) -> None:
+        """Begin with copies of what the store changes in place: that is the folders, not what is in them."""
+        for name in _KEPT:
+            setattr(self, name, copy(progress[name]))
+        self.store._upload_ids = copy(progress["_upload_ids"])
+        self.store._buckets = {
+            name: replace(
+                bucket,
+                objects=dict(bucket.objects),
+                uploads={key: replace(one, parts=dict(one.parts)) for key, one in bucket.uploads.items()},
+                completed=dict(bucket.completed),
+            )
+            for name, bucket in progress["_buckets"].items()
+        }
 
     def new_id(self) -> str:
         """Return an id that no other call returns."""
@@ -294,8 +315,11 @@ class World:
 
 STEPS = ["setup", "run_tasks", "seal", "plan", "commit"]
 
-#: How far a job of a case is before a step, pickled.
-_REACHED: dict[tuple[Case, str], bytes] = {}
+#: What a world has, beside its store, that steps change.
+_KEPT = ("ids", "tasks", "rounds", "before", "data_before", "foreign_upload")
+
+#: How far a job of a case is before a step.
+_REACHED: dict[tuple[Case, str], dict[str, Any]] = {}
 
 
 def inline(context: JobContext) -> JobContext:
