@@ -24,7 +24,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.verify_dataset import MAX_NAMED, Changed, FileDifferences
 from airflow_s3commit.protocol.lifecycle.commit import settle
-from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_files
+from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry, write_files
 from airflow_s3commit.protocol.lifecycle.release import context_of
 from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.capabilities import check_store
@@ -37,10 +37,10 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, entry_key, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase
-from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.seal import Counts
-from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
+from airflow_s3commit.protocol.model.signing import Signer, check_signature
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
@@ -329,32 +329,17 @@ def _changed(entry: FileEntry, info: ObjectInfo) -> Changed:
 def _entry(context: JobContext, lists: _Lists, number: int) -> LogEntry:
     """Write the lists, and return the entry that takes over the history."""
     written = list(lists.compare(lambda _: None, write=True))
-    key = context.layout.manifest_files
-    manifest = ManifestRecord(
-        **context.layout.place,
+    entry = table_entry(
+        context,
+        number,
+        lists.table,
+        lists.partitions,
         committer="magic",
         conflict_mode="append",
-        committed=context.now_ms(),
-        counts=Counts.total(lists.partitions.values()),
-        partitions=lists.partitions,
         replaced=Counts(),
-        files=join_uri(context.bucket, key),
-        files_sha256=write_files(context, lists.table, key),
         context={"rebased_from": lists.origin.uri},
-        generation=number,
-        tasks=0,
-        nonce=context.new_id(),
     )
-    return LogEntry(
-        **context.layout.place,
-        number=number,
-        kind="commit",
-        epoch=number,
-        manifest=sign(manifest, context.signer) if context.signer is not None else manifest,
-        retaining=lists.retaining,
-        rebase=Rebase(origin=lists.origin.uri, lists=written),
-        nonce=context.new_id(),
-    )
+    return replace(entry, retaining=lists.retaining, rebase=Rebase(origin=lists.origin.uri, lists=written))
 
 
 def _finish(context: JobContext, number: int) -> None:

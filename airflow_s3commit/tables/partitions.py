@@ -2,15 +2,18 @@
 
 Names are escaped as by Spark's ``ExternalCatalogUtils.escapePathName``. Values are rendered as Spark casts
 them to string; times in their column's zone, which in Spark's batches is the session's. Columns of types
-that only Spark can render are refused.
+that only Spark can render are refused. Java before 19 writes some doubles with more digits than they need
+(JDK-4511638); here they have the fewest digits, and both texts read back as the same number.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +21,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-
-from airflow_s3commit.tables.text import decimal_text, java_double, java_float, moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,10 @@ _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 
 #: A slice smaller than its batch by this factor is copied, so that it does not keep the batch in memory.
 _WASTE = 2
+
+#: Java writes numbers between these without an exponent.
+_LEAST_PLAIN = 1e-3
+_MOST_PLAIN = 1e7
 
 Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -291,12 +296,51 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _java_double(value: float) -> str:
+    """Return the text of Java's ``Double.toString``."""
+    return _java_number(value, repr, float)
+
+
+def _java_float(value: float) -> str:
+    """Return the text of Java's ``Float.toString``."""
+    return _java_number(value, lambda number: str(np.float32(number)), lambda text: float(np.float32(text)))
+
+
+def _decimal(value: Decimal) -> str:
+    """Return a decimal without an exponent, as Spark casts it to string with ANSI rules."""
+    return format(value, "f")
+
+
+def _moment(value: dt.datetime) -> str:
+    """Return a time as Spark casts it to string: without trailing zeros of the second's fraction."""
+    text = value.replace(tzinfo=None).isoformat(sep=" ")
+    return text.rstrip("0") if value.microsecond else text
+
+
+def _java_number(value: float, shortest: Callable[[float], str], read: Callable[[str], float]) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0.0" if math.copysign(1.0, value) < 0 else "0.0"
+    if _LEAST_PLAIN <= abs(value) < _MOST_PLAIN:
+        plain = format(Decimal(shortest(value)), "f")
+        return plain if "." in plain else f"{plain}.0"
+    # Java writes at least two digits, the nearest ones.
+    two = f"{value:.1e}"
+    exact = Decimal(two if read(two) == value else shortest(value))
+    sign, digits, _ = exact.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{exact.adjusted()}"
+
+
 _RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
     (pt.is_integer, str),
     (pt.is_boolean, _boolean),
     (pt.is_date32, dt.date.isoformat),
-    (pt.is_decimal, decimal_text),
-    (pt.is_float64, java_double),
-    (pt.is_float32, java_float),
-    (pt.is_timestamp, moment_text),
+    (pt.is_decimal, _decimal),
+    (pt.is_float64, _java_double),
+    (pt.is_float32, _java_float),
+    (pt.is_timestamp, _moment),
 )

@@ -332,9 +332,7 @@ def _last_entry(
 ) -> LogEntry:
     """Return a job's ``commit``; or, if the manifest names lost files, its ``lost``."""
     context = run.context
-    manifest = msgspec.structs.replace(draft, generation=number)
-    if context.signer is not None:
-        manifest = sign(manifest, context.signer)
+    manifest = sign(msgspec.structs.replace(draft, generation=number), context.signer)
     is_whole = manifest.lost is None or _deletes_first(options)
     return LogEntry(
         **context.layout.place,

@@ -176,8 +176,6 @@ def _entry_of(context: JobContext, log: Log, manifest: ManifestRecord) -> LogEnt
     home, number = context.layout.destination, log.position + 1
     staging = manifest.staging or Layout.of(home, manifest.job_id).staging.uri
     entered = msgspec.structs.replace(manifest, generation=number, nonce=context.new_id())
-    if context.signer is not None:
-        entered = sign(entered, context.signer)
     return LogEntry(
         job_id=manifest.job_id,
         destination=home.uri,
@@ -185,7 +183,7 @@ def _entry_of(context: JobContext, log: Log, manifest: ManifestRecord) -> LogEnt
         number=number,
         kind="commit",
         epoch=log.epoch or number,
-        manifest=entered,
+        manifest=sign(entered, context.signer),
         imported=True,
         nonce=context.new_id(),
     )

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from itertools import islice
 from tempfile import SpooledTemporaryFile
+from typing import Any
 
 import msgspec
 
@@ -21,10 +22,12 @@ from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.protocol.model.signing import sign
 from airflow_s3commit.store.base import MIN_PART_BYTES
 
 _PART_BYTES = 2 * MIN_PART_BYTES
@@ -65,6 +68,42 @@ def draft_manifest(
         context=job.context,
         metrics=metrics,
         tasks=sum(stage.tasks for stage in seal.stages),
+        nonce=context.new_id(),
+    )
+
+
+def table_entry(
+    context: JobContext, number: int, files: FileList, partitions: dict[str, Counts], /, **of_manifest: Any
+) -> LogEntry:
+    """Write a table's list of files, and return the entry of a commit to it that is no job's.
+
+    Args:
+        context: What `release.context_of` returned.
+        number: Number of the entry.
+        files: Files of the commit.
+        partitions: Their totals by partition.
+        **of_manifest: Fields of the manifest in which such commits differ.
+
+    """
+    key = context.layout.manifest_files
+    manifest = ManifestRecord(
+        **context.layout.place,
+        committed=context.now_ms(),
+        counts=Counts.total(partitions.values()),
+        partitions=partitions,
+        files=join_uri(context.bucket, key),
+        files_sha256=write_files(context, files, key),
+        generation=number,
+        tasks=0,
+        nonce=context.new_id(),
+        **of_manifest,
+    )
+    return LogEntry(
+        **context.layout.place,
+        number=number,
+        kind="commit",
+        epoch=number,
+        manifest=sign(manifest, context.signer),
         nonce=context.new_id(),
     )
 

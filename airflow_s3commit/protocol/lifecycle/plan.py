@@ -118,8 +118,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             unnamed=digest.unnamed,
             digest=digest.value,
         )
-        if context.signer is not None:
-            record = sign(record, context.signer)
+        record = sign(record, context.signer)
         written = context.store.put(context.staging_bucket, context.layout.plan(plan_id), encode(record))
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)

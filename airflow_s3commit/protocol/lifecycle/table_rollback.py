@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, LockHeld, NoSuchKey, NotReversible
-from airflow_s3commit.protocol.lifecycle.manifest import FileList, write_files
+from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.success import (
     existing_success,
@@ -36,10 +36,10 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.seal import Counts
-from airflow_s3commit.protocol.model.signing import Signer, sign
+from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.protocol.model.success import MAX_FILENAMES, older_job
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
@@ -346,33 +346,20 @@ def _refuse_older(context: JobContext, older: str | None) -> None:
 
 def _entry(context: JobContext, log: Log, change: _Change, target: _Target, seconds: int) -> LogEntry:
     """Write the list of files, and return the entry of the rollback."""
-    number = log.position + 1
-    manifest = ManifestRecord(
-        **context.layout.place,
+    entry = table_entry(
+        context,
+        log.position + 1,
+        target.files,
+        target.partitions,
         committer="directory",
         conflict_mode="replace",
-        committed=context.now_ms(),
-        counts=Counts.total(target.partitions.values()),
-        partitions=target.partitions,
         replaced=target.removed,
-        files=join_uri(context.bucket, context.layout.manifest_files),
-        files_sha256=write_files(context, target.files, context.layout.manifest_files),
-        generation=number,
-        tasks=0,
         rolled_back_to=change.to,
-        nonce=context.new_id(),
     )
-    return LogEntry(
-        **context.layout.place,
-        number=number,
-        kind="commit",
-        epoch=log.epoch,
-        manifest=sign(manifest, context.signer) if context.signer is not None else manifest,
-        removes="partitions",
-        # Without a retention the release follows at once.
-        retain=max(seconds, 1),
-        restores=change.then,
-        nonce=context.new_id(),
+    # Without a retention the release follows at once.
+    retain = max(seconds, 1)
+    return msgspec.structs.replace(
+        entry, epoch=log.epoch, removes="partitions", retain=retain, restores=change.then
     )
 
 

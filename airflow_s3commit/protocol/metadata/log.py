@@ -188,8 +188,7 @@ class Log:
         entry = structs.replace(
             entry, retaining=self.retaining or entry.retaining or entry.retain > 0, begun=still_open | own
         )
-        if context.signer is not None:
-            entry = sign(entry, context.signer)
+        entry = sign(entry, context.signer)
         stored = records.create(
             context.store, destination.bucket, key, entry, conditional=context.conditional
         )

@@ -204,8 +204,7 @@ def create(
         OutcomeUnknown: The response was lost, and reading back did not settle it.
 
     """
-    if signer is not None:
-        record = sign(record, signer)
+    record = sign(record, signer)
     body = encode(record)
     if not conditional:
         existing = find(store, bucket, key, type(record), signer=signer)
