@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RELEASES", "Hadoop"]
 
+#: Jars that Spark has in its own folder start so.
+_SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
+
 HERE = Path(__file__).parent
 POM = HERE / "pom.xml"
 
@@ -38,6 +41,12 @@ class Hadoop:
     release: str
     class_path: str
     classes: Path
+
+    @property
+    def jars_for_spark(self) -> list[str]:
+        """The jars of S3A that Spark lacks."""
+        jars = self.class_path.split(":")
+        return [jar for jar in jars if not Path(jar).name.startswith(_SPARKS_OWN)]
 
     @classmethod
     def get(cls, release: str, directory: Path) -> Hadoop:

@@ -107,10 +107,12 @@ class Driver:
     cluster: Cluster
     gate: Gate
     application: Application | None = field(default=None)
+    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def conf(self) -> dict[str, str]:
         return {
+            **self.more,
             "spark.master": self.cluster.url,
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
@@ -191,8 +193,10 @@ class Table:
         """Set a job up, as Airflow would."""
         return Job.setup(self.store, self.uri, options=JobOptions(committer="magic", conflict_mode=mode))
 
-    def conf(self, job: Job, stage_attempt: str = "1") -> dict[str, str]:
+    def conf(self, job: Job, stage_attempt: str = "1", *, door: str = "") -> dict[str, str]:
         """Return the conf that Airflow gives an application that writes for a job."""
+        if door == "spark":
+            return committer_conf(job.reference, "load", stage_attempt, writer="spark")
         return committer_conf(
             job.reference, "load", stage_attempt,
             endpoint_url=self.gate.endpoint_url, region="us-east-1", path_style=True,

@@ -1,8 +1,8 @@
 """A gate in front of an S3 server: every request passes through it, and may be turned away, held or followed.
 
-It signs requests anew with the server's own keys, so that whoever asks can have keys that the gate makes up,
-and lets expire. A rule runs in the thread of its request: what it waits for, or kills, happens at exactly
-that request.
+It signs requests anew with the server's own keys, so that clients can have keys that the gate makes up, and
+lets expire; a request that is signed with the server's keys passes as it is. A rule runs in the thread of its
+request: what it waits for, or kills, happens at exactly that request.
 """
 
 from __future__ import annotations
@@ -171,10 +171,12 @@ class _Handler(BaseHTTPRequestHandler):
             text = f"<Error><Code>{why.code}</Code><Message>by the gate</Message></Error>".encode()
             self._answer(why.status, {"Content-Type": "application/xml"}, text)
             return
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
-        self.upstream.request(
-            self.command, self.path, body, gate.signed(self.command, self.path, headers, body)
-        )
+        if request.access_key == gate.server.access_key:
+            headers = {n: v for n, v in self.headers.items() if n.lower() not in ("connection", "expect")}
+        else:
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
+            headers = gate.signed(self.command, self.path, headers, body)
+        self.upstream.request(self.command, self.path, body, headers)
         answer = self.upstream.getresponse()
         content = answer.read()
         rule.after(request)

@@ -6,8 +6,6 @@ through both doors: a job that Airflow set up and commits, and a write of its ow
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +13,12 @@ import pytest
 from airflow_s3commit import Destination, Job, JobReference
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
-from tests.spark_cluster.gate import TurnedAway
+from tests.spark_cluster.rules import Expires, Kills, Throttles, Twins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.spark_cluster.conftest import Driver, ExecutorKeys, Table
-    from tests.spark_cluster.gate import Request
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
 
@@ -33,7 +30,7 @@ def write_for_airflow(
 ) -> None:
     """Write as an application does that Airflow has submitted."""
     how = {"rows": ROWS, "tasks": 2, **how}
-    driver.call("write", door=door, destination=table.uri, conf=table.conf(job, attempt), **how)
+    driver.call("write", door=door, destination=table.uri, conf=table.conf(job, attempt, door=door), **how)
 
 
 def write_as_notebook(driver: Driver, table: Table, door: str, **how: Any) -> None:
@@ -112,27 +109,6 @@ def test_lost_shuffle_files_run_a_stage_again(driver: Driver, table: Table) -> N
     commit_and_check(table, job)
 
 
-@dataclass
-class Twins:
-    """Holds the answers to one task's pendingsets until two attempts have written theirs."""
-
-    task: str
-    written: int = 0
-    both: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def before(self, request: Request) -> None:
-        pass
-
-    def after(self, request: Request) -> None:
-        if request.writes(".pendingset") and f"/{self.task}_" in request.path:
-            with self.lock:
-                self.written += 1
-                if self.written == 2:
-                    self.both.set()
-            self.both.wait(60)
-
-
 def test_of_two_speculative_attempts_that_finish_one_counts(driver: Driver, table: Table) -> None:
     """A slow task and its speculative twin both write their pendingset; the seal has one of them."""
     job = table.job()
@@ -142,25 +118,6 @@ def test_of_two_speculative_attempts_that_finish_one_counts(driver: Driver, tabl
     assert twins.written == 2
     assert len([key for key in table.data() if "/tasks/00000_" in key]) == 2
     commit_and_check(table, job)
-
-
-@dataclass
-class Throttles:
-    """Turns every third request away."""
-
-    seen: int = 0
-    refused: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def before(self, request: Request) -> None:
-        with self.lock:
-            self.seen += 1
-            if self.seen % 3 == 0:
-                self.refused += 1
-                raise TurnedAway(503, "SlowDown")
-
-    def after(self, request: Request) -> None:
-        pass
 
 
 @pytest.mark.all
@@ -173,28 +130,6 @@ def test_a_store_that_throttles_delays_only(driver: Driver, table: Table) -> Non
     check(table)
 
 
-@dataclass
-class Expires:
-    """Lets the executors' keys expire at the first part that is uploaded, and refuses them from then on."""
-
-    keys: ExecutorKeys
-    renewed: bool = False
-    refused: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def before(self, request: Request) -> None:
-        with self.lock:
-            if request.uploads_part and not self.renewed:
-                self.renewed = True
-                self.keys.renew()
-            if request.access_key.startswith("executor-") and request.access_key != self.keys.access_key:
-                self.refused += 1
-                raise TurnedAway(400, "ExpiredToken")
-
-    def after(self, request: Request) -> None:
-        pass
-
-
 def test_keys_that_expire_in_a_task(driver: Driver, table: Table, executor_keys: ExecutorKeys) -> None:
     """A task whose keys expire fails; the attempt after it asks its own chain, and each row counts once."""
     job = table.job()
@@ -203,30 +138,6 @@ def test_keys_that_expire_in_a_task(driver: Driver, table: Table, executor_keys:
         write_for_airflow(driver, table, job, "write_pending")
     assert rule.refused > 0
     commit_and_check(table, job)
-
-
-@dataclass
-class Kills:
-    """Kills the driver at one request: before the store gets it, or when it has answered."""
-
-    kill: Callable[[], None]
-    when: Callable[[Request], bool]
-    answered: bool
-    done: bool = False
-
-    def before(self, request: Request) -> None:
-        if not self.answered and self.when(request):
-            self._strike()
-            raise TurnedAway(503, "SlowDown")
-
-    def after(self, request: Request) -> None:
-        if self.answered and self.when(request):
-            self._strike()
-
-    def _strike(self) -> None:
-        if not self.done:
-            self.done = True
-            self.kill()
 
 
 def killed_while_sealing(driver: Driver, table: Table, write: Callable[[], None], *, answered: bool) -> None:
