@@ -42,6 +42,7 @@ class History:
         by_job: The files that each committed or lost job added.
         begun: The directories of each job that has begun and not ended; None for all of them.
         lost: The generations that lost jobs left.
+        brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
 
@@ -56,6 +57,7 @@ class History:
         self.released: set[str] = set()
         self.begun: dict[str, set[str] | None] = {}
         self.lost: set[int] = set()
+        self.brought_back: dict[int, set[str]] = {}
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -125,6 +127,7 @@ class History:
         assert not back.keys() & self.released, "released_file_referenced"
         for key in back.keys() & self.retained.keys():
             del self.retained[key]
+        self.brought_back[self.head] = back.keys() - self.data.keys()
         self.files[self.head] = {
             key: etag for key, etag in self.data.items() if partition(key) not in touched
         } | back

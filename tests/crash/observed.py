@@ -104,17 +104,14 @@ class Observed(ForwardingStore):
         objects, files = self._home.objects.keys(), self.history.files
         assert marked in files, "the marker names no commit"
         before = files[max(number for number in files if number < marked)]
-        kept = self.history.retained.keys() | self.history.released | self.history.data.keys()
-        replaced = [key for key in before.keys() - files[marked].keys() - kept if key in objects]
-        # A job with fixed names may have written the key again. A rollback may have brought the file back, so
-        # that it is for a later commit to delete.
-        left = [
-            key
-            for key in replaced
-            if self._home.objects[key].info.etag == before[key]
-            and not any(then.get(key) == before[key] for number, then in files.items() if number > marked)
-        ]
-        assert not left, "marker_before_removal"
+        # What a later rollback brought back is for a later commit to delete.
+        back = (keys for number, keys in self.history.brought_back.items() if number > marked)
+        kept = self.history.released.union(self.history.retained, *back)
+        # A job with fixed names may have written a replaced key again.
+        assert not any(
+            key in objects and self._home.objects[key].info.etag == before[key]
+            for key in before.keys() - files[marked].keys() - kept
+        ), "marker_before_removal"
         if marked < self._highest:
             assert self._is_somebody_at_work(), "marker_goes_back"
         if self._keeps_data and not files[marked].keys() <= objects:
