@@ -23,6 +23,9 @@ from airflow_s3commit.spark.shipping import ZIP_TIME, cache_directory
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
 PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 
+#: What refuses commands that delete a job's table without the protocol, for ``spark.sql.extensions``.
+GUARD_CLASS = "s3commit.spark.CatalogGuard"
+
 _SOURCES = Path(__file__).parent / "jvm"
 
 _NAME_DIGITS = 12

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -16,14 +18,14 @@ from pyspark.sql import SparkSession
 
 from airflow_s3commit import Destination, Job, JobOptions, latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import is_hidden
-from airflow_s3commit.spark import committer_conf, write_pending
+from airflow_s3commit.spark import committer_conf, pending_jar, write_pending
 from airflow_s3commit.spark.write import SaveMode
 from airflow_s3commit.tables.option_values import parse_columns
+from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -61,6 +63,61 @@ def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         )
         yield session
         session.stop()
+
+
+#: Files that Spark has in its own folder.
+SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
+
+
+@pytest.fixture(scope="session")
+def s3a_jars(request: pytest.FixtureRequest) -> str:
+    """Return S3A's jars, as Spark takes them."""
+    hadoop = Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop"))
+    jars = [jar for jar in hadoop.class_path.split(":") if not Path(jar).name.startswith(SPARKS_OWN)]
+    return ",".join(jars)
+
+
+class Submit(Protocol):
+    """Runs an application of this folder, whose writes the jar of the protocol keeps pending."""
+
+    def __call__(
+        self, application: str, arguments: Sequence[str], conf: Mapping[str, str], **environment: str
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture(scope="session")
+def submit_unchanged(seaweed: S3Server, s3a_jars: str) -> Submit:
+    """Return what runs an application with S3A and the jar of the protocol."""
+
+    def submit(
+        application: str, arguments: Sequence[str], conf: Mapping[str, str], **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        s3a = "spark.hadoop.fs.s3a."
+        settings = {
+            f"{s3a}endpoint": seaweed.endpoint_url,
+            f"{s3a}endpoint.region": "us-east-1",
+            f"{s3a}path.style.access": "true",
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": "2",
+            **conf,
+        }
+        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2,2]"]
+        command += ["--jars", f"{s3a_jars},{pending_jar()}"]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        return subprocess.run(
+            [*command, str(Path(__file__).with_name(application)), *arguments],
+            env={**os.environ, **seaweed.environment, **environment, **python},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+
+    return submit
 
 
 @dataclass

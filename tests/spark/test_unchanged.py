@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.spark import committer_conf, pending_jar
-from tests.hadoop.real_hadoop import Hadoop
-from tests.spark.conftest import Lake
+from airflow_s3commit.spark import committer_conf
+from tests.spark.conftest import Lake, Submit
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
     from airflow_s3commit import S3Store
     from airflow_s3commit.testing import S3Server
@@ -32,17 +29,6 @@ TABLES = ("static", "partition", "saved", "twice", "added", "dynamic", "elsewher
 #: Rows that Spark counts; unknown where a later write discards a part of a task's files.
 ROWS = {"static": 40, "partition": 10, "saved": 40, "twice": None, "added": 60, "dynamic": None}
 
-#: Files that Spark has in its own folder.
-SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
-
-
-@pytest.fixture(scope="module")
-def s3a_jars(request: pytest.FixtureRequest) -> str:
-    """Return S3A's jars, as Spark takes them."""
-    hadoop = Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop"))
-    jars = [jar for jar in hadoop.class_path.split(":") if not Path(jar).name.startswith(SPARKS_OWN)]
-    return ",".join(jars)
-
 
 @dataclass
 class Night:
@@ -52,7 +38,7 @@ class Night:
     store: S3Store
     prefix: str
     local: Path
-    jars: str
+    run: Submit
 
     def lake(self, table: str) -> Lake:
         return Lake(self.store, self.server, f"s3://lake/{self.prefix}{table}/")
@@ -75,39 +61,12 @@ class Night:
 
     def submit(self, jobs: dict[str, Job], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the application."""
-        s3a = "spark.hadoop.fs.s3a."
-        conf = {
-            f"{s3a}endpoint": self.server.endpoint_url,
-            f"{s3a}endpoint.region": "us-east-1",
-            f"{s3a}path.style.access": "true",
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "spark.sql.warehouse.dir": str(self.local / "warehouse"),
-            "spark.sql.shuffle.partitions": "2",
-        }
+        conf = {"spark.sql.warehouse.dir": str(self.local / "warehouse")}
         for job in jobs.values():
             conf |= committer_conf(job.reference, "load", "1", writer="spark")
         places = {table: self.lake(table).uri.replace("s3://", "s3a://").rstrip("/") for table in TABLES}
-        command = ["spark-submit", "--master", "local[2,2]", "--jars", f"{self.jars},{pending_jar()}"]
-        for name, value in conf.items():
-            command += ["--conf", f"{name}={value}"]
-        application = str(Path(__file__).with_name("unchanged.py"))
-        home = Path(sys.executable).parent
-        return subprocess.run(
-            [str(home / command[0]), *command[1:], application, json.dumps(places), str(self.local)],
-            env={
-                **os.environ,
-                **self.server.environment,
-                **environment,
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_DRIVER_PYTHON": sys.executable,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=500,
-        )
+        arguments = [json.dumps(places), str(self.local)]
+        return self.run("unchanged.py", arguments, conf, **environment)
 
     def rows_there(self, table: str, folder: Path) -> set[tuple[int, str]]:
         return rows_of(self.lake(table).download(folder / table))
@@ -126,10 +85,10 @@ def rows_of(folder: Path) -> set[tuple[int, str]]:
 
 @pytest.fixture
 def night(
-    seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path, s3a_jars: str
+    seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path, submit_unchanged: Submit
 ) -> Iterator[Night]:
     """Return tables of the test's own, with rows."""
-    night = Night(seaweed, seaweed_store, prefix, tmp_path / "local", s3a_jars)
+    night = Night(seaweed, seaweed_store, prefix, tmp_path / "local", submit_unchanged)
     night.put_old_rows()
     return night
 

@@ -90,7 +90,7 @@ public final class PendingCommitProtocol extends FileCommitProtocol implements S
 
   /** Throws any error as it is: Scala's methods declare none. */
   @SuppressWarnings("unchecked")
-  private static <E extends Throwable> E unchecked(Throwable error) throws E {
+  static <E extends Throwable> E unchecked(Throwable error) throws E {
     throw (E) error;
   }
 

@@ -16,9 +16,6 @@ final class PendingJob implements Serializable {
   /** Start of the keys of the conf; the job's id and one of the names below follow. */
   private static final String PREFIX = "spark.s3commit.pending.job.";
 
-  /** Hive's writes go to a directory of such a name in the table's, and are renamed by Hive. */
-  private static final String OF_HIVE = ".hive-staging";
-
   final String id;
   final String destination;
   final String stage;
@@ -40,15 +37,36 @@ final class PendingJob implements Serializable {
     return conf.get(key);
   }
 
-  /** Returns the job whose destination is the longest that a path is at or below. */
-  static Optional<PendingJob> of(SparkConf conf, String path) {
+  /** Returns the jobs in a conf. */
+  private static List<PendingJob> all(SparkConf conf) {
     TreeSet<String> ids = new TreeSet<>();
     for (Tuple2<String, String> entry : conf.getAllWithPrefix(PREFIX)) {
       ids.add(entry._1().substring(0, entry._1().indexOf('.')));
     }
-    PendingJob found = null;
+    List<PendingJob> found = new ArrayList<>();
     for (String id : ids) {
-      PendingJob job = new PendingJob(conf, id);
+      found.add(new PendingJob(conf, id));
+    }
+    return found;
+  }
+
+  /** Returns a job that writes at, below or above a directory. */
+  static Optional<PendingJob> overlapping(SparkConf conf, String directory) {
+    Optional<PendingJob> found = of(conf, directory);
+    List<String> there = elements(directory);
+    for (PendingJob job : all(conf)) {
+      List<String> home = elements(job.destination);
+      if (!there.isEmpty() && there.size() < home.size() && home.subList(0, there.size()).equals(there)) {
+        found = Optional.of(job);
+      }
+    }
+    return found;
+  }
+
+  /** Returns the job whose destination is the longest that a path is at or below. */
+  static Optional<PendingJob> of(SparkConf conf, String path) {
+    PendingJob found = null;
+    for (PendingJob job : all(conf)) {
       if (job.relative(path).isPresent()
           && (found == null || elements(job.destination).size() > elements(found.destination).size())) {
         found = job;
@@ -58,12 +76,6 @@ final class PendingJob implements Serializable {
       return Optional.empty();
     }
     for (String element : found.relative(path).get().split("/")) {
-      if (element.startsWith(OF_HIVE)) {
-        throw new UnsupportedOperationException(
-            "job " + found.id + " cannot commit Hive's own write to " + path + ": Hive renames its files. Use a"
-                + " data source table (USING parquet), or set spark.sql.hive.convertInsertingPartitionedTable"
-                + " and spark.sql.hive.convertMetastoreParquet to true");
-      }
       if (element.startsWith(".") || element.startsWith("_")) {
         return Optional.empty();
       }

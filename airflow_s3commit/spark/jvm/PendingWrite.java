@@ -80,6 +80,11 @@ final class PendingWrite implements Serializable {
   void setUp(Configuration conf) throws IOException {
     SparkContext spark = SparkContext.getOrCreate();
     RowCounter.of(spark);
+    if (!CatalogGuard.isInstalled()) {
+      throw refusal(
+          "nothing keeps Spark from deleting tables of jobs: spark.sql.extensions must have "
+              + CatalogGuard.class.getName() + " when the session starts");
+    }
     check(conf);
     Optional<RunningInsert> insert = RunningInsert.of(spark, path);
     SaveMode mode = insert.map(RunningInsert::mode).orElse(null);

@@ -1,0 +1,100 @@
+"""Tables of a catalog at a job's destination, on real S3A: nothing is deleted before the job's commit."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_s3commit import JobReference
+from airflow_s3commit.spark import committer_conf
+from tests.spark.conftest import Lake, Submit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("unchanged")]
+
+PARQUET, TEXT = "USING parquet", "STORED AS TEXTFILE"
+
+#: Changes that Spark makes without its commit protocol, by the table: format, statement, what is said of it.
+SPARKS = {
+    "saved": (PARQUET, "saveAsTable", "To drop the table would delete"),
+    "dropped": (PARQUET, "DROP TABLE {name}", "To drop the table would delete"),
+    "emptied": (PARQUET, "TRUNCATE TABLE {name}", "TRUNCATE TABLE would delete"),
+    "parted": (PARQUET, "ALTER TABLE {name} DROP PARTITION (dt = 'a')", "DROP PARTITION would delete"),
+    "renamed": (PARQUET, "ALTER TABLE {name} RENAME TO renamed2", "RENAME would move"),
+    "moved": (
+        PARQUET,
+        "ALTER TABLE {name} PARTITION (dt = 'a') RENAME TO PARTITION (dt = 'b')",
+        "RENAME would move",
+    ),
+    "other.inner": (PARQUET, "DROP DATABASE other CASCADE", "DROP DATABASE would delete"),
+}
+
+#: Writes of Hive's own, likewise.
+HIVES = {
+    "inserted": (TEXT, "INSERT OVERWRITE {name} SELECT id, 'c' FROM range(3)", "Hive's own write"),
+    "loaded": (TEXT, "LOAD DATA LOCAL INPATH '/etc/hostname' INTO TABLE {name}", "LOAD DATA would move"),
+}
+
+
+def reference(destination: str) -> JobReference:
+    """Return a job that nobody has set up."""
+    job_id = str(uuid.uuid4())
+    return JobReference(job_id=job_id, destination=destination, staging=f"{destination}__magic_job-{job_id}/")
+
+
+def files(lake: Lake, path: str) -> list[str]:
+    """Return the visible files of a table, without the markers of directories."""
+    paths = [found.removeprefix(path) for found in lake.visible() if found.startswith(path)]
+    return [found for found in paths if found and not found.endswith("/")]
+
+
+@pytest.mark.parametrize("catalog", ["memory", pytest.param("hive", marks=pytest.mark.all)])
+def test_no_statement_deletes_or_moves_files_before_the_commit(
+    catalog: str, lake: Lake, submit_unchanged: Submit, tmp_path: Path
+) -> None:
+    """A change that Spark or Hive make at once is refused by name, before it, if the table is a job's."""
+    refused = SPARKS | (HIVES if catalog == "hive" else {})
+    free = {"free": (PARQUET, "TRUNCATE TABLE {name}", "done")}
+    home = tmp_path / "hive"
+    metastore = f"jdbc:derby:;databaseName={home}/metastore;create=true"
+    conf = {
+        "spark.sql.warehouse.dir": lake.uri.replace("s3:", "s3a:"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={home}",
+        # Hive's temporary files are not below the table then.
+        "spark.hadoop.hive.exec.stagingdir": str(tmp_path / "staging"),
+    }
+    paths = {name: name.replace("other.", "other.db/") + "/" for name in refused}
+    jobs = {}
+    for name, path in paths.items():
+        jobs[name] = reference(lake.uri + path)
+        conf |= committer_conf(jobs[name], "load", "1", writer="spark")
+    changes = {name: change[:2] for name, change in (refused | free).items()}
+    done = submit_unchanged("catalogued.py", [json.dumps(changes)], conf)
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["said"]["free"] == "done"
+    for name, (_, _, why) in refused.items():
+        said = seen["said"][name]
+        assert f"job {jobs[name].job_id} writes to {jobs[name].destination}, and " in said, name
+        assert why in said
+        assert files(lake, paths[name]) == ["dt=a/old"], name
+    assert set(seen["exists"].values()) == {True}
+    assert files(lake, "free/") == []
+
+
+def test_a_session_without_the_guard_is_refused(lake: Lake, submit_unchanged: Submit) -> None:
+    """A write for a job fails before it uploads if nothing keeps Spark from deleting the job's table."""
+    conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
+    conf |= {"spark.sql.extensions": "", "spark.sql.warehouse.dir": lake.uri.replace("s3:", "s3a:")}
+    changes = {"t": (PARQUET, "INSERT OVERWRITE {name} SELECT id, 'c' FROM range(3)")}
+    done = submit_unchanged("catalogued.py", [json.dumps(changes)], conf)
+    said = json.loads(done.stdout.splitlines()[-1])["said"]["t"]
+    assert "spark.sql.extensions must have s3commit.spark.CatalogGuard" in said
+    assert lake.pending() == []
