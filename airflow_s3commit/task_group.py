@@ -308,6 +308,7 @@ def s3_commit_task_group(
     pendingset_format: str = "hadoop-3.4.2",
     object_options: Mapping[str, Any] | None = None,
     retain: str = "0s",
+    partition_success: bool = False,
     outlets: Sequence[Asset] = (),
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
@@ -348,6 +349,8 @@ def s3_commit_task_group(
         writes, as in `S3CommitSetupOperator`. (templated)
     :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
         them at once. For tables that are read by generation. (templated)
+    :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
+        one. From then on every commit to the destination does. Excludes ``retain``.
     :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as in
         `S3CommitJobOperator`.
@@ -388,6 +391,7 @@ def s3_commit_task_group(
             pendingset_format=pendingset_format,
             object_options=object_options,
             retain=retain,
+            partition_success=partition_success,
             kill_window=kill_window,
             **connection,
             **step,

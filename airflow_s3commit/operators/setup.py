@@ -70,6 +70,8 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         ``sse_bucket_key``, ``acl``, ``tags``, ``headers``). (templated)
     :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
         them at once. For tables that are read by generation. (templated)
+    :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
+        one. From then on every commit to the destination does. Excludes ``retain``.
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
@@ -101,6 +103,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         pendingset_format: str = "hadoop-3.4.2",
         object_options: Mapping[str, Any] | None = None,
         retain: str = "0s",
+        partition_success: bool = False,
         kill_window: float = KILL_WINDOW,
         **kwargs: Any,
     ) -> None:
@@ -115,6 +118,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         self.pendingset_format = pendingset_format
         self.object_options = object_options
         self.retain = retain
+        self.partition_success = partition_success
         self.kill_window = kill_window
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -168,6 +172,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 "staging": self.staging,
                 "object_options": ObjectOptions.from_dict(self.object_options or {}),
                 "retain": self.retain,
+                "partition_success": self.partition_success,
             }
             return msgspec.convert(options, JobOptions)
         except (ValueError, msgspec.ValidationError) as error:

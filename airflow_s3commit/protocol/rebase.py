@@ -339,7 +339,13 @@ def _entry(context: JobContext, lists: _Lists, number: int) -> LogEntry:
         replaced=Counts(),
         context={"rebased_from": lists.origin.uri},
     )
-    return replace(entry, retaining=lists.retaining, rebase=Rebase(origin=lists.origin.uri, lists=written))
+    before = read_entry(context.store, context.layout.destination, number - 1)
+    return replace(
+        entry,
+        retaining=lists.retaining,
+        marking=before.marking,
+        rebase=Rebase(origin=lists.origin.uri, lists=written),
+    )
 
 
 def _finish(context: JobContext, number: int) -> None:

@@ -70,8 +70,9 @@ class Jobs(World):
         retain: str = "0s",
         *,
         unique: bool = True,
+        **options_too: Any,
     ) -> None:
-        options = structs.replace(Case(mode=mode, unique=unique).options, retain=retain)
+        options = structs.replace(Case(mode=mode, unique=unique).options, retain=retain, **options_too)
         Job.setup(
             self.store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id
         )

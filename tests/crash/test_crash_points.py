@@ -22,7 +22,12 @@ CASES = [
         ("ok", "gone"),
     )
     if mode == "replace" or order == "publish-then-delete"
-] + [Case("magic", "replace", track="s3", repeat_complete="gone"), Case("partitioned", "append", track="s3")]
+] + [
+    Case("magic", "replace", track="s3", repeat_complete="gone"),
+    Case("partitioned", "append", track="s3"),
+    Case("directory", "replace", marks=True),
+    Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
+]
 
 #: Every committer, mode, order, kind of name, answer to a second completion and tracking, once at least.
 HELD = [
@@ -32,6 +37,7 @@ HELD = [
     Case("magic", "append", repeat_complete="gone"),
     Case("directory", "fail"),
     Case("magic", "replace", track="s3", repeat_complete="gone"),
+    Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
 ]
 
 #: What is deleted first, and what a second completion gets, matters to the commit only.
@@ -42,6 +48,7 @@ POINTS = held_by(
         if step == "commit"
         or (case.repeat_complete, case.order) == ("ok", "publish-then-delete")
         or case.track == "s3"
+        or case.marks
     ),
     list(product(STEPS, HELD)),
 )

@@ -56,6 +56,7 @@ class Case:
     unique: bool = True
     repeat_complete: Any = "ok"
     track: Any = "task"
+    marks: bool = False
 
     @property
     def options(self) -> JobOptions:
@@ -65,12 +66,13 @@ class Case:
             replace_order=self.order,
             unique_filenames=self.unique,
             track_pending=self.track,
+            partition_success=self.marks,
         )
 
     def __str__(self) -> str:
         names = "unique" if self.unique else "fixed"
         parts = (self.committer, self.mode, self.order.split("-")[0], names, self.repeat_complete, self.track)
-        return "-".join(parts)
+        return "-".join((*parts, "marks") if self.marks else parts)
 
 
 def held_by(cases: Iterable[Any], held: Collection[Any]) -> list[Any]:
@@ -113,6 +115,8 @@ class World:
     def _put_old(self) -> None:
         """Put what stands before the job."""
         old = {} if self.case.mode == "fail" else {**OLD, "_SUCCESS": b'{"an":"older marker"}'}
+        if self.case.marks:
+            old["dt=1/_SUCCESS"] = b'{"an":"older marker, of a partition"}'
         for path, body in {**old, **BESIDE}.items():
             self.store.put(BUCKET, ROOT + path, body)
         self.store.put(BUCKET, "flights10/dt=1/part-0.parquet", b"a neighbour")
@@ -247,16 +251,18 @@ class World:
             for path, body in files.items():
                 stem, dot, ending = path.partition(".")
                 after[ROOT + (f"{stem}-{OURS}{dot}{ending}" if case.unique else path)] = body
-        after.pop(f"{ROOT}_SUCCESS", None)
-        return after
+        return {key: body for key, body in after.items() if not key.endswith("/_SUCCESS")}
 
     def check_committed(self) -> None:
         """Complete, exclusive, nothing pending, nothing left of the staging, marker and manifest written."""
         visible = self.visible()
         marker = visible.pop(f"{ROOT}_SUCCESS", None)
+        marked = {key: visible.pop(key) for key in list(visible) if key.endswith("/_SUCCESS")}
         assert visible == self.expected()
         assert marker is not None
         assert OURS.encode() in marker
+        for path in ("dt=1", "dt=2") if self.case.marks else ():
+            assert OURS.encode() in marked[f"{ROOT}{path}/_SUCCESS"]
         manifest = self.job().manifest()
         assert manifest is not None
         assert manifest.counts.files == 3

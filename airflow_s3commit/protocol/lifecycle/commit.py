@@ -33,6 +33,7 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit
 from airflow_s3commit.protocol.lifecycle.enter import enter_begin, enter_commit, enter_lost, lost_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
+from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
 from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
@@ -343,6 +344,8 @@ def _prepare(
     remove_success(run.context, state.saved_success)
     if (begun := run.log.begun()) is not None:
         remove_older_success(run.context, begun.number)
+        if begun.marking:
+            remove_older_markers(run.context, run.planned_partitions(job, seal, plan), begun.number)
     if job.options.replace_order == "delete-then-publish":
         run.delete_planned(job, seal, plan)
     return plan
@@ -404,7 +407,11 @@ def _account_for(
     record_ending(context, entry)
     plan = run.entered_plan(entry, current.record)
     if plan is not None and job.options.replace_order == "publish-then-delete":
+        if entry.marking:
+            remove_older_markers(context, run.planned_partitions(job, seal, plan), entry.number)
         run.delete_planned(job, seal, plan)
+    if entry.marking:
+        write_markers(context, entry.manifest)
     _discard_the_rest(run, seal)
     files = run.files or FileList.of_sealed(context, seal)
     return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)

@@ -342,6 +342,7 @@ def _last_entry(
         manifest=manifest,
         removes=_removal(options) if is_whole else "nothing",
         retain=options.retain_seconds if options.conflict_mode != "append" else 0,
+        marking=options.partition_success,
         plan=plan,
         nonce=context.new_id(),
     )

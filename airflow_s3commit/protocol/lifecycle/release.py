@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from airflow_s3commit.exceptions import PreconditionFailed
+from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers
 from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.listing import data_objects
@@ -49,7 +50,7 @@ def release_files(context: JobContext, generations: Collection[int]) -> int:
     # A rollback that died may have left the marker of the commit whose files go now.
     restore_success(context, None)
     earlier = [commit for commit in _retained(context, log) if commit.released]
-    deleted = _delete(context, earlier)
+    deleted = _delete(context, log, earlier)
     finished = max((commit.released for commit in earlier), default=0)
     for _ in range(_RELEASES):
         # Decided again after each entry of another job: it may be a rollback to these files.
@@ -73,7 +74,7 @@ def release_files(context: JobContext, generations: Collection[int]) -> int:
         if log.add(entry):
             logger.info("%s: entry %d releases what %s replaced", home.uri, entry.number, due)
             released = [one for one in _retained(context, log) if one.released == entry.number]
-            return deleted + _delete(context, released)
+            return deleted + _delete(context, log, released)
     raise PreconditionFailed(
         f"{home.uri}: entries of jobs came first {_RELEASES} times in a row, so the retained files are not"
         " released yet; sweep again"
@@ -104,6 +105,9 @@ def files_in_place(
             yield removed[held], info
 
 
-def _delete(context: JobContext, released: Collection[RetainedCommit]) -> int:
+def _delete(context: JobContext, log: Log, released: Collection[RetainedCommit]) -> int:
+    # Likewise.
+    for commit in released if log.marking else ():
+        remove_older_markers(context, commit.partitions, commit.removed)
     doomed = (ObjectToDelete(info.key, info.etag) for _, info in files_in_place(context, released))
     return delete_objects(context, doomed, "release")

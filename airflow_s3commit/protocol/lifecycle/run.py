@@ -16,6 +16,7 @@ from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
@@ -162,6 +163,11 @@ class CommitRun:
             raise JobClosed(
                 f"{self.context.name} is being committed with another {what} than the one handed over"
             )
+
+    def planned_partitions(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> set[str]:
+        """Return the partitions with planned objects."""
+        replaced = replaced_objects(self.context, job, seal, plan)
+        return {partition_of(self.context.layout.destination.relative(item.key) or "") for item in replaced}
 
     def delete_planned(self, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
         """Delete the planned objects, unless they changed, or the job overwrites or retains them."""

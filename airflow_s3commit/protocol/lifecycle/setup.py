@@ -91,6 +91,7 @@ def set_up_job(
                 epoch=newest.epoch if newest is not None else 0,
                 begun=newest.begun if newest is not None else {},
                 retaining=newest is not None and newest.retaining,
+                marking=newest is not None and newest.marking,
                 profiles={bucket: one for bucket, one in profiles.items() if one != StoreProfile()},
                 nonce=context.new_id(),
             )

@@ -57,7 +57,7 @@ def existing_success(context: JobContext) -> SavedSuccess | None:
         TooLarge: It is larger than any committer's, so that it could not be put back.
 
     """
-    found = _find(context)
+    found = find_marker(context)
     if found is None:
         return None
     if found.body is None:
@@ -79,7 +79,7 @@ def remove_success(context: JobContext, saved: SavedSuccess | None) -> None:
     if saved is None:
         return
     if not context.conditional:
-        found = _find(context)
+        found = find_marker(context)
         if found is None or found.etag != saved.etag:
             return
     if not delete_unchanged(context, context.bucket, context.layout.success, saved.etag):
@@ -94,7 +94,7 @@ def remove_older_success(context: JobContext, number: int) -> None:
         number: Number of the job's ``begin``.
 
     """
-    found = _find(context)
+    found = find_marker(context)
     if found is not None and found.generation is not None and found.generation < number:
         delete_unchanged(context, context.bucket, context.layout.success, found.etag)
 
@@ -123,7 +123,7 @@ def write_success(
     """
     body = b""
     while True:
-        found = None if is_removed and context.conditional else _find(context)
+        found = None if is_removed and context.conditional else find_marker(context)
         is_removed = False
         if found is None:
             condition: dict[str, Any] = {"if_none_match": context.conditional}
@@ -133,7 +133,7 @@ def write_success(
             return
         else:
             condition = {"if_match": found.etag if context.conditional else None}
-        body = body or encode(_success(context, manifest, keys()))
+        body = body or encode(success_of(context, manifest, keys()))
         try:
             context.store.put(context.bucket, context.layout.success, body, **condition)
         except (PreconditionFailed, NoSuchKey):
@@ -141,7 +141,7 @@ def write_success(
         return
 
 
-def _is_unknown_commit(context: JobContext, found: _Marker) -> bool:
+def _is_unknown_commit(context: JobContext, found: Marker) -> bool:
     """Return whether a marker names a commit of an older version that no commit has entered in the log yet.
 
     The next commit finds it by this marker.
@@ -150,7 +150,7 @@ def _is_unknown_commit(context: JobContext, found: _Marker) -> bool:
     return job_id is not None and older_manifest(context.store, home, job_id) is not None
 
 
-def _is_entered(context: JobContext, found: _Marker) -> bool:
+def _is_entered(context: JobContext, found: Marker) -> bool:
     """Return whether a marker names a commit of an older version that a commit has entered in the log."""
     home, job_id = context.layout.destination, older_job(found.body or b"", context.layout.destination)
     if job_id is None:
@@ -176,7 +176,7 @@ def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
     if newest is not None and newest.kind == "lost":
         # A lost job has overwritten files of older commits: none of their markers would be true.
         return
-    found = _find(context)
+    found = find_marker(context)
     is_foreign = found is not None and found.generation is None and not _is_entered(context, found)
     doomed = saved.etag if saved is not None else None
     if newest is None or (is_foreign and found is not None and found.etag == doomed):
@@ -215,8 +215,8 @@ def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marker:
-    """The marker as it is: the body is None if it is too large, the generation None if it is foreign."""
+class Marker:
+    """A marker as it is: the body is None if it is too large, the generation None if it is foreign."""
 
     etag: str
     size: int
@@ -224,22 +224,30 @@ class _Marker:
     body: bytes | None = None
 
 
-def _find(context: JobContext) -> _Marker | None:
-    store, bucket, key = context.store, context.bucket, context.layout.success
+def find_marker(context: JobContext, key: str | None = None) -> Marker | None:
+    """Return the marker that is there; None without one.
+
+    Args:
+        context: The job.
+        key: Its key; None for the destination's.
+
+    """
+    store, bucket, key = context.store, context.bucket, key or context.layout.success
     try:
         fetched = store.get(bucket, key, limit=largest(SuccessData))
     except NoSuchKey:
         return None
     except TooLarge:
         info = store.head(bucket, key)
-        return _Marker(info.etag, info.size)
+        return Marker(info.etag, info.size)
     generation = None
     with suppress(InvalidRecord):
         generation = decode(SuccessData, fetched.body, join_uri(bucket, key)).generation
-    return _Marker(fetched.info.etag, fetched.info.size, generation, fetched.body)
+    return Marker(fetched.info.etag, fetched.info.size, generation, fetched.body)
 
 
-def _success(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> SuccessData:
+def success_of(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> SuccessData:
+    """Return what a marker says of a commit, each time with another nonce."""
     written = datetime.fromtimestamp(manifest.committed / 1000, UTC)
     layout = Layout.of(context.layout.destination, manifest.job_id)
     counters = {

@@ -18,6 +18,7 @@ from msgspec import Struct
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, LockHeld, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
+from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
 from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.success import (
     existing_success,
@@ -27,7 +28,7 @@ from airflow_s3commit.protocol.lifecycle.success import (
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.log import Log, newest_commit
 from airflow_s3commit.protocol.metadata.manifests import older_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
@@ -36,7 +37,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.protocol.model.signing import Signer
@@ -162,11 +163,14 @@ def rollback(
             # Of an earlier rollback that died this may be missing.
             log.record_newest()
             restore_success(context, None)
+            last = newest_commit(store, place)
+            if last is not None and last.manifest is not None and last.manifest.rolled_back_to is not None:
+                _renew_markers(context, log, last.manifest)
             return report
         entry = _entry(context, log, change, target, seconds)
         if log.add(entry):
             logger.info("%s: rolled back to %d, generation %d", place.uri, to, entry.number)
-            _finish(context, entry, target, at_once=not seconds)
+            _finish(context, log, entry, target, at_once=not seconds)
             return msgspec.structs.replace(report, generation=entry.number)
         delete_record(context, context.bucket, context.layout.manifest_files)
     raise DestinationChanged(
@@ -363,13 +367,21 @@ def _entry(context: JobContext, log: Log, change: _Change, target: _Target, seco
     )
 
 
-def _finish(context: JobContext, entry: LogEntry, target: _Target, *, at_once: bool) -> None:
+def _finish(context: JobContext, log: Log, entry: LogEntry, target: _Target, *, at_once: bool) -> None:
     """Write manifest and ``_SUCCESS``; delete what has left the table, if it is not retained."""
     assert entry.manifest is not None
     record_ending(context, entry)
+    _renew_markers(context, log, entry.manifest)
     write_success(context, entry.manifest, lambda: target.files.first_keys(MAX_FILENAMES))
     if at_once and target.removed.files:
         # Under another id: an id has one entry in the log.
         layout = Layout.of(context.layout.destination, new_uuid())
         release_files(dataclasses.replace(context, layout=layout), [entry.number])
     write_checkpoint(context.store, context.layout.destination, entry.number)
+
+
+def _renew_markers(context: JobContext, log: Log, manifest: ManifestRecord) -> None:
+    """Remove the markers of the partitions that a rollback has changed, and write its own."""
+    if log.marking:
+        remove_older_markers(context, manifest.partitions, manifest.generation)
+        write_markers(context, manifest)

@@ -60,6 +60,7 @@ class Log:
         position: Number of the newest entry that was read; 0 without one.
         epoch: Number of the entry that the history begins with; 0 if it has not begun.
         retaining: Whether a commit of the history has retained files that it removed.
+        marking: Whether commits of the history write a ``_SUCCESS`` in each partition.
 
     """
 
@@ -69,6 +70,7 @@ class Log:
         self.position = context.record.log if context.record is not None else 0
         self.epoch = context.record.epoch if context.record is not None else 0
         self.retaining = context.record is not None and context.record.retaining
+        self.marking = context.record is not None and context.record.marking
         self._ended: set[str] = set()
         self._newest: LogEntry | None = None
         self._ending: LogEntry | None = None
@@ -186,7 +188,10 @@ class Log:
         still_open = {job_id: number for job_id, number in self._open.items() if job_id != entry.job_id}
         own = {entry.job_id: entry.number} if entry.kind == "begin" else {}
         entry = structs.replace(
-            entry, retaining=self.retaining or entry.retaining or entry.retain > 0, begun=still_open | own
+            entry,
+            retaining=self.retaining or entry.retaining or entry.retain > 0,
+            marking=self.marking or entry.marking,
+            begun=still_open | own,
         )
         entry = sign(entry, context.signer)
         stored = records.create(
@@ -234,11 +239,13 @@ class Log:
         self.position = entry.number
         if entry.destination != self._context.layout.destination.uri:
             # Copied here with the dataset: another place's history.
-            self._newest, self.epoch, self.retaining, self._open = None, 0, False, {}
+            self._newest, self.epoch, self._open = None, 0, {}
+            self.retaining = self.marking = False
             self._ended.clear()
             self._begun_jobs.clear()
             return
-        self._newest, self.epoch, self.retaining = entry, entry.epoch, entry.retaining
+        self._newest, self.epoch = entry, entry.epoch
+        self.retaining, self.marking = entry.retaining, entry.marking
         self._open = entry.begun
         self._begun_jobs.update(entry.begun)
         if entry.kind == "begin":

@@ -63,6 +63,8 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         retain: How long the files that the commit replaces stay in place before a sweep may delete them:
             ``7d``, ``36h``. ``0s`` deletes them at once. For tables that are read by generation: a reader by
             listing sees old and new files. Needs unique file names, ``publish-then-delete`` and ``fencing``.
+        partition_success: Write a ``_SUCCESS`` in each partition too, for readers that wait for one. From
+            then on every commit to the destination does. Excludes ``retain``: such readers list.
 
     Raises:
         InvalidOption: A field has a wrong type or value, or contradicts another.
@@ -79,6 +81,7 @@ class JobOptions(Checked, frozen=True, kw_only=True):
     pendingset_format: PendingsetFormat = "hadoop-3.4.2"
     object_options: ObjectOptions = field(default_factory=ObjectOptions)
     retain: Line = "0s"
+    partition_success: bool = False
 
     def check(self) -> None:
         """Check the URI of the staging, and the retention."""
@@ -102,6 +105,11 @@ class JobOptions(Checked, frozen=True, kw_only=True):
             raise InvalidOption(
                 f"retain={self.retain!r} needs fencing='required': a sweep and a commit exclude each other by"
                 " conditional writes"
+            )
+        if seconds and self.partition_success:
+            raise InvalidOption(
+                f"retain={self.retain!r} and partition_success=True exclude each other: a reader that waits"
+                " for the marker of a partition lists it, and sees the retained files too"
             )
 
     @property
@@ -174,6 +182,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
         epoch: Number of the entry that the history began with, at setup; 0 if it had not begun.
         begun: Numbers of the ``begin`` entries of jobs that had not ended, at setup, by job.
         retaining: Whether a commit of the history had retained replaced files, at setup.
+        marking: Whether commits of the history write a ``_SUCCESS`` in each partition, at setup.
         profiles: The job's buckets whose store deviates from AWS S3, and how.
         nonce: Unique to each write.
         signature: Where jobs are signed.
@@ -190,6 +199,7 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     epoch: Generation = 0
     begun: dict[Text, Generation] = field(default_factory=dict)
     retaining: bool = False
+    marking: bool = False
     profiles: dict[Line, StoreProfile] = field(default_factory=dict)
     nonce: Text
     signature: Text | None = None

@@ -343,6 +343,10 @@ class Layout:
         """Key of the destination's ``_SUCCESS``."""
         return self.destination.key(SUCCESS)
 
+    def partition_success(self, partition: str) -> str:
+        """Return the key of a partition's ``_SUCCESS``."""
+        return self.destination.key(f"{partition}/{SUCCESS}")
+
     @property
     def manifest(self) -> str:
         """Key of this job's `ManifestRecord`, in the destination's bucket."""

@@ -136,6 +136,8 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
             ``partitions`` that its manifest names, or ``everything``. In a ``begin`` what the commit will.
         retain: Seconds that the files which a commit removes stay in place; 0: they may be deleted at once.
         retaining: Whether this commit, or an earlier one of the history, retains files that it removed.
+        marking: Whether this commit, or an earlier one of the history, asked for a ``_SUCCESS`` in each
+            partition: from then on every commit writes them.
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
         rebase: Of the ``commit`` that takes over the log of a copied dataset; else None. Its manifest lists
             the whole table, to which it adds nothing.
@@ -163,6 +165,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     removes: Removal = "nothing"
     retain: Count = 0
     retaining: bool = False
+    marking: bool = False
     restores: list[LiveCommit] | None = None
     rebase: Rebase | None = None
     imported: bool = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from airflow_s3commit.exceptions import ForeignRecord
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.digest import text_digest
-from airflow_s3commit.protocol.model.layout import former_lock_key, is_canonical, owner_of
+from airflow_s3commit.protocol.model.layout import SUCCESS, former_lock_key, is_canonical, owner_of
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.codec import JobOwned
@@ -187,9 +187,15 @@ def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     if thing.bucket == layout.staging.bucket and layout.staging.relative(thing.key) is not None:
         return None
     kept = (former_lock_key(layout.destination), layout.success, layout.manifest_files)
-    if thing.bucket == layout.destination.bucket and thing.key in kept:
+    if thing.bucket == layout.destination.bucket and (thing.key in kept or _is_marker(layout, thing.key)):
         return None
     return f"{_uri(thing)} is no record of job {layout.job_id}"
+
+
+def _is_marker(layout: Layout, key: str) -> bool:
+    """Return whether this is the ``_SUCCESS`` of a partition."""
+    partition, _, name = (layout.destination.relative(key) or "").rpartition("/")
+    return name == SUCCESS and bool(partition) and not is_hidden(partition)
 
 
 def _uri(thing: Thing) -> str:

@@ -515,6 +515,12 @@ RECORDS.update(
 RECORDS["store-1"] = store_record.StoreRecord(
     endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
 )
+#: As it was written before commits could write a marker in each partition, with what it says since.
+RECORDS["job-1-marking"] = msgspec.structs.replace(
+    RECORDS["job-1-profiled"], marking=True, options=JobOptions(partition_success=True)
+)
+UNMARKED = ("job-1-begun", "job-1-profiled")
+
 #: As they were written before jobs could begin, or be lost.
 UNBEGUN = ("job-1-retaining", "manifest-1-logged", "aborted-1-context", "aborted-1-context-placed")
 
@@ -523,7 +529,7 @@ OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
-    *UNPROFILED, *UNBEGUN,
+    *UNPROFILED, *UNBEGUN, *UNMARKED,
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]

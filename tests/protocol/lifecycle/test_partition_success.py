@@ -1,0 +1,179 @@
+"""A `_SUCCESS` in each partition is derived from the log, and never names data that is being deleted."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from airflow_s3commit import JobOptions, rollback
+from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.success import SuccessData
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named
+from tests.protocol.lifecycle.test_begun import lose_uploads
+from tests.protocol.lifecycle.test_enter import crash
+from tests.protocol.sweep.test_release import swept
+
+FIRST, THIRD = an_id("first"), an_id("third")
+
+
+def marked(**options: Any) -> Lake:
+    """Return a lake whose first commit asked for markers, in two partitions."""
+    lake = Lake()
+    files = {"dt=1/a": b"1", "dt=2/a": b"2", "root": b"r"}
+    lake.sealed(files, job_id=FIRST, conflict_mode="append", partition_success=True, **options).commit()
+    return lake
+
+
+def markers(lake: Lake) -> dict[str, int | None]:
+    """Return the generation that each partition's marker names; None for another program's."""
+    found = {}
+    for key in lake.keys(f"{ROOT}dt="):
+        if key.endswith("/_SUCCESS"):
+            generation = None
+            with suppress(Exception):
+                generation = decode(SuccessData, lake.get(key), key).generation
+            found[key.removeprefix(ROOT).removesuffix("/_SUCCESS")] = generation
+    return found
+
+
+def test_each_partition_gets_a_marker_in_hadoops_format() -> None:
+    """It names the job, the manifest, the generation and the partition's own totals; the root has but one."""
+    lake = marked()
+    assert markers(lake) == {"dt=1": 1, "dt=2": 1}
+    marker = decode(SuccessData, lake.get(f"{ROOT}dt=1/_SUCCESS"), "marker")
+    assert (marker.jobId, marker.generation, marker.success) == (FIRST, 1, True)
+    assert marker.manifest_uri == f"s3://{BUCKET}/{ROOT}_s3commit/manifests/{FIRST}.json"
+    assert marker.iostatistics is not None
+    assert marker.iostatistics.counters["committer_commits_completed"] == 1
+    assert decode(SuccessData, lake.get(f"{ROOT}_SUCCESS"), "marker").generation == 1
+
+
+def test_nobody_gets_them_unasked() -> None:
+    """A table of whose jobs none has asked has the marker of the destination alone."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    assert markers(lake) == {}
+
+
+@each("conflict_mode", ["append", "replace"])
+def test_later_commits_write_them_unasked(conflict_mode: str) -> None:
+    """A marker names the newest commit that added files to its partition, whether its job asked or not."""
+    lake = marked()
+    lake.sealed({"dt=1/a": b"new", "dt=3/a": b"3"}, conflict_mode=conflict_mode).commit()
+    assert markers(lake) == {"dt=1": 2, "dt=2": 1, "dt=3": 2}
+
+
+def test_a_marker_goes_before_the_files_that_it_names() -> None:
+    """While replaced files are deleted their partition has no marker; before the entry it has the old one."""
+    lake = marked()
+    job = lake.sealed({"dt=1/a": b"new"})
+    crash(lake, job.commit, "put", "log/00000000000000000002.json")
+    assert markers(lake) == {"dt=1": 1, "dt=2": 1}
+    crash(lake, lake.job().commit, "put", "dt=1/_SUCCESS")
+    assert named("dt=1/a", FIRST) not in lake.data()
+    assert markers(lake) == {"dt=2": 1}
+    lake.job().recover()
+    assert markers(lake) == {"dt=1": 2, "dt=2": 1}
+
+
+def test_an_abort_leaves_them() -> None:
+    """A job that had published, and is aborted, has touched no marker."""
+    lake = marked()
+    before = lake.get(f"{ROOT}dt=1/_SUCCESS")
+    job = lake.sealed({"dt=1/a": b"new"}, partition_success=True)
+    crash(lake, job.commit, "put", "log/00000000000000000002.json")
+    lake.job().abort()
+    assert lake.get(f"{ROOT}dt=1/_SUCCESS") == before
+    assert markers(lake) == {"dt=1": 1, "dt=2": 1}
+
+
+def test_a_lost_job_takes_the_markers_of_what_it_overwrites() -> None:
+    """A partition that a lost job has overwritten has no marker until the next commit to it."""
+    lake = marked(unique_filenames=False)
+    job = lake.sealed({"dt=1/a": b"new", "dt=3/a": b"3"}, unique_filenames=False)
+    lake.store.die("complete_upload", nth=2)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    assert markers(lake) == {"dt=2": 2}
+    lose_uploads(lake)
+    with pytest.raises(JobClosed, match="is lost"):
+        lake.job().recover()
+    assert markers(lake) == {"dt=2": 2}
+    lake.sealed({"dt=1/c": b"c"}, job_id=THIRD, conflict_mode="append").commit()
+    assert markers(lake) == {"dt=1": 5, "dt=2": 2}
+
+
+def test_a_whole_replace_leaves_none_of_emptied_partitions() -> None:
+    """A partition without files has no marker."""
+    lake = marked()
+    lake.sealed({"dt=1/a": b"new"}, committer="directory").commit()
+    assert markers(lake) == {"dt=1": 2}
+
+
+def test_another_programs_marker_is_replaced_by_a_commit_alone() -> None:
+    """The marker of another program stays through an abort, and gives way to that of a commit."""
+    lake = marked()
+    lake.put({"dt=3/_SUCCESS": b"", "dt=4/_SUCCESS": b""})
+    lake.sealed({"dt=3/a": b"3"}).commit()
+    assert markers(lake) == {"dt=1": 1, "dt=2": 1, "dt=3": 2, "dt=4": None}
+
+
+def test_a_rollback_renews_them() -> None:
+    """The partitions that a rollback changes get its marker, and none if they are empty then."""
+    lake = marked()
+    lake.sealed({"dt=1/b": b"new", "dt=3/a": b"3"}, conflict_mode="append").commit()
+    rollback(lake.store, lake.destination, to=1, clock=lake.clock, threads=0)
+    assert markers(lake) == {"dt=1": 3, "dt=2": 1}
+
+
+def test_a_rollback_that_died_is_made_up_for() -> None:
+    """The same rollback again writes its markers; a sweep that deletes files removes theirs."""
+    for again in (True, False):
+        lake = marked()
+        lake.sealed({"dt=1/b": b"new", "dt=3/a": b"3"}, conflict_mode="append").commit()
+
+        def roll_back(lake: Lake = lake) -> None:
+            rollback(lake.store, lake.destination, to=1, clock=lake.clock, threads=0)
+
+        crash(lake, roll_back, "get", "dt=1/_SUCCESS")
+        assert markers(lake) == {"dt=1": 2, "dt=2": 1, "dt=3": 2}
+        if again:
+            roll_back()
+        else:
+            lake.store_clock.advance(10)
+            swept(lake)
+        assert markers(lake) == ({"dt=1": 3, "dt=2": 1} if again else {"dt=2": 1})
+
+
+def test_readers_and_sweeps_pass_them_over() -> None:
+    """A table with markers is sound, its markers are no files of it, and a sweep leaves them."""
+    lake = marked()
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, TableReport)
+    assert (report.sound, report.files, report.log) == (True, 3, [])
+    swept(lake, older_than=0.0)
+    lake.sealed({"dt=1/a": b"new"}, committer="directory").plan()
+    assert lake.job(OURS).commit().replaced.files == 3
+    assert markers(lake) == {"dt=1": 2}
+
+
+def test_a_store_without_conditions_gets_them_too() -> None:
+    """On a store that ignores conditional writes a marker is compared right before."""
+    lake = Lake(conditions=False)
+    for job_id, mode in ((FIRST, "append"), (OURS, "replace")):
+        lake.sealed(
+            {"dt=1/a": b"1"}, job_id=job_id, conflict_mode=mode, partition_success=True, fencing="best-effort"
+        ).commit()
+    assert markers(lake) == {"dt=1": 2}
+
+
+def test_they_exclude_retained_files() -> None:
+    """A reader that waits for a marker lists the partition, and would see retained files."""
+    with pytest.raises(InvalidOption, match=r"retain='7d' and partition_success=True exclude each other"):
+        JobOptions(retain="7d", partition_success=True)
