@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Flat = dict[pa.DataType, st.SearchStrategy[Any]]
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark"), pytest.mark.all]
 
 #: An example costs Spark seconds: few of them, each with many columns and rows.
 FEW = settings(
@@ -227,7 +227,7 @@ def fresh(lake: Lake) -> Callable[[], Lake]:
     return lambda: Lake(lake.store, lake.server, f"{lake.uri}{uuid4().hex}/")
 
 
-@pytest.mark.parametrize("door", [pytest.param("format", marks=pytest.mark.all), "write_pending"])
+@pytest.mark.parametrize("door", ["format", "write_pending"])
 def test_parquet_of_any_rows_is_read_back(
     spark: SparkSession, fresh: Callable[[], Lake], tmp_path_factory: pytest.TempPathFactory, door: str
 ) -> None:
@@ -258,13 +258,8 @@ def test_parquet_of_any_rows_is_read_back(
     ("format_", "drawn", "options"),
     [
         ("orc", tables(IN_ORC, Nesting(_nested)), {}),
-        pytest.param("csv", tables(IN_CSV), CSV, marks=pytest.mark.all),
-        pytest.param(
-            "json",
-            tables(IN_JSON, Nesting(_nested_in_json, (pa.date32(), pa.binary()))),
-            UTC,
-            marks=pytest.mark.all,
-        ),
+        ("csv", tables(IN_CSV), CSV),
+        ("json", tables(IN_JSON, Nesting(_nested_in_json, (pa.date32(), pa.binary()))), UTC),
     ],
 )
 def test_other_formats_of_any_rows_are_read_back(

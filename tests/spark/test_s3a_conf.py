@@ -151,7 +151,7 @@ class TestInSpark:
         headers = lake.store.head(lake.destination.bucket, key).headers
         assert headers == {"x-amz-server-side-encryption": "AES256"}
 
-    @pytest.mark.parametrize("in_hadoop", [False, True])
+    @pytest.mark.parametrize("in_hadoop", [pytest.param(False, marks=pytest.mark.all), True])
     def test_a_session_s_encryption_is_taken_over(
         self, spark: SparkSession, lake: Lake, conf: Any, in_hadoop: bool
     ) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Store
     from airflow_s3commit.testing import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("unchanged")]
+# Large groups are begun first; alone, this could be the last test to end.
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
 
 TABLES = ("static", "partition", "saved", "twice", "added", "dynamic", "elsewhere")
 
