@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from airflow_s3commit.reader.packed import FilesByPath
 from airflow_s3commit.reader.partitions import PartitionColumns
 from airflow_s3commit.reader.parts import FilePart, row_groups_of
 from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.schemas import DifferentTypes, WrittenSchema, from_text, merge
@@ -145,10 +145,7 @@ def schemas_of(
     def inspect(file: TableFile) -> tuple[str, WrittenSchema]:
         return file.job_id, WrittenSchema(reading.inspect(file.path, guarded, infer=infer), pa.schema([]))
 
-    if len(files) <= 1:
-        return [*map(inspect, files), *recorded]
-    with ThreadPoolExecutor(len(files), thread_name_prefix="s3commit-footers") as pool:
-        return [*pool.map(inspect, files), *recorded]
+    return [*in_threads(inspect, files, len(files) if len(files) > 1 else 0), *recorded]
 
 
 def _recorded(table: Table, job_id: str, text: str, reading: FileReading) -> tuple[str, WrittenSchema]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import TypeVar
@@ -21,6 +22,7 @@ from airflow_s3commit.store.base import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -28,6 +30,32 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
+
+
+def in_threads(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Yield a function's results in the order of its arguments, from several threads at once.
+
+    An exception of the function is raised in its turn; calls that have not begun by then are not made.
+
+    Args:
+        function: Called once for each item.
+        items: The arguments; at most twice as many as threads are drawn ahead.
+        threads: Number of calls at once; 0 makes each in the caller's thread.
+
+    """
+    if not threads:
+        yield from map(function, items)
+        return
+    source = iter(items)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="s3commit")
+    try:
+        running = deque(pool.submit(function, item) for item in islice(source, 2 * threads))
+        while running:
+            result = running.popleft().result()
+            running.extend(pool.submit(function, item) for item in islice(source, 1))
+            yield result
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def make_call(store: ObjectStore, call: Call) -> Outcome:  # noqa: PLR0911 - one for each verb

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_s3commit.exceptions import NoSuchBucket, NoSuchKey, NoSuchUpload
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head, ObjectInfo
-from airflow_s3commit.store.execute import make_call, one_by_one, with_threads
+from airflow_s3commit.store.execute import in_threads, make_call, one_by_one, with_threads
 from airflow_s3commit.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -122,3 +122,30 @@ def test_bugs_are_raised() -> None:
     """What is not a store's error is no outcome: it is raised."""
     with pytest.raises(ZeroDivisionError):
         list(with_threads(BrokenStore(), heads(1), threads=1))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_results_come_in_the_order_of_the_items(threads: int) -> None:
+    """Results have the order of the arguments, of which few are drawn ahead; an error comes in its turn."""
+    drawn: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            drawn.append(number)
+            yield number
+
+    def inverse(number: int) -> float:
+        return 1 / (20 - number)
+
+    results = in_threads(inverse, items(), threads)
+    assert [next(results) for _ in range(10)] == [1 / (20 - number) for number in range(10)]
+    assert len(drawn) <= 10 + 2 * threads
+    with pytest.raises(ZeroDivisionError):
+        list(results)
+    assert len(drawn) <= 21 + 2 * threads
+
+
+def test_a_function_runs_in_several_threads() -> None:
+    """As many calls as there are threads wait for one another."""
+    together = threading.Barrier(4, timeout=30)
+    assert len(list(in_threads(lambda _: together.wait(), range(8), 4))) == 8

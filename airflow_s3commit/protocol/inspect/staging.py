@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_s3commit.exceptions import InvalidRecord
@@ -33,6 +32,7 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
+from airflow_s3commit.store.execute import in_threads
 
 logger = logging.getLogger(__name__)
 
@@ -143,11 +143,8 @@ def folders_around(
     if skip.bucket == bucket:
         directories.discard(skip.prefix)
     roots = [Destination(bucket, prefix) for prefix in sorted(directories)]
-    if not threads:
-        return [folder for root in roots for folder in folders_below(store, root)]
-    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-list") as pool:
-        found = pool.map(lambda root: folders_below(store, root), roots)
-        return [folder for folders in found for folder in folders]
+    found = in_threads(lambda root: folders_below(store, root), roots, threads)
+    return [folder for folders in found for folder in folders]
 
 
 def job_facts(context: JobContext) -> JobFacts:

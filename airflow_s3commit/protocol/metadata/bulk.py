@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, OutcomeUnknown, StoreRejected
@@ -13,7 +12,7 @@ from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import in_threads, outcomes
 
 _BATCH = 1_000
 
@@ -98,9 +97,6 @@ def _name(upload: PendingUpload) -> str:
 Parts: TypeAlias = list[Part] | None
 
 
-_UPLOADS_AT_ONCE = 1_000
-
-
 def pending_parts(
     store: ObjectStore, uploads: Iterable[PendingId], *, threads: int = 16
 ) -> Iterator[tuple[PendingId, Parts]]:
@@ -123,9 +119,4 @@ def pending_parts(
             return upload, None
         return upload, sorted(parts, key=lambda part: part.number)
 
-    if not threads:
-        yield from map(parts_of, uploads)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-parts") as pool:
-        for batch in in_batches(uploads, _UPLOADS_AT_ONCE):
-            yield from pool.map(parts_of, batch)
+    return in_threads(parts_of, uploads, threads)

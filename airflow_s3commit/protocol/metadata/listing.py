@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +29,7 @@ from airflow_s3commit.protocol.model.layout import (
 )
 from airflow_s3commit.protocol.model.ownership import is_written_here
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, Outcome
-from airflow_s3commit.store.execute import in_batches, outcomes
+from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -249,17 +248,9 @@ def _list_directories(context: JobContext, directories: Iterable[str]) -> Iterat
         pages = context.store.list_objects(destination.bucket, prefix, recursive=False)
         return list(islice(pages, _FIRST_PAGE)), pages
 
-    if not context.threads:
-        for directory in directories:
-            page, rest = first_page(directory)
-            yield from page
-            yield from rest
-        return
-    with ThreadPoolExecutor(context.threads, thread_name_prefix="s3commit-list") as pool:
-        for group in in_batches(directories, 2 * context.threads):
-            for page, rest in pool.map(first_page, group):
-                yield from page
-                yield from rest
+    for page, rest in in_threads(first_page, directories, context.threads):
+        yield from page
+        yield from rest
 
 
 _FIRST_PAGE = 1_000

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from airflow_s3commit._causes import run_all
@@ -20,6 +19,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra
 from airflow_s3commit.protocol.writer.local import LocalFile
 from airflow_s3commit.protocol.writer.multipart import OutputFile, PartSender
+from airflow_s3commit.store.execute import in_threads
 
 #: Default number of concurrent requests of a task attempt.
 UPLOAD_THREADS = 8
@@ -127,12 +127,8 @@ class AttemptFiles:
         """
         local = [(n, file) for n, file in enumerate(self._files.values()) if isinstance(file, LocalFile)]
         threads = min(self._threads, _LOCAL_FILES_AT_ONCE)
-        if not threads:
-            for numbered_file in local:
-                self._send_local(*numbered_file)
-        elif local:
-            with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-file") as pool:
-                list(pool.map(lambda numbered_file: self._send_local(*numbered_file), local))
+        for _ in in_threads(lambda numbered: self._send_local(*numbered), local, threads):
+            pass
 
     def pending(self) -> list[PendingUpload]:
         """Return the finished uploads, in the order in which the files were opened."""

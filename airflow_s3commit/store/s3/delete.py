@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreRejected
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
+from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import Request
 from airflow_s3commit.store.s3.responses import delete_failures, quoted
@@ -102,8 +102,7 @@ def delete_singly(
             return DeleteFailure(target.key, "PreconditionFailed", str(error))
         return None
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="s3commit-delete") as pool:
-        return [failure for failure in pool.map(delete, objects) if failure is not None]
+    return [failure for failure in in_threads(delete, objects, threads) if failure is not None]
 
 
 def _delete(store: ObjectStore, bucket: str, target: ObjectToDelete) -> None:
