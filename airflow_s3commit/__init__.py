@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.lifecycle.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.rebase import RebaseReport, rebase
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
+    from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
     from airflow_s3commit.protocol.watch.search import search_manifest
     from airflow_s3commit.protocol.write_job import JobWriter, write_job, write_table
     from airflow_s3commit.protocol.writer.multipart import OutputFile
@@ -174,7 +174,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
-            "airflow_s3commit.protocol.lifecycle.table_rollback": ("RollbackReport", "rollback"),
+            "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.metadata.manifests": (
                 "latest_manifest", "manifest_files", "read_manifest",
             ),

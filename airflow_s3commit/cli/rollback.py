@@ -9,8 +9,8 @@ from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
 from airflow_s3commit.present.facts import Fact
-from airflow_s3commit.protocol.lifecycle.table_rollback import RollbackReport
-from airflow_s3commit.protocol.lifecycle.table_rollback import rollback as roll_back
+from airflow_s3commit.protocol.table_rollback import RollbackReport
+from airflow_s3commit.protocol.table_rollback import rollback as roll_back
 
 #: Partitions to name.
 _SHOWN = 10

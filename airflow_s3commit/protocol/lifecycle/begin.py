@@ -10,8 +10,8 @@ from airflow_s3commit.exceptions import (
     JobClosed,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, open_history
 from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
-from airflow_s3commit.protocol.lifecycle.history import import_older_commits, open_history
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.lifecycle.success import existing_success

@@ -28,8 +28,8 @@ from airflow_s3commit.exceptions import (
     NotReversible,
     PreconditionFailed,
 )
+from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
-from airflow_s3commit.protocol.lifecycle.history import open_history
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan, nothing_planned
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
