@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
     )
+    from airflow_s3commit.protocol.closed_baseline import BaselineReport, baseline
     from airflow_s3commit.protocol.inspect.audit import AuditReport, AuditRules, audit
     from airflow_s3commit.protocol.inspect.history import history
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
@@ -83,6 +84,7 @@ __all__ = [
     "AuditFailed",
     "AuditReport",
     "AuditRules",
+    "BaselineReport",
     "CommittedTask",
     "Counts",
     "Destination",
@@ -141,6 +143,7 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "audit",
+    "baseline",
     "dataset",
     "history",
     "latest_manifest",
@@ -188,6 +191,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.model.progress": ("Progress",),
             "airflow_s3commit.protocol.model.seal": ("CommittedTask", "Counts", "SealReference"),
             "airflow_s3commit.protocol.model.signing": ("HmacSigner", "Signer"),
+            "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
             "airflow_s3commit.protocol.rebase": ("RebaseReport", "rebase"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),

@@ -26,11 +26,11 @@ PACKAGE = ROOT / "airflow_s3commit"
 #: The names of each face beside the exceptions, which `airflow_s3commit` exports all.
 FACES = {
     "airflow_s3commit": """
-        AbortReport AuditReport AuditRules CommittedTask Counts Destination FileEntry HmacSigner Job
-        JobOptions JobReference JobWriter KmsSigner ManifestRecord MemoryStore ObjectOptions ObjectStore
-        OutputFile PlanReference Progress RebaseReport RepairReport RetryPolicy RollbackReport
+        AbortReport AuditReport AuditRules BaselineReport CommittedTask Counts Destination FileEntry
+        HmacSigner Job JobOptions JobReference JobWriter KmsSigner ManifestRecord MemoryStore ObjectOptions
+        ObjectStore OutputFile PlanReference Progress RebaseReport RepairReport RetryPolicy RollbackReport
         S3Config S3Store SealReference Signer StateRecord SweepReport TableReport TaskAttempt
-        VerifyReport __version__ audit dataset history latest_manifest manifest_files read_manifest
+        VerifyReport __version__ audit baseline dataset history latest_manifest manifest_files read_manifest
         rebase repair rollback search_manifest sweep verify verify_manifest write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress configured_signer",

@@ -11,6 +11,7 @@ import click
 
 from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
+from airflow_s3commit.cli.baseline import baseline
 from airflow_s3commit.cli.doctor import doctor
 from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
 from airflow_s3commit.cli.jobs import jobs, show
@@ -131,6 +132,7 @@ for _command in (
     sweep,
     rollback,
     repair,
+    baseline,
     verify,
     adopt,
     log,

@@ -195,8 +195,8 @@ def _read(context: JobContext) -> tuple[TableSnapshot, str | None]:
     if copied.baseline:
         raise NotReversible(
             f"{copied.destination}, of which {home.uri} is a copy, has files that are older than its log,"
-            " and no list names them; replace its partitions once at the original, or begin a history of the"
-            " copy's own with its next commit"
+            " and no list names them; list them at the original before it is copied, with: s3commit baseline"
+            f" {copied.destination} --apply, or begin a history of the copy's own with its next commit"
         )
     return snapshot, None
 

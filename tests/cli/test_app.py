@@ -43,6 +43,7 @@ def test_all_commands_are_there(run: RunProgram) -> None:
                 "sweep",
                 "rollback",
                 "repair",
+                "baseline",
                 "verify",
                 "adopt",
                 "log",

@@ -53,7 +53,7 @@ def open_history(run: CommitRun) -> None:
         return
     bar_older_versions(context, run.settle)
     while not log.epoch:
-        reason = "copy" if _is_copied(context, log) else find_older_data(context)
+        reason = "copy" if is_copied(context, log) else find_older_data(context)
         if reason is None:
             break
         number = log.position + 1
@@ -107,7 +107,8 @@ def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[Manife
     store, home = context.store, context.layout.destination
     newest = newest_commit(store, home, imported=False)
     since = _written(context, newest.number) if newest is not None else 0.0
-    is_older = log.epoch > 0 and read_entry(store, home, log.epoch).kind == "baseline"
+    first = read_entry(store, home, log.epoch) if log.epoch else None
+    is_older = first is not None and (first.kind == "baseline" or first.closing)
     before = _written(context, log.epoch) if is_older else -1.0
     for written, job_id in sorted(manifests_at(store, home)):
         is_new = written > before and (written >= since or job_id == named)
@@ -118,7 +119,7 @@ def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[Manife
             yield manifest
 
 
-def _is_copied(context: JobContext, log: Log) -> bool:
+def is_copied(context: JobContext, log: Log) -> bool:
     """Return whether the newest entry was copied here with its dataset.
 
     Raises:

@@ -25,7 +25,12 @@ _PAGE = 1_000
 
 
 def unlisted_objects(
-    store: ObjectStore, destination: Destination, snapshot: TableSnapshot, listed: Collection[str]
+    store: ObjectStore,
+    destination: Destination,
+    snapshot: TableSnapshot,
+    listed: Collection[str],
+    *,
+    unfinished: set[str] | None = None,
 ) -> Iterator[ObjectInfo]:
     """Yield the objects of a snapshot's baseline. Lists the whole destination.
 
@@ -35,7 +40,9 @@ def unlisted_objects(
         store: The store of the destination.
         destination: The destination.
         snapshot: The snapshot; it has commits.
-        listed: Keys of all files that its commits list.
+        listed: Keys of all files that its commits list; not needed for those with a job's id in
+            their names.
+        unfinished: Gets the ids of unfinished jobs, whose objects are left out.
 
     Raises:
         InvalidRecord: A manifest is damaged.
@@ -47,10 +54,12 @@ def unlisted_objects(
     for page in in_batches(data_objects(context, None), _PAGE):
         new = {owner: info.key for info in page if (owner := owner_of(info.key)) and owner not in is_other}
         ended = are_in_log(store, destination, new)
-        unfinished = are_unfinished(context, {job: key for job, key in new.items() if job not in ended})
+        begun = are_unfinished(context, {job: key for job, key in new.items() if job not in ended})
         # What has ended since the first look is looked up again.
-        ended |= are_in_log(store, destination, [job for job, lives in unfinished.items() if not lives])
-        is_other |= unfinished | ended
+        ended |= are_in_log(store, destination, [job for job, lives in begun.items() if not lives])
+        is_other |= begun | ended
+        if unfinished is not None:
+            unfinished.update(job for job, lives in begun.items() if lives)
         for info in page:
             is_left = partition_of(info.key[len(destination.prefix) :]) not in snapshot.removed
             if is_left and info.key not in listed and not is_other.get(owner_of(info.key) or "", False):

@@ -141,6 +141,8 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         restores: Of a rollback, the commits that the partitions in its manifest consist of again; else None.
         rebase: Of the ``commit`` that takes over the log of a copied dataset; else None. Its manifest lists
             the whole table, to which it adds nothing.
+        closing: Of the ``commit`` whose manifest lists the files of the baseline, which has none after
+            that; it may be the first entry of the history.
         imported: A version without a log committed the job; this entry was made from its manifest later.
         plan: The plan of a commit that replaces objects, in its staging: they may be deleted from now on. In
             a ``begin`` the plan that the commit keeps to.
@@ -168,6 +170,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
     marking: bool = False
     restores: list[LiveCommit] | None = None
     rebase: Rebase | None = None
+    closing: bool = False
     imported: bool = False
     plan: PlanName | None = None
     aborted: AbortedRecord | None = None

@@ -5,85 +5,24 @@ from __future__ import annotations
 import copy
 import dataclasses
 import zlib
+from bisect import insort
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct, field
 
-from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
+from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.checkpoint import (
+    CheckpointHead,
+    NewestSchemas,
+    RetainedCommit,
+    decompressed,
+)
+from airflow_s3commit.protocol.model.codec import decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Prose, Text
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase, Release
-
-#: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
-_TEXT_BYTES = GIB
-
-
-class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Files of a commit that a later one removed and left in place; a line of a checkpoint.
-
-    Attributes:
-        number: Number of its entry.
-        job_id: The job.
-        files_sha256: SHA-256 of the job's list of files, in hexadecimal.
-        partitions: The partitions whose files have left the table.
-        removed: Generation that removed them.
-        retain: Seconds that it retains them.
-        released: Number of the entry that has released them; 0 without one.
-        rebased: As in a `LiveCommit`.
-        schemas: Which of the checkpoint's schemas they have; empty if they are unknown.
-
-    """
-
-    number: Generation
-    job_id: Text
-    files_sha256: Line
-    partitions: list[Line]
-    removed: Generation
-    retain: Count
-    released: Generation = 0
-    rebased: bool = False
-    schemas: list[Count] = field(default_factory=list)
-
-
-class NewestSchemas(Struct, frozen=True, kw_only=True):
-    """A job, and which of a checkpoint's schemas it wrote."""
-
-    job_id: Text
-    schemas: list[Count]
-
-
-class CheckpointHead(Versioned, frozen=True, kw_only=True):
-    """The first line of a checkpoint. One for each `LiveCommit` follows, then one for each `RetainedCommit`.
-
-    Attributes:
-        version: Always 1.
-        destination: URI of the destination. In a copy of a dataset it names the original.
-        number: Number of the last entry.
-        entry_nonce: Nonce of that entry: a checkpoint of another log is not believed.
-        generation: Generation of the newest commit.
-        commits: How many lines of commits with live files follow.
-        retained: How many lines of commits with retained files follow them.
-        baseline: Number of the baseline whose objects are still in the table; 0 without one.
-        removed: Partitions from which commits after the baseline have removed everything.
-        schemas: The different schemas of commits, as in their manifests.
-        newest: The newest commit whose schemas are known, with or without files.
-
-    """
-
-    destination: Text
-    number: Generation
-    entry_nonce: Text
-    generation: Generation
-    commits: Count
-    retained: Count = 0
-    baseline: Generation = 0
-    removed: list[Line] = field(default_factory=list)
-    schemas: list[Prose] = field(default_factory=list)
-    newest: NewestSchemas | None = None
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 
 class JobSchema(NamedTuple):
@@ -171,25 +110,31 @@ class TableSnapshot:
         elif entry.release is not None:
             self._release(entry.number, entry.release)
         elif entry.manifest is not None:
-            self.generation = entry.number
-            touched = entry.manifest.partitions
-            if entry.restores is not None:
-                self._roll_back(entry, touched)
-                return
-            if entry.removes == "everything":
-                self._remove(list(self._partitions), entry)
-                self.baseline = 0
-                self.removed.clear()
-            elif entry.removes == "partitions":
-                self._remove(touched, entry)
-            written = [name for name, counts in touched.items() if counts.files]
-            schemas = tuple(self._schemas.setdefault(text, text) for text in entry.manifest.schemas)
-            found = _Commit(
-                entry.job_id, entry.manifest.files_sha256, len(written), entry.kind == "lost", schemas
-            )
-            self._add(entry.number, found, written)
-            if schemas:
-                self._newest = (entry.job_id, schemas)
+            self._commit(entry, entry.manifest)
+
+    def _commit(self, entry: LogEntry, manifest: ManifestRecord) -> None:
+        self.generation = entry.number
+        touched = manifest.partitions
+        if entry.restores is not None:
+            self._roll_back(entry, touched)
+            return
+        number = entry.number
+        if entry.closing:
+            # Its files came before all others.
+            number, self.baseline = self.baseline or number, 0
+            self.removed.clear()
+        if entry.removes == "everything":
+            self._remove(list(self._partitions), entry)
+            self.baseline = 0
+            self.removed.clear()
+        elif entry.removes == "partitions":
+            self._remove(touched, entry)
+        written = [name for name, counts in touched.items() if counts.files]
+        schemas = tuple(self._schemas.setdefault(text, text) for text in manifest.schemas)
+        found = _Commit(entry.job_id, manifest.files_sha256, len(written), entry.kind == "lost", schemas)
+        self._add(number, found, written)
+        if schemas:
+            self._newest = (entry.job_id, schemas)
 
     def rebase(self, destination: str, rebase: Rebase) -> list[int]:
         """Make the table that of a copy, and return the commits with files that are in no list of it."""
@@ -318,7 +263,7 @@ class TableSnapshot:
 
     def _add(self, number: int, commit: _Commit, partitions: Collection[str]) -> None:
         for partition in partitions:
-            self._partitions.setdefault(partition, []).append(number)
+            insort(self._partitions.setdefault(partition, []), number)
         if partitions:
             self._commits[number] = commit
 
@@ -442,7 +387,7 @@ class TableSnapshot:
             InvalidRecord: It is damaged, too large, or of another table or entry.
 
         """
-        first, *lines = _decompress(body, where).splitlines() or [b""]
+        first, *lines = decompressed(body, where).splitlines() or [b""]
         head = decode(CheckpointHead, first, where)
         if (head.destination, head.number) != (destination, number):
             raise InvalidRecord(f"{where} is the checkpoint of entry {head.number} of {head.destination}")
@@ -485,16 +430,3 @@ def _picked(texts: list[str], positions: list[int], where: str) -> tuple[str, ..
     if any(position >= len(texts) for position in positions):
         raise InvalidRecord(f"{where} names a schema that it does not have")
     return tuple(texts[position] for position in positions)
-
-
-def _decompress(body: bytes, where: str) -> bytes:
-    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        text = decompressor.decompress(body, _TEXT_BYTES)
-    except zlib.error as error:
-        raise InvalidRecord(f"{where} cannot be decompressed: {error}") from error
-    if decompressor.unconsumed_tail:
-        raise TooLarge.of(where, len(body), _TEXT_BYTES)
-    if not decompressor.eof:
-        raise InvalidRecord(f"{where} is truncated")
-    return text

@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model import (
     snapshot,
     store_record,
 )
+from airflow_s3commit.protocol.model.checkpoint import CheckpointHead, NewestSchemas, RetainedCommit
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.driver_seal import DriverSealRecord, DriverTask
 from airflow_s3commit.protocol.model.job import (
@@ -62,7 +63,6 @@ from airflow_s3commit.protocol.model.seal import (
     ShardRecord,
     StageSealRecord,
 )
-from airflow_s3commit.protocol.model.snapshot import CheckpointHead, NewestSchemas, RetainedCommit
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.profile import StoreProfile
 from tests.cases import each
@@ -419,6 +419,17 @@ RECORDS.update(
             retain=604_800,
             retaining=True,
             restores=[LiveCommit(number=3, job_id=JOB, files_sha256=SHA256, partitions=["dt=1"])],
+            nonce="n-9",
+        ),
+        "log-entry-1-closing": LogEntry(
+            job_id=JOB,
+            destination=HERE,
+            staging=STAGING,
+            number=9,
+            kind="commit",
+            epoch=3,
+            manifest=msgspec.structs.replace(COMMITTED, generation=9),
+            closing=True,
             nonce="n-9",
         ),
         "log-entry-1-rebase": LogEntry(
