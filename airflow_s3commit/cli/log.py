@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import click
 import msgspec
 
-from airflow_s3commit._format import moment, number, size
-from airflow_s3commit.cli.command import Session, as_job_id, store_command
+from airflow_s3commit._clock import SystemClock
+from airflow_s3commit._format import moment, number, plain, size
+from airflow_s3commit.cli.command import Session, as_duration, as_job_id, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import Column, Line, Table
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present.facts import amount
-from airflow_s3commit.protocol.inspect.history import history
+from airflow_s3commit.protocol.inspect.history import follow, history
 from airflow_s3commit.protocol.metadata.manifests import read_manifest
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
@@ -53,6 +55,7 @@ def _since(text: str) -> int | datetime:
     s3commit log s3://lake/flights/ --limit 1000
     s3commit log s3://lake/flights/ --since 2026-11-01       what is newer, of the last 20
     s3commit log s3://lake/flights/ --partition dt=2026-11-01
+    s3commit log s3://lake/flights/ --follow --since 41      all after 41, then new ones as they come
     s3commit log s3://lake/flights/ --json | jq '.commits[0].generation'
     """,
     staging=False,
@@ -74,6 +77,20 @@ def _since(text: str) -> int | datetime:
     metavar="GENERATION|TIME",
     help="List commits after this generation, or after this ISO 8601 time (UTC without a time zone).",
 )
+@click.option(
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="List them oldest first, then new ones as they come, until Ctrl-C; with --json one object a line.",
+)
+@click.option(
+    "--interval",
+    type=as_duration,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --follow: time from one look for new commits to the next, give or take a fifth.",
+)
 def log(
     session: Session,
     *,
@@ -81,14 +98,22 @@ def log(
     only_job: str | None,
     partitions: tuple[str, ...],
     since: int | datetime | None,
+    follows: bool,
+    interval: float,
 ) -> ExitCode:
     """List the commits to a destination, newest first: which job added and replaced what, and when.
 
     The generation is what readers name to read the table as it was after the commit. Numbers that are
     missing are of jobs that were aborted. The log is read from its newest entry backwards until the limit is
     reached or, with --since, until a commit is older.
+
+    With --follow --since GENERATION all commits after it are listed, whatever the limit.
     """
     wanted = {name.strip("/") for name in partitions}
+    if follows:
+        if only_job is not None:
+            raise click.UsageError("--follow waits for new jobs: it excludes --job")
+        return _follow(session, limit, since, wanted, interval)
     with session.output.working("reading the log") as step:
         found = []
         for number_read, record in enumerate(_commits(session, only_job, limit if not wanted else None), 1):
@@ -105,6 +130,31 @@ def log(
     filters = only_job or wanted or since is not None
     nothing = "no such commit is" if filters else "no commit is"
     return session.output.result(value, Line(f"{nothing} in the log of {session.destination.uri}"))
+
+
+def _follow(
+    session: Session, limit: int, since: int | datetime | None, wanted: set[str], interval: float
+) -> ExitCode:
+    """List commits as they come, until the user interrupts."""
+    store, place = session.store, session.destination
+
+    def show(record: ManifestRecord) -> None:
+        if not wanted or not wanted.isdisjoint(record.partitions):
+            session.output.raw(json.dumps(_value(record)) if session.output.as_json else _line(record))
+
+    try:
+        after = since if isinstance(since, int) else 0
+        if not isinstance(since, int):
+            earlier = list(history(store, place, limit=limit))
+            after = earlier[0].generation if earlier else 0
+            for record in reversed(earlier):
+                if since is None or _is_after(record, since):
+                    show(record)
+        for record in follow(store, place, after, interval=interval, clock=SystemClock()):
+            show(record)
+    except KeyboardInterrupt:
+        return ExitCode.OK
+    raise AssertionError("it follows for ever")
 
 
 def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[ManifestRecord]:
@@ -166,3 +216,10 @@ def _row(record: ManifestRecord) -> list[object]:
         record.job_id,
         ", ".join(f"{name} {value}" for name, value in record.context.items()),
     ]
+
+
+def _line(record: ManifestRecord) -> str:
+    """Return a commit as a line of its own, whose columns are as wide as they mostly need."""
+    generation, when, mode, files, bytes_, _, partitions, _, job_id, context = map(str, _row(record))
+    counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"
+    return plain(f"{generation:>8}  {when}  {mode:<14}  {counts}  {job_id}  {context}".rstrip())

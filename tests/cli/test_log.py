@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
+import pytest
+
+from airflow_s3commit.cli import log
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id
 
@@ -85,3 +91,59 @@ def test_the_newest_commit_is_found_without_its_manifest(lake: Lake, run: RunPro
     lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
     told = plain_json(run("log", lake.destination, "--job", OURS, "--json"))
     assert [one["job_id"] for one in told["commits"]] == [OURS]
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Return what takes the steps of others, one in each wait of the program; then the user interrupts."""
+
+    def others(*steps: Callable[[], object]) -> list[float]:
+        left, slept = list(steps), []
+
+        class _Clock:
+            def sleep(self, seconds: float) -> None:
+                slept.append(seconds)
+                if not left:
+                    raise KeyboardInterrupt
+                left.pop(0)()
+
+        monkeypatch.setattr(log, "SystemClock", _Clock)
+        return slept
+
+    return others
+
+
+def test_new_commits_are_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
+    """The last ones oldest first, then each as it comes, until Ctrl-C, which is no error."""
+    for number in (1, 2, 3):
+        lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
+    slept = waiting(lambda: None, lake.sealed(FILES, job_id=THEIRS).commit)
+    result = run("log", lake.destination, "--follow", "--limit", "2", "--interval", "10s")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["2", "3", "4"]
+    assert THEIRS in result.stdout
+    assert len(slept) == 3
+    assert all(8 <= seconds <= 12 for seconds in slept)
+
+
+def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, waiting: Any) -> None:
+    """All after it, whatever the limit; for scripts one object a line; other partitions are left out."""
+    for number in (1, 2, 3):
+        lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
+    lake.sealed({"dt=1/a": b"a"}, job_id=OURS).abort()
+    waiting(
+        lake.sealed({"dt=2/a": b"a"}, job_id=an_id("4")).commit,
+        lake.sealed({"dt=1/a": b"a"}, job_id=THEIRS).commit,
+    )
+    follow = ("log", lake.destination, "--follow", "--since", "1", "--limit", "1", "--json")
+    result = run(*follow, "--partition", "dt=1")
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["generation"] for one in told] == [2, 3, 6]
+    assert told[-1]["job_id"] == THEIRS
+
+
+def test_a_destination_without_a_log_is_followed(lake: Lake, run: RunProgram, waiting: Any) -> None:
+    """Its first commit is seen."""
+    waiting(lake.sealed(FILES).commit)
+    assert run("log", lake.destination, "--follow").stdout.split()[0] == "1"
+    assert run("log", lake.destination, "--follow", "--job", OURS).exit_code == 2

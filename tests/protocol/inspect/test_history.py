@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit import history
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidRecord, Unavailable
+from airflow_s3commit.protocol.inspect.history import follow
 from airflow_s3commit.protocol.model.layout import entry_key
-from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, an_id
+from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, an_id, once
 from tests.protocol.metadata.test_log import HERE, entry, write
 
 
@@ -48,3 +49,15 @@ def test_a_missing_entry_is_an_error() -> None:
     with pytest.raises(InvalidRecord, match=r"00002\.json is missing"):
         list(history(lake.store, HERE))
     assert OURS not in {record.job_id for record in history(lake.store, HERE, limit=1)}
+
+
+def test_a_store_that_is_unavailable_is_asked_again() -> None:
+    """The commits come with the next look, each once."""
+    lake = Lake()
+    for number in (1, 2):
+        lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
+    ending = "log/00000000000000000002.json"
+    lake.store.before = once("get", ending, Unavailable("throttled"))
+    found = follow(lake.store, HERE, 1, interval=10, clock=lake.clock, draw=lambda low, high: low + high)
+    assert next(found).generation == 2
+    assert lake.clock.slept == [20]
