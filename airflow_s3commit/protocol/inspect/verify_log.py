@@ -23,6 +23,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.staging import folders_below, job_facts
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
 from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
@@ -32,6 +33,7 @@ from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     Layout,
+    aborted_prefix,
     checkpoint_key,
     checkpoint_number,
     checkpoints_prefix,
@@ -145,7 +147,8 @@ class LogCheck:
         if self.table is None:
             self.table = self.newest if self.generation is None else self._checkpointed(self.generation)
         for number, key in self._missing.items():
-            self._add(key, "is missing", _MANIFEST, harmless=number == self.head)
+            is_lost = key.startswith(aborted_prefix(self.destination))
+            self._add(key, "is missing", _LOST if is_lost else _MANIFEST, harmless=number == self.head)
         self._compare_marker()
         return self
 
@@ -261,31 +264,29 @@ class LogCheck:
 
     def _compare_derived(self, entries: list[LogEntry]) -> None:
         """Compare the manifest or abort record of each job with its entry."""
-        bucket = self.destination.bucket
-        calls = []
+        bucket, limits = self.destination.bucket, (largest(ManifestRecord), largest(AbortedRecord))
+        calls: list[tuple[tuple[LogEntry, ManifestRecord | AbortedRecord, str], Get]] = []
         for entry in entries:
             layout = Layout.of(self.destination, entry.job_id)
-            if entry.kind == "commit":
-                calls.append((entry, Get(bucket, layout.manifest, largest(ManifestRecord))))
-            elif entry.kind == "abandon":
-                calls.append((entry, Get(bucket, layout.aborted, largest(AbortedRecord))))
-        for entry, outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
-            record = entry.manifest or entry.aborted
-            layout = Layout.of(self.destination, entry.job_id)
-            key = layout.manifest if entry.manifest is not None else layout.aborted
+            record = ending_of(entry)
+            if isinstance(record, ManifestRecord):
+                calls.append(((entry, record, layout.manifest), Get(bucket, layout.manifest, limits[0])))
+            elif record is not None:
+                calls.append(((entry, record, layout.aborted), Get(bucket, layout.aborted, limits[1])))
+        for (entry, record, key), outcome in outcomes(self.store, calls, NoSuchKey, InvalidRecord):
             if isinstance(outcome, NoSuchKey):
                 # A sweep removes records of aborts; the newest entry's record is written with the next one.
-                if entry.manifest is not None:
+                if entry.kind != "abandon":
                     self._missing[entry.number] = key
                 continue
             try:
                 if isinstance(outcome, InvalidRecord):
                     raise outcome
                 assert isinstance(outcome, Fetched)
-                if decode(type(record), outcome.body, join_uri(bucket, key)) != record:  # type: ignore[type-var]
+                if decode(type(record), outcome.body, join_uri(bucket, key)) != record:
                     raise InvalidRecord(f"differs from the one in entry {entry.number}")
             except InvalidRecord as error:
-                self._add(key, str(error), _MANIFEST, harmless=False)
+                self._add(key, str(error), _LOST if entry.kind == "lost" else _MANIFEST, harmless=False)
 
     def _compare_marker(self) -> None:
         """Compare ``_SUCCESS`` with the newest commit, unless a job is at work that may have removed it."""
@@ -324,5 +325,6 @@ _NO_LIST = "restore it from a version of the object or a backup, or let a job re
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"
+_LOST = "run s3commit repair; until then nothing but the log says that the job is lost, and what is missing"
 _MARKER = "run s3commit repair, or commit again"
 _SIGNATURE = "find out who wrote it; do not rely on it"

@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
 from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifests_at, older_manifest
+from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
 from airflow_s3commit.protocol.model.log import Baseline, LogEntry
@@ -93,8 +94,16 @@ def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
             return
         imported = _entry_of(context, log, found)
         if log.add(imported):
-            logger.info(
-                "%s: entry %d is job %s of an older version", context.name, log.position, found.job_id
+            logger.warning(
+                "%s: job %s of an older version has appended %d files (%d bytes) to %d partitions without the"
+                " log; entry %d takes them over, by %s. Upgrade the package where that job runs",
+                context.name,
+                found.job_id,
+                found.counts.files,
+                found.counts.bytes,
+                len(found.partitions),
+                log.position,
+                join_uri(context.bucket, Layout.of(context.layout.destination, found.job_id).manifest),
             )
 
 

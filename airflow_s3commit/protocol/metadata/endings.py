@@ -25,7 +25,7 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
 
     """
     store, destination = context.store, context.layout.destination
-    record = _ending_of(entry)
+    record = ending_of(entry)
     if record is None:
         return
     prefix = manifests_prefix(destination) if entry.kind == "commit" else aborted_prefix(destination)
@@ -37,7 +37,8 @@ def record_ending(context: JobContext, entry: LogEntry) -> None:
         store.put(destination.bucket, key, body, if_none_match=context.conditional)
 
 
-def _ending_of(entry: LogEntry) -> ManifestRecord | AbortedRecord | None:
+def ending_of(entry: LogEntry) -> ManifestRecord | AbortedRecord | None:
+    """Return the manifest of a commit, or the record of an aborted or a lost job; None for other entries."""
     if entry.kind != "lost" or entry.manifest is None:
         return entry.manifest or entry.aborted
     manifest = entry.manifest

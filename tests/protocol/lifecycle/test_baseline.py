@@ -290,6 +290,22 @@ def test_an_older_versions_appends_are_entered(appends: int) -> None:
         assert manifest.generation == entry["number"]
 
 
+def test_an_import_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It names the job, what is taken over and by which record."""
+    lake = begun()
+    older_append(lake)
+    lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
+    (warned,) = [one for one in caplog.records if "of an older version" in one.getMessage()]
+    imported = log(lake)[1]
+    counts = imported["manifest"]["counts"]
+    assert warned.levelname == "WARNING"
+    assert (
+        f"job {imported['job_id']} of an older version has appended {counts['files']} files"
+        in warned.getMessage()
+    )
+    assert f"entry 2 takes them over, by s3://{BUCKET}/{HOME}manifests/" in warned.getMessage()
+
+
 @each("nth", range(1, 60))
 @each("act", ["die", "other"])
 def test_an_older_versions_append_is_entered_once(act: str, nth: int) -> None:
