@@ -150,6 +150,7 @@ def killed_while_sealing(driver: Driver, table: Table, write: Callable[[], None]
     assert rule.done
 
 
+@pytest.mark.all
 def test_drivers_killed_before_and_after_the_seal(driver: Driver, table: Table) -> None:
     """Airflow runs a driver again that died before its seal; one that died after it need not run again."""
     job = table.job()

@@ -95,14 +95,14 @@ def examine(
     staging_root: Destination | None = None,
     *,
     object_options: ObjectOptions | None = None,
-    rehearse: bool = True,
     clock: Clock | None = None,
     new_id: Callable[[], str] = new_uuid,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Check at a destination, and at its jobs' staging root, everything that jobs do there. Repeatable.
 
-    The destination's data is not changed. The objects and uploads of the checks are removed at the end; if
+    Whole jobs run in a hidden directory: commits, a replace, an abort, a sweep. The destination's data is not
+    changed. The objects and uploads of the checks are removed at the end; if
     that fails, the last check says so. An error of the store is not raised: it fails its check. Profiles that
     are kept at the destination are brought up to date.
 
@@ -111,7 +111,6 @@ def examine(
         destination: The destination.
         staging_root: The directory of the jobs' records, if not below the destination.
         object_options: The object options of the jobs. Each is checked with an upload of its own.
-        rehearse: Whether to run whole jobs too, in a hidden directory: commits, a replace, an abort, a sweep.
         clock: Source of this machine's time, which is compared with the store's.
         new_id: Source of the id in the name of the directory for the checks' objects.
         progress: Called with the name of each check before it runs.
@@ -123,11 +122,10 @@ def examine(
     store = with_headers(store, options.of_records)
     # What was learned of the store before is tried anew.
     store.follow(destination.bucket, StoreProfile())
-    probes = (*RECORD_PROBES, *DATA_PROBES, *(REHEARSALS if rehearse else ()), *object_probes(options))
+    probes = (*RECORD_PROBES, *DATA_PROBES, *REHEARSALS, *object_probes(options))
     checks = _examine(Sandbox(store, destination, home, clock), probes, progress)
-    if rehearse:
-        with suppress(S3CommitError):
-            remember(store, destination)
+    with suppress(S3CommitError):
+        remember(store, destination)
     if staging_root is not None and staging_root != destination:
         staged = Sandbox(store, staging_root, staging_root.below(MAGIC_PREFIX + name), clock)
         checks += _examine(staged, RECORD_PROBES, progress)
