@@ -220,11 +220,16 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
 def write(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
     """Write a frame as a notebook would: text with `write_pending`, all else as a data source."""
     if options.get("format") in ("csv", "json"):
-        by = parse_columns(options.pop("partitionBy", ""))
-        where = {"destination": lake.uri, "partition_by": by, "format": options.pop("format")}
-        write_pending(frame, **where, mode=mode, options={**lake.options, **options})
+        fill(frame, lake, mode, **options)
         return
     frame.write.format("s3commit").mode(mode).options(**lake.options, **options).save(lake.uri)
+
+
+def fill(frame: DataFrame, lake: Lake, mode: SaveMode = "append", **options: str) -> None:
+    """Write a frame with `write_pending`, for which Spark starts fewer processes than for a data source."""
+    by = parse_columns(options.pop("partitionBy", ""))
+    where = {"destination": lake.uri, "partition_by": by, "format": options.pop("format", "parquet")}
+    write_pending(frame, **where, mode=mode, options={**lake.options, **options})
 
 
 def wait_until_idle(spark: SparkSession) -> None:
