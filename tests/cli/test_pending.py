@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import BUCKET, OURS, ROOT, Lake
+from tests.protocol.building import OURS, Lake
 
 GIB = 1024**3
-
-
-def _stray(lake: Lake, path: str, body: bytes = b"stray") -> None:
-    upload_id = lake.store.create_upload(BUCKET, ROOT + path, metadata={}, content_type="x")
-    lake.store.upload_part(BUCKET, ROOT + path, upload_id, 1, body)
 
 
 def test_uploads_are_listed_by_job_and_one_by_one(lake: Lake, run: RunProgram) -> None:
     """Totals first, then each upload; what no job claims is set apart, with the way to sweep it."""
     lake.run_task(lake.set_up(), FILES)
-    _stray(lake, "dt=1/stray.parquet")
+    lake.stray("dt=1/stray.parquet")
     lake.store_clock.advance(2 * 86_400)
     result = run("pending", lake.destination)
     assert result.exit_code == 0
@@ -30,7 +25,7 @@ def test_uploads_are_listed_by_job_and_one_by_one(lake: Lake, run: RunProgram) -
 def test_json_has_exact_ages_bytes_and_costs(lake: Lake, run: RunProgram) -> None:
     """Seconds, bytes, and dollars a month at the list price."""
     lake.run_task(lake.set_up(), FILES)
-    _stray(lake, "dt=1/stray.parquet", b"x" * 1024**2)
+    lake.stray("dt=1/stray.parquet", b"x" * 1024**2)
     lake.store_clock.advance(100)
     told = plain_json(run("pending", lake.destination, "--json"))
     assert (told["count"], told["bytes"], told["oldest"]) == (3, 1024**2 + 10, 100.0)
@@ -42,7 +37,7 @@ def test_json_has_exact_ages_bytes_and_costs(lake: Lake, run: RunProgram) -> Non
 
 def test_sizes_can_be_left_out(lake: Lake, run: RunProgram) -> None:
     """Without them no upload is asked for its parts, and nothing is invented."""
-    _stray(lake, "dt=1/stray.parquet")
+    lake.stray("dt=1/stray.parquet")
     told = plain_json(run("pending", lake.destination, "--no-bytes", "--json"))
     assert (told["bytes"], told["monthly_cost_usd"], told["uploads"][0]["bytes"]) == (None, None, None)
 
@@ -50,7 +45,7 @@ def test_sizes_can_be_left_out(lake: Lake, run: RunProgram) -> None:
 def test_a_long_list_is_cut_and_says_so(lake: Lake, run: RunProgram) -> None:
     """Only the oldest are shown, unless all are asked for; scripts get all."""
     for number in range(45):
-        _stray(lake, f"dt=1/stray-{number:02d}.parquet")
+        lake.stray(f"dt=1/stray-{number:02d}.parquet")
         lake.store_clock.advance(1)
     short = run("pending", lake.destination)
     assert "stray-00" in short.stdout

@@ -7,7 +7,7 @@ import pytest
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
+from tests.protocol.building import OURS, THEIRS, Crash, Lake
 
 DAY = 86_400.0
 
@@ -16,8 +16,7 @@ DAY = 86_400.0
 def littered(lake: Lake) -> Lake:
     """Return a lake with a dead job, an orphan, and a job left in its commit; all of it two days old."""
     lake.run_task(lake.set_up(), FILES)
-    upload_id = lake.store.create_upload(BUCKET, f"{ROOT}dt=1/stray.parquet", metadata={}, content_type="x")
-    lake.store.upload_part(BUCKET, f"{ROOT}dt=1/stray.parquet", upload_id, 1, b"stray")
+    lake.stray()
     lake.sealed({"dt=9/x.parquet": b"9", "dt=9/y.parquet": b"9"}, job_id=THEIRS)
     lake.store.die("complete_upload", after=True)
     with pytest.raises(Crash):

@@ -19,11 +19,7 @@ from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
 from tests.history import is_data
-
-BUCKET = "lake"
-ROOT = "flights/"
-OURS = "11111111-aaaa-4bbb-8ccc-000000000001"
-THEIRS = "22222222-aaaa-4bbb-8ccc-000000000002"
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS
 
 #: The tasks of the job: what each writes, by path below the destination.
 TASKS: dict[str, dict[str, bytes]] = {

@@ -10,11 +10,12 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore, sweep
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
+from airflow_s3commit.protocol.sweep.apply import SweepReport
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.testing import Crash, FaultyStore, StoreCall
 from tests.fakes import ManualClock
@@ -199,6 +200,18 @@ class Lake:
         self.run_stage(job, *tasks)
         job.seal()
         return job
+
+    def stray(self, path: str = "dt=1/stray.parquet", body: bytes = b"stray") -> str:
+        """Begin an upload that belongs to no job, and return its id."""
+        key = self.prefix + path
+        upload_id = self.store.create_upload(BUCKET, key, metadata={}, content_type="x")
+        self.store.upload_part(BUCKET, key, upload_id, 1, body)
+        return upload_id
+
+    def sweep(self, store: Any = None, **asked: Any) -> SweepReport:
+        """Sweep with the patience of a day."""
+        asked = {"older_than": 86_400.0, "threads": 0, "dry_run": False, **asked}
+        return sweep(store or self.store, self.destination, clock=self.clock, new_id=self.new_id, **asked)
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Put objects below the dataset's prefix."""

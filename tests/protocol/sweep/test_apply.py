@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions, LockRecord
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, sweep
+from airflow_s3commit.protocol.sweep.apply import apply_sweep, sweep
 from airflow_s3commit.protocol.sweep.plan import SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.store.base import Upload
@@ -32,20 +32,6 @@ OLD = {"dt=1/part-0.parquet": b"old 1/0", "dt=3/part-0.parquet": b"old 3/0"}
 
 def _plan(lake: Lake, **asked: Any) -> SweepPlan:
     return plan_sweep(lake.store, FLIGHTS, **{"older_than": DAY, "threads": 0, **asked})
-
-
-def _sweep(lake: Lake, store: Any = None, **asked: Any) -> SweepReport:
-    return sweep(
-        store or lake.store, FLIGHTS, clock=lake.clock, new_id=lake.new_id,
-        **{"older_than": DAY, "threads": 0, "dry_run": False, **asked},
-    )  # fmt: skip
-
-
-def _stray(lake: Lake, path: str = "dt=1/stray.parquet", body: bytes = b"stray") -> str:
-    """Begin an upload that belongs to no job, and return its id."""
-    upload_id = lake.store.create_upload(BUCKET, ROOT + path, metadata={}, content_type="x")
-    lake.store.upload_part(BUCKET, ROOT + path, upload_id, 1, body)
-    return upload_id
 
 
 def _stop(lake: Lake, verb: str, ending: str, step: Callable[[], object]) -> None:
@@ -71,7 +57,7 @@ def test_a_clean_destination_has_nothing_to_sweep() -> None:
     plan = _plan(lake)
     assert (plan.jobs, plan.uploads, plan.lock, plan.left) == ([], [], None, [])
     assert all(call.reads for call in lake.store.calls)
-    assert _sweep(lake).failures == []
+    assert lake.sweep().failures == []
     assert lake.everything() == before
 
 
@@ -79,7 +65,7 @@ def test_a_dry_run_is_the_default_and_removes_nothing() -> None:
     """By default a sweep only reports uploads, bytes, ages and their cost."""
     lake = Lake()
     lake.run_task(lake.set_up(), FILES)
-    _stray(lake, body=b"x" * 1000)
+    lake.stray(body=b"x" * 1000)
     lake.store_clock.advance(2 * DAY)
     before = lake.everything()
     report = sweep(lake.store, FLIGHTS, older_than=DAY)
@@ -104,7 +90,7 @@ def test_a_living_job_is_never_touched() -> None:
             for step in (lambda: None, *steps):
                 step()
                 before = lake.everything()
-                report = _sweep(lake)
+                report = lake.sweep()
                 assert lake.everything() == before
                 assert (report.jobs, report.uploads, report.plan.jobs) == ([], 0, [])
                 assert "sign of life" in _left(report.plan)
@@ -125,7 +111,7 @@ def test_a_silent_job_is_aborted() -> None:
         assert _plan(lake).jobs == []
         lake.store_clock.advance(1)
         before = lake.visible()
-        report = _sweep(lake)
+        report = lake.sweep()
         assert [(done.job_id, done.action, done.objects) for done in report.jobs] == [(OURS, "abort", 0)]
         assert (lake.pending(), lake.staging(), lake.visible()) == ([], [], before)
 
@@ -150,7 +136,7 @@ def test_a_job_that_is_committing_is_reported_for_recovery(silent: float) -> Non
     _stop(lake, "complete_upload", ".parquet", lake.sealed(FILES).commit)
     lake.store_clock.advance(silent)
     before = lake.everything()
-    report = _sweep(lake)
+    report = lake.sweep()
     assert lake.everything() == before
     assert "recover" in _left(report.plan)
     assert isinstance(lake.job().recover(), ManifestRecord)
@@ -161,7 +147,7 @@ def test_a_committed_job_is_finished() -> None:
     lake = Lake()
     lake.put(OLD)
     _stop(lake, "put", f"{OURS}.json", lake.sealed(FILES).commit)
-    report = _sweep(lake)
+    report = lake.sweep()
     assert [done.action for done in report.jobs] == ["finish"]
     new = {named(path): body for path, body in FILES.items()}
     assert lake.data() == {**new, "dt=3/part-0.parquet": b"old 3/0"}
@@ -174,7 +160,7 @@ def test_an_abort_that_stopped_is_finished(verb: str, ending: str) -> None:
     """A job left aborting, or aborted and not cleaned up, is brought to its end."""
     lake = Lake()
     _stop(lake, verb, ending, lake.sealed(FILES).abort)
-    report = _sweep(lake)
+    report = lake.sweep()
     assert [done.action for done in report.jobs] == ["abort"]
     assert (lake.pending(), lake.staging()) == ([], [])
 
@@ -194,7 +180,7 @@ def test_remains_of_no_job_are_discarded_when_old() -> None:
         (OURS, "discard", 2),
         (an_id("half-set-up"), "discard", 0),
     ]
-    assert _sweep(lake).failures == []
+    assert lake.sweep().failures == []
     assert lake.pending() == []
     assert lake.keys(f"{ROOT}__magic") == []
 
@@ -204,9 +190,9 @@ def test_remains_of_a_late_task_do_not_unmake_a_commit() -> None:
     lake = Lake()
     manifest = lake.sealed(FILES).commit()
     lake.forge_task({ROOT + named("dt=1/late.parquet"): BUCKET})
-    _stray(lake, named("dt=1/later.parquet"))
+    lake.stray(named("dt=1/later.parquet"))
     lake.store_clock.advance(DAY)
-    assert [done.action for done in _sweep(lake).jobs] == ["discard"]
+    assert [done.action for done in lake.sweep().jobs] == ["discard"]
     assert (lake.pending(), lake.staging()) == ([], [])
     assert lake.job().commit() == manifest
 
@@ -215,11 +201,11 @@ def test_uploads_that_nobody_claims_are_aborted_when_old() -> None:
     """Old strays are removed, the upload of a restored marker among them; young ones stay."""
     lake = Lake()
     for path in ("dt=1/stray.parquet", "_SUCCESS", named("dt=1/late.parquet", THEIRS)):
-        _stray(lake, path)
+        lake.stray(path)
     lake.store_clock.advance(DAY)
-    _stray(lake, "dt=1/young.parquet")
+    lake.stray("dt=1/young.parquet")
     beside = lake.store.create_upload(BUCKET, "flights10/x", metadata={}, content_type="x")
-    report = _sweep(lake)
+    report = lake.sweep()
     assert (report.uploads, report.bytes) == (3, 15)
     assert [upload.age for upload in report.plan.uploads] == [DAY] * 3
     left = {upload.upload_id: upload.key for upload in lake.store.list_uploads(BUCKET, "")}
@@ -237,20 +223,20 @@ def test_uploads_under_fixed_names_are_claimed_by_whoever_intends_them() -> None
     alive = lake.set_up(THEIRS, **options)
     counted = lake.run_task(alive, FILES)
     lake.store_clock.advance(1)
-    report = _sweep(lake)
+    report = lake.sweep()
     assert lake.staging(THEIRS) != []
     alive.seal_stage("spark", "1", [counted])
     alive.seal()
     alive.commit()
     assert lake.data() == FILES
     assert (report.uploads, report.failures) == (0, [])
-    assert [done.job_id for done in _sweep(lake).jobs] == [OURS]
+    assert [done.job_id for done in lake.sweep().jobs] == [OURS]
     assert (lake.data(), lake.pending()) == (FILES, [])
 
 
 def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
     """A sweep in the middle of nested destinations leaves both jobs their uploads, however old."""
-    lake = Lake(prefix="")
+    lake = Lake()
     options = JobOptions(committer="magic")
     above = Job.setup(lake.store, "s3://lake/", job_id=OURS, options=options)
     inside = Job.setup(lake.store, f"{FLIGHTS.uri}dt=2/", job_id=THEIRS, options=options)
@@ -258,7 +244,7 @@ def test_jobs_on_directories_above_and_below_keep_their_uploads() -> None:
     inside.task_attempt("spark", "1", "0", "1", threads=0).open("b.parquet")
     lake.store_clock.advance(9 * DAY)
     before = lake.everything()
-    report = _sweep(lake)
+    report = lake.sweep()
     assert lake.everything() == before
     assert OURS in _left(report.plan)
     assert THEIRS in _left(report.plan)
@@ -281,7 +267,7 @@ def test_jobs_with_their_staging_elsewhere_are_known_when_told() -> None:
         job.task_attempt("spark", "1", "0", "1", threads=0).open("dt=1/a.parquet")
     lake.store_clock.advance(2 * DAY)
     lake.run_task(jobs[an_id("alive")], FILES)
-    report = _sweep(lake, staging_root=root)
+    report = lake.sweep(staging_root=root)
     assert [done.job_id for done in report.jobs] == [an_id("dead")]
     assert len(lake.pending()) == 4
     assert jobs[an_id("alive")].state() is not None
@@ -297,7 +283,7 @@ def test_a_lapsed_lock_of_a_job_that_is_gone_is_removed() -> None:
         lock = LockRecord(job_id=held_by, staging=staging, owner="somebody", lease=60.0, nonce="n")
         lake.store.put(BUCKET, f"{ROOT}_s3commit/commit-lock.json", encode(lock))
         lake.store_clock.advance(62 if lapsed else 60)
-        report = _sweep(lake)
+        report = lake.sweep()
         assert report.lock == swept
         assert (f"{ROOT}_s3commit/commit-lock.json" not in lake.keys(ROOT)) == swept
 
@@ -327,7 +313,7 @@ def test_a_job_with_records_that_cannot_be_read_is_left() -> None:
     lake.tamper(f"{ROOT}__magic_job-{OURS}/state.json", cut=3)
     lake.store_clock.advance(9 * DAY)
     before = lake.everything()
-    assert "cannot be read" in _left(_sweep(lake).plan)
+    assert "cannot be read" in _left(lake.sweep().plan)
     assert lake.everything() == before
 
 
@@ -373,7 +359,7 @@ def test_a_job_that_comes_alive_at_the_last_moment_wins_or_loses_as_a_whole() ->
 def test_an_upload_that_is_claimed_after_the_plan_is_skipped() -> None:
     """A stray that turns out to be of a job that is set up again is left to that job."""
     lake = Lake()
-    _stray(lake, named("dt=1/a.parquet"))
+    lake.stray(named("dt=1/a.parquet"))
     lake.store_clock.advance(2 * DAY)
     plan = _plan(lake)
     lake.set_up()
@@ -396,8 +382,8 @@ def test_a_store_that_does_not_tell_when_uploads_began_keeps_them() -> None:
     lake.store = _Undated((BUCKET,), now=lake.store_clock.time, min_part_bytes=1)
     lake.run_task(lake.set_up(), FILES)
     lake.store_clock.advance(2 * DAY)
-    _stray(lake)
-    report = _sweep(lake)
+    lake.stray()
+    report = lake.sweep()
     assert [done.job_id for done in report.jobs] == [OURS]
     assert lake.pending() == [f"{ROOT}dt=1/stray.parquet"]
     assert "does not show when" in _left(report.plan)
@@ -409,7 +395,7 @@ def test_ages_are_by_the_stores_clock() -> None:
         lake = Lake()
         lake.clock.advance(skew)
         lake.run_task(lake.set_up(), FILES)
-        _stray(lake)
+        lake.stray()
         assert _plan(lake).pending == 0
         lake.store_clock.advance(DAY)
         assert _plan(lake).pending == 3
@@ -418,7 +404,7 @@ def test_ages_are_by_the_stores_clock() -> None:
 def test_where_no_record_is_the_store_is_asked_for_its_time() -> None:
     """With nothing but strays, the store's time comes from a small object that is gone afterwards."""
     lake = Lake()
-    _stray(lake)
+    lake.stray()
     lake.store_clock.advance(DAY)
     before = lake.everything()
     assert [upload.age for upload in _plan(lake).uploads] == [DAY]
@@ -430,7 +416,7 @@ def test_one_failure_does_not_keep_the_rest() -> None:
     lake = Lake()
     for job_id in (OURS, THEIRS):
         lake.run_task(lake.set_up(job_id), FILES)
-    _stray(lake)
+    lake.stray()
     lake.store_clock.advance(DAY)
 
     def refuse(call: StoreCall) -> None:
@@ -440,13 +426,13 @@ def test_one_failure_does_not_keep_the_rest() -> None:
             raise error
 
     lake.store.before = refuse
-    report = _sweep(lake)
+    report = lake.sweep()
     assert [done.job_id for done in report.jobs] == [THEIRS]
     assert report.uploads == 1
     assert OURS in report.failures[0].what
     assert "an upload may be left" in report.failures[0].reason
     lake.store.rest()
-    assert [done.job_id for done in _sweep(lake).jobs] == [OURS]
+    assert [done.job_id for done in lake.sweep().jobs] == [OURS]
 
 
 def test_older_than_is_no_negative_number() -> None:
@@ -477,12 +463,12 @@ class _Graveyard:
         _stop(lake, "put", f"{ENDED}.json", lake.sealed(FILES, job_id=ENDED).commit)
         _stop(lake, "put", "state.json", lake.sealed(FILES, job_id=ABORTED, conflict_mode="append").abort)
         _stop(lake, "put", "job.json", lambda: lake.set_up(an_id("remains")))
-        _stray(lake)
-        _stray(lake, "_SUCCESS")
+        lake.stray()
+        lake.stray("_SUCCESS")
         lake.store_clock.advance(2 * DAY)
         job = lake.set_up(conflict_mode="append")
         lake.run_stage(job, {"dt=7/alive.parquet": b"alive"})
-        _stray(lake, "dt=7/young.parquet")
+        lake.stray("dt=7/young.parquet")
         lake.store.create_upload(
             BUCKET, f"flights10/{named('x.parquet', DEAD)}", metadata={}, content_type="x"
         )
@@ -518,7 +504,7 @@ class _Graveyard:
 def test_a_sweep_of_everything_leaves_the_living_alone() -> None:
     """One sweep removes one of each kind of dead thing, beside a living job."""
     yard = _Graveyard()
-    report = _sweep(yard.lake)
+    report = yard.lake.sweep()
     assert {(done.job_id, done.action) for done in report.jobs} == {
         (DEAD, "abort"), (an_id("dead-fixed"), "abort"), (ENDED, "finish"), (ABORTED, "abort"),
         (an_id("remains"), "discard"),
@@ -538,14 +524,14 @@ def test_a_sweep_that_stops_anywhere_is_done_by_the_next_one(fault: Effect) -> N
         yard = _Graveyard()
         store = FaultyStore(yard.lake.store, Fault(fault, nth=stop))
         with suppress(Crash, S3CommitError):
-            _sweep(yard.lake, store)
+            yard.lake.sweep(store)
         if not store.struck:
             assert stop > 100
             break
         yard.check_the_living()
         # The upload that asks for the time is taken for a leftover when nobody can be waiting for it.
         yard.lake.store_clock.advance(120)
-        assert _sweep(yard.lake).failures == []
+        assert yard.lake.sweep().failures == []
         yard.check_swept()
 
 
@@ -581,7 +567,7 @@ def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready:
             else:
                 outcomes.append(True)
 
-        report = _sweep(lake, FaultyStore(lake.store, before=wake))
+        report = lake.sweep(FaultyStore(lake.store, before=wake))
         if next(calls) <= stop:
             break
         if outcomes[-1]:
@@ -591,7 +577,7 @@ def test_a_job_that_wakes_up_during_a_sweep_is_committed_whole_or_gone(*, ready:
         else:
             assert lake.data() == OLD
         lake.store_clock.advance(2 * DAY)
-        assert _sweep(lake).failures == []
+        assert lake.sweep().failures == []
         assert (lake.pending(), lake.staging()) == ([], [])
     assert set(outcomes) == {True, False}
     assert len(outcomes) > 15
@@ -605,12 +591,12 @@ def test_the_id_of_an_aborted_job_is_kept_for_thirty_days_and_longer_than_asked(
     lake.run_task(old, FILES)
     old.abort()
     lake.store_clock.advance(29 * DAY)
-    assert _sweep(lake).spent == 0
+    assert lake.sweep().spent == 0
     lake.store_clock.advance(2 * DAY)
     young = lake.set_up(THEIRS)
     young.abort()
     assert _plan(lake, older_than=60 * DAY).spent == []
-    report = _sweep(lake)
+    report = lake.sweep()
     assert ([one.job_id for one in report.plan.spent], report.spent) == ([old.reference.job_id], 1)
     assert [info.key for info in lake.store.list_objects(BUCKET, spent)] == [
         f"{spent}{young.reference.job_id}.json"
@@ -623,7 +609,7 @@ def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
     lake = Lake()
     job = lake.set_up()
     job.abort()
-    _stray(lake, f"dt=1/part-0-{job.reference.job_id}.parquet")
+    lake.stray(f"dt=1/part-0-{job.reference.job_id}.parquet")
     lake.store_clock.advance(31 * DAY)
     assert _plan(lake).spent == []
 
@@ -634,7 +620,7 @@ def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
     job = lake.set_up()
     job.abort()
     lake.store_clock.advance(31 * DAY)
-    _stray(lake)
+    lake.stray()
     plan = _plan(lake)
     key = plan.spent[0].uri.removeprefix(f"s3://{BUCKET}/")
     lake.store.put(BUCKET, key, b'{"another": "record"}')

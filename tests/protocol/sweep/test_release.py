@@ -9,7 +9,7 @@ import pytest
 from airflow_s3commit import HmacSigner
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep, sweep
+from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.cases import each
 from tests.protocol.building import Crash, Lake, an_id, named, once
@@ -29,10 +29,7 @@ DAY = 86_400.0
 
 def swept(lake: Lake, **asked: Any) -> SweepReport:
     """Sweep with a patience that no job of these tests exhausts."""
-    return sweep(
-        lake.store, FLIGHTS, clock=lake.clock, new_id=lake.new_id,
-        **{"older_than": 1000 * DAY, "threads": 0, "dry_run": False, **asked},
-    )  # fmt: skip
+    return lake.sweep(**{"older_than": 1000 * DAY, **asked})
 
 
 def retained(lake: Lake) -> list[tuple[int, int]]:
