@@ -2,12 +2,14 @@
 
 Started as ``python -m tests.integration.dag_steps`` with a list of steps on its standard input. A step is a
 run of one DAG, with the answer to the question that it may stop at; or the runs that the scheduler makes for
-the asset events so far. The outcome of each is in the file that the list names.
+the asset events so far. Spark has a stand-in, unless the step asks for the real one. The outcome of each step
+is in the file that the list names.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -34,10 +36,10 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
 
-from tests.integration.airflow_run import no_waiting
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+STAND_IN = Path(__file__).parent / "stand_in_spark"
 
 
 def main() -> None:
@@ -55,10 +57,21 @@ def main() -> None:
     Path(asked["outcomes"]).write_text(json.dumps(outcomes, default=str))
 
 
+def no_waiting(dag: Any) -> None:
+    """Have teardowns look again at once: tasks run in this process, so none of them is still being killed."""
+    for task in dag.tasks:
+        if hasattr(task, "kill_window"):
+            task.kill_window = 0.0
+
+
 def _step(bag: DagBag, step: dict[str, Any]) -> Any:
     if "started_by_events" in step:
         return [_executed(bag, run_id) for run_id in _start_runs(step["started_by_events"])]
-    with mock.patch("time.sleep", _answering(step["dag"], step.get("answer"))):
+    programs = os.environ["PATH"] if step.get("real_spark") else f"{STAND_IN}{os.pathsep}{os.environ['PATH']}"
+    with (
+        mock.patch.dict(os.environ, PATH=programs),
+        mock.patch("time.sleep", _answering(step["dag"], step.get("answer"))),
+    ):
         finished = bag.dags[step["dag"]].test(
             run_conf=step["conf"], logical_date=datetime.fromisoformat(step["date"]).replace(tzinfo=UTC)
         )
