@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.lifecycle.plan import plan_job, plan_reference
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
-from airflow_s3commit.protocol.lifecycle.setup import set_up_job
+from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
@@ -72,6 +72,8 @@ class Job:
         new_id: Callable[[], str] = new_uuid,
         lock_wait: float | None = None,
         signer: Signer | None = None,
+        is_new: bool = False,
+        own: bool = False,
     ) -> Job:
         """Set up a job: check the bucket, then write the job's record and its first state.
 
@@ -89,6 +91,9 @@ class Job:
             lock_wait: Has no effect any more, and will be removed.
             signer: Signs the records that a commit depends on. Then every process that commits or aborts the
                 job needs the key; processes that only write its output do not.
+            is_new: Hardly anybody has used this id before: look for it after writing only. Saves requests.
+            own: This process also seals and commits the job, and only writers of this package that it starts
+                write to it. Saves requests.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
@@ -104,9 +109,12 @@ class Job:
         root = Destination.parse(options.staging) if options.staging is not None else None
         layout = Layout.of(Destination.of(destination), new_id() if job_id is None else job_id, root)
         ignored("lock_wait", lock_wait)
-        job = cls(JobContext(store, layout, clock=clock or SystemClock(), new_id=new_id, signer=signer))
+        clock = clock or SystemClock()
+        own_id = layout.job_id if own else None
+        job = cls(JobContext(store, layout, clock=clock, new_id=new_id, signer=signer, own_id=own_id))
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        job._record = set_up_job(job._context, options, facts, is_new=job_id is None)
+        look: Look = "never" if job_id is None else "after" if is_new else "first"
+        job._record = set_up_job(job._context, options, facts, look=look)
         return job
 
     @classmethod
@@ -203,15 +211,9 @@ class Job:
         )
         context, options = self._live(acting=False), self.record().options
         files = AttemptFiles(
-            context,
-            options,
-            extra,
-            part_bytes=part_bytes,
-            buffered_bytes=buffered_bytes,
-            threads=threads,
-            min_part_bytes=min_part_bytes,
-            local_dir=local_dir,
-        )
+            context, options, extra, part_bytes=part_bytes, buffered_bytes=buffered_bytes,
+            threads=threads, min_part_bytes=min_part_bytes, local_dir=local_dir,
+        )  # fmt: skip
         return TaskAttempt(context, options, extra, files)
 
     def seal_stage(
@@ -474,13 +476,9 @@ class Job:
 
         """
         return recover_job(
-            self._live_or_ended(),
-            rollback=rollback,
-            force=force,
-            keep_replaced=keep_replaced,
-            reason=reason,
+            self._live_or_ended(), rollback=rollback, force=force, keep_replaced=keep_replaced, reason=reason,
             progress=progress,
-        )
+        )  # fmt: skip
 
     def _live(self, *, acting: bool = True) -> JobContext:
         """Return the context of a job that has its record; see `JobContext.as_recorded`."""

@@ -169,10 +169,15 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
     )  # fmt: skip
 
 
-def ready_job(target: Target, options: WriteOptions) -> Job:
+def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
     """Return the target's job: set up, if it is the write's own, or else checked against the write's options.
 
     Repeatable; every task calls it.
+
+    Args:
+        target: The target.
+        options: The options of the write.
+        job: The job as this process has it, if it has.
 
     Raises:
         InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
@@ -182,7 +187,7 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
 
     """
     with renewing_store(target.store):
-        job = target.job()
+        job = job or target.job()
         if not target.own:
             _check_modes(job, options)
             check_job_overwrite(job, options, session_static=target.session_static)
@@ -206,9 +211,15 @@ def ready_job(target: Target, options: WriteOptions) -> Job:
 
 
 def commit_write(
-    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask]
+    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask], job: Job | None = None
 ) -> tuple[SealReference, ManifestRecord | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
+
+    Args:
+        target: The target.
+        options: The options of the write.
+        tasks: The tasks.
+        job: The job as this process has it, if it has.
 
     Returns:
         The stage's seal; and the manifest, if the job was committed.
@@ -220,15 +231,14 @@ def commit_write(
 
     """
     with renewing_store(target.store):
-        job = target.job()
+        job = job or target.job()
         if target.own:
             check_rows(target.job_store(), target.reference.destination, options, tasks)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:
             return seal, None
-        job.seal()
-        job.plan()
+        job.seal([(target.stage, target.stage_attempt)])
         manifest = job.commit()
         logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
         if target.twins:

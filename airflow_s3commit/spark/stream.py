@@ -28,6 +28,7 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
 )
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.capabilities import is_checked
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
@@ -188,7 +189,7 @@ class BatchWriter:
             frame,
             destination=self.destination,
             partition_by=self.partition_by,
-            job=job.reference,
+            job=job,
             stage=STAGE,
             stage_attempt=token,
             cluster=self.cluster,
@@ -284,16 +285,19 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
             see `Job.commit`, `Job.abort` and `Job.setup`.
 
     """
+    is_later = is_checked(store, Destination.parse(batch.destination).bucket)
     for attempt in count():
         reference = batch.reference(attempt)
-        while True:
+        # But for a process's first, batches come for the first time.
+        job = _set_up(store, reference, options, batch, token, is_new=True) if is_later else None
+        while job is None or not _is_own(job, token):
             if _is_committed(Job.at(store, reference)):
                 return None
             job = _set_up(store, reference, options, batch, token)
             if job is None:
                 break
-            if _is_own(job, token):
-                return job
+        else:
+            return job
     raise AssertionError("unreachable: attempts are counted without end")
 
 
@@ -307,12 +311,10 @@ def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:
             stateful query has batches without rows, and each would leave a file without rows.
 
     Raises:
-        S3CommitError: The job could not be sealed, planned or committed; see `Job.seal`, `Job.plan` and
-            `Job.commit`.
+        S3CommitError: The job could not be sealed or committed; see `Job.seal` and `Job.commit`.
 
     """
     job.seal([] if rows == 0 else [(STAGE, token)])
-    job.plan()
     return job.commit()
 
 
@@ -323,8 +325,6 @@ def _is_committed(job: Job) -> bool:
             if state.state not in _WHOLE:
                 job.abort(reason=_BEGUN_AGAIN)
                 continue
-            if state.state == "sealed":
-                job.plan()
             job.commit()
         except (AlreadyCommitted, JobClosed, JobFailed, JobMismatch, NoSuchJob) as error:
             is_moved = False
@@ -336,9 +336,25 @@ def _is_committed(job: Job) -> bool:
 
 
 def _set_up(
-    store: ObjectStore, reference: JobReference, options: JobOptions, batch: Batch, token: str
+    store: ObjectStore,
+    reference: JobReference,
+    options: JobOptions,
+    batch: Batch,
+    token: str,
+    *,
+    is_new: bool = False,
 ) -> Job | None:
-    """Set up an attempt's job; None if a job with its id has ended."""
+    """Set up an attempt's job; None if a job with its id has ended.
+
+    Args:
+        store: The store.
+        reference: The attempt's job.
+        options: The options of the job.
+        batch: The batch.
+        token: This attempt's.
+        is_new: There is hardly such a job: leave one with other options as it is, and return None.
+
+    """
     context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
     if batch.name:
         context["write"] = batch.name
@@ -349,10 +365,14 @@ def _set_up(
             options=options,
             job_id=reference.job_id,
             context=context,
+            is_new=is_new,
+            own=True,
         )
     except JobClosed:
         return None
     except JobMismatch:
+        if is_new:
+            return None
         # A driver with other options died between the two records of its set-up.
         Job.at(store, reference).abort(reason=_BEGUN_AGAIN)
         return None

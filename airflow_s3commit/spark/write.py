@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's users know it by
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption
+from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import ConflictMode
@@ -123,7 +124,7 @@ def write_pending(
     destination: str | Destination | None = None,
     partition_by: Sequence[str] = (),
     mode: SaveMode | None = None,
-    job: JobReference | None = None,
+    job: JobReference | Job | None = None,
     stage: str | None = None,
     stage_attempt: str | None = None,
     cluster: bool = True,
@@ -146,7 +147,8 @@ def write_pending(
             ``partitionOverwriteMode=static`` the whole table. Without a job the default is
             ``errorifexists``, as in Spark. With a job the job's conflict mode decides: ``append`` accepts
             any, and other modes must not contradict it.
-        job: The job to write for; by default the one in the Spark conf.
+        job: The job to write for; by default the one in the Spark conf. The records that a `Job` knows are
+            not read again.
         stage: Name of the write's stage in the job; by default the conf's, or ``spark``.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         cluster: Cluster rows by partition first (a shuffle and a sort), so that each partition has one file,
@@ -187,7 +189,8 @@ def write_pending(
     write_id = str(uuid4())
     given_job = None
     if job is not None:
-        given_job = JobInConf(job, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
+        reference = job.reference if isinstance(job, Job) else job
+        given_job = JobInConf(reference, stage or DEFAULT_STAGE, stage_attempt or DEFAULT_STAGE_ATTEMPT)
     target = target_of(parsed, write_id, conf, given_job)
     if stage_attempt is not None:
         target = replace(target, stage_attempt=stage_attempt)
@@ -203,7 +206,8 @@ def write_pending(
     if target.own and mode == "ignore" and _has_data(target):
         return PendingWrite(target.reference.destination, ignored=True)
     try:
-        written = _write(frame, _Settings(parsed, target, write_id, cluster, salt))
+        given_here = job if isinstance(job, Job) else None
+        written = _write(frame, _Settings(parsed, target, write_id, cluster, salt), given_here)
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
@@ -221,10 +225,10 @@ class _Settings:
     salt: bool | None
 
 
-def _write(frame: DataFrame, settings: _Settings) -> PendingWrite:
+def _write(frame: DataFrame, settings: _Settings, job: Job | None) -> PendingWrite:
     options, target, write_id = settings.options, settings.target, settings.write_id
     plan, frame, arrangement = _planned(frame, settings)
-    job = ready_job(target, options)
+    job = ready_job(target, options, job)
     tasks_ended = False
     try:
         run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
@@ -238,7 +242,7 @@ def _write(frame: DataFrame, settings: _Settings) -> PendingWrite:
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
-        seal, manifest = commit_write(target, options, tasks)
+        seal, manifest = commit_write(target, options, tasks, job)
     except BaseException as error:
         abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
         raise

@@ -94,7 +94,7 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
         ):
             file.write(b"one")
         totals.append(sum(store.counters.values()))
-    assert totals[2] - totals[1] == {"append": 35, "replace": 40}[mode]
+    assert totals[2] - totals[1] == {"append": 28, "replace": 34}[mode]
 
 
 @pytest.mark.parametrize("effect", ["reject", "lose-answer"])

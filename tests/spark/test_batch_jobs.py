@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import count, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,8 +12,10 @@ import pytest
 from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch
+from airflow_s3commit.store.counting import CountingStore
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
-from tests.crash.faulty import FAULTS
+from tests.cases import each
+from tests.crash.faulty import FAULTS, count_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 STOPS: tuple[Effect, ...] = ("crash-before", "crash-after")
 
 BATCH = Batch("query", "", "s3://lake/t/", 7)
+FIRST = Batch("query", "", "s3://lake/t/", 6)
 OTHER = JobOptions(committer="magic", conflict_mode="append")
 
 by_mode = pytest.mark.parametrize("mode", ["append", "replace"])
@@ -124,10 +127,32 @@ def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault
 
 
 @by_mode
-def test_another_driver_at_any_call_of_a_zombie(mode: str) -> None:
-    """Wherever a driver sleeps while another runs this batch and the next, each batch is there once."""
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_driver_stopped_at_any_call_of_a_later_batch(mode: str, fault: Effect) -> None:
+    """The same of a batch that is not its driver's first, which is set up without looking for it first."""
+    before = count_calls(MemoryStore(), lambda store: run(store, FIRST, mode))
     for at in count(1):
         store = MemoryStore()
+        faulty = FaultyStore(store, Fault(fault, nth=before + at))
+        run(faulty, FIRST, mode)
+        attempted(faulty, lambda store: run(store, mode=mode))
+        if not faulty.struck:
+            assert at > 20
+            return
+        run(store, mode=mode)
+        check(store, batches=2)
+
+
+@by_mode
+@pytest.mark.parametrize("first", [None, FIRST])
+def test_another_driver_at_any_call_of_a_zombie(mode: str, first: Batch | None) -> None:
+    """Wherever a driver sleeps while another runs this batch and the next, each batch is there once."""
+    earlier = int(first is not None)
+    for at in count(1):
+        store = MemoryStore()
+        zombie = FaultyStore(store)
+        if first is not None:
+            run(zombie, first, mode)
         calls = 0
 
         def wake(_: object, at: int = at, store: MemoryStore = store) -> None:
@@ -137,12 +162,35 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str) -> None:
                 run(store, mode=mode)
                 run(store, Batch("query", "", "s3://lake/t/", 8), mode=mode)
 
-        attempted(FaultyStore(store, before=wake), lambda store: run(store, mode=mode))
+        zombie.before = wake
+        attempted(zombie, lambda store: run(store, mode=mode))
         if calls < at:
             assert at > 20
             return
-        check(store, batches=2)
+        check(store, batches=2 + earlier)
         assert run(store, mode=mode) is None
+
+
+@each("mode", ["append", "replace"])
+def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
+    """A batch of one file, its task in another process, sends these many from its driver."""
+    memory = MemoryStore(min_part_bytes=1)
+    driver, executor = CountingStore(memory), CountingStore(memory)
+    totals = [0]
+    for number in range(2):
+        token = uuid4().hex
+        options = JobOptions(committer="magic", conflict_mode=mode)
+        job = begin_batch(driver, Batch("query", "", "s3://lake/t/", number), options, token)
+        assert job is not None
+        task_job = Job.at(executor, job.reference)
+        with task_job.task_attempt(STAGE, token, "0", "1", threads=0, min_part_bytes=1) as attempt:
+            with attempt.open("dt=1/part.parquet") as file:
+                file.write(b"rows")
+            task = attempt.commit()
+        job.seal_stage(STAGE, token, [task])
+        commit_batch(job, token, 1)
+        totals.append(sum(driver.counters.values()))
+    assert totals[2] - totals[1] == {"append": 26, "replace": 32}[mode]
 
 
 def test_options_may_change_while_an_attempt_is_half_set_up() -> None:

@@ -103,7 +103,7 @@ def _from_listing(
     """Return the preview from a listing, by the rules of `airflow_s3commit.protocol.lifecycle.plan`."""
     options = options.as_sealed(seal.removes)
     mode = options.conflict_mode
-    if mode == "append" and options.unique_filenames:
+    if options.only_adds:
         return preview
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and mode != "append"

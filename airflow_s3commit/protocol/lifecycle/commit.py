@@ -443,9 +443,14 @@ def _finish_lost(run: CommitRun) -> JobClosed:
 def _discard_the_rest(run: CommitRun, seal: SealRecord) -> None:
     """Abort the pending uploads of task attempts that do not count."""
     context = run.context
-    sealed = {pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks}
-    late = (PendingId.of(upload) for upload in tracked_uploads(context, skip=sealed) if upload is not None)
-    discarded = abort_uploads(context, late) + abort_uploads(context, untracked_uploads(context))
+    discarded = abort_uploads(context, untracked_uploads(context))
+    # Other programs' writers may give their files names without the job's id.
+    if not (context.is_own and load_job(context).options.are_uploads_listed):
+        sealed = {
+            pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks
+        }
+        late = tracked_uploads(context, skip=sealed)
+        discarded += abort_uploads(context, (PendingId.of(one) for one in late if one is not None))
     if discarded:
         logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
 

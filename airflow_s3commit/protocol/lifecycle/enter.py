@@ -31,11 +31,12 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.lifecycle.baseline import open_history
 from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
-from airflow_s3commit.protocol.lifecycle.plan import make_plan, nothing_planned
+from airflow_s3commit.protocol.lifecycle.plan import make_plan
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.plans import nothing_planned
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal
 from airflow_s3commit.protocol.metadata.state import job_lost

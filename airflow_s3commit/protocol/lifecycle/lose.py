@@ -16,11 +16,11 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job, settle
 from airflow_s3commit.protocol.lifecycle.enter import enter_lost
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.plan import nothing_planned
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.plans import nothing_planned
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.state import follow, read_state
 from airflow_s3commit.protocol.model.job import AbortReport, LostFiles

@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.plans import planned_objects
+from airflow_s3commit.protocol.metadata.plans import NO_PLAN, nothing_planned, planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
@@ -71,7 +71,8 @@ def plan_job(
 
     """
     log = Log(context)
-    log.read()
+    if not job.options.only_adds:
+        log.read()
     plan = make_plan(context, job, seal, log)
     while move(context, current, "sealed", plan_etag=plan.etag, plan_id=plan.record.plan_id) is None:
         if clean_if_ended(context):
@@ -95,6 +96,8 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
 
     """
+    if job.options.only_adds:
+        return Stored(nothing_planned(context, seal.etag), NO_PLAN, 0.0, 0.0)
     with naming(context, "plan"):
         log.record_newest()
         plan_id, digest = context.new_id(), _Digest()
@@ -122,20 +125,6 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         written = context.store.put(context.staging_bucket, context.layout.plan(plan_id), encode(record))
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)
-
-
-def nothing_planned(context: JobContext, seal_etag: str) -> PlanRecord:
-    """Return the plan of a job that replaces nothing, without writing it."""
-    return PlanRecord(
-        **context.layout.place,
-        plan_id="none",
-        seal_etag=seal_etag,
-        parts=[],
-        objects=0,
-        bytes=0,
-        overwritten=0,
-        digest=_Digest().value,
-    )
 
 
 def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:
@@ -211,7 +200,7 @@ def replaced_objects(
 def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
     """Yield the existing objects that the commit replaces or overwrites."""
     options = options.as_sealed(seal.removes)
-    if options.conflict_mode == "append" and options.unique_filenames:
+    if options.only_adds:
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and options.conflict_mode != "append"

@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.plans import load_plan
+from airflow_s3commit.protocol.metadata.plans import NO_PLAN, load_plan
 from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost, read_state, replace_state
@@ -166,6 +166,8 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
 
 def _newest_plan(context: JobContext, seal_etag: str) -> dict[str, Any]:
     """Return the fields of a state that name the newest plan of a seal; none if there is none."""
+    if load_job(context).options.only_adds:
+        return {"plan_etag": NO_PLAN, "plan_id": NO_PLAN}
     summaries = [
         info
         for info in context.store.list_objects(context.staging_bucket, context.layout.plans)
@@ -174,7 +176,7 @@ def _newest_plan(context: JobContext, seal_etag: str) -> dict[str, Any]:
     for info in sorted(summaries, key=lambda info: info.modified, reverse=True):
         plan_id = info.key.removeprefix(context.layout.plans).rpartition("/")[0] or None
         try:
-            plan = load_plan(context, plan_id, info.etag)
+            plan = load_plan(context, plan_id, info.etag, seal_etag)
         except InvalidRecord as error:
             logger.warning("%s: skipping a damaged plan: %s", context.name, error)
             continue

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.plan import nothing_planned, replaced_objects
+from airflow_s3commit.protocol.lifecycle.plan import replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.plans import load_plan
+from airflow_s3commit.protocol.metadata.plans import load_plan, nothing_planned
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
@@ -148,7 +148,7 @@ class CommitRun:
     def _load_plan(self, plan_id: str | None, etag: str, state: StateRecord) -> PlanRecord:
         try:
             if etag not in self._plans:
-                self._plans[etag] = load_plan(self.context, plan_id, etag).record
+                self._plans[etag] = load_plan(self.context, plan_id, etag, state.seal_etag or "").record
             return self._plans[etag]
         except InvalidRecord as error:
             error.add_note(

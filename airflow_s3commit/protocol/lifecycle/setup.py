@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import (
@@ -36,6 +37,10 @@ from airflow_s3commit.store.profile import StoreProfile
 
 logger = logging.getLogger(__name__)
 
+#: When to look for an earlier job with a new job's id: before anything is written, and after it; after it
+#: only, which saves requests where there hardly is one; or never, because the caller has just made the id.
+Look: TypeAlias = Literal["first", "after", "never"]
+
 
 def set_up_job(
     context: JobContext,
@@ -43,7 +48,7 @@ def set_up_job(
     job_context: Mapping[str, str],
     *,
     adopting: bool = False,
-    is_new: bool = False,
+    look: Look = "first",
 ) -> JobRecord | None:
     """Set up a job, or find the existing one.
 
@@ -56,7 +61,7 @@ def set_up_job(
         options: How it commits.
         job_context: Facts of the orchestrator to keep with the job: DAG, run, partition.
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
-        is_new: The caller has just made the id: it is looked up after the records are written only.
+        look: When to look for an earlier job with this id.
 
     Raises:
         InvalidRecord: The id of a new job is no UUID; or its record was copied here.
@@ -69,17 +74,18 @@ def set_up_job(
     """
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
-        existing = None if is_new else find_job(context)
+        existing = find_job(context) if look == "first" else None
         written: list[tuple[str, str]] = []
         if existing is None:
             if not adopting:
                 check_new_id(context.job_id)
-            if not is_new and _has_committed(context):
+            if look == "first" and _has_committed(context):
                 return None
             profiles = check_store(context, options)
             conditional = all(profile.create_only for profile in profiles.values())
-            _refuse_object(context)
             head, newest = _head_of_log(context)
+            if newest is None:
+                _refuse_object(context)
             _refuse_data(context, options, newest)
             record = JobRecord(
                 **context.layout.place,
@@ -119,7 +125,7 @@ def set_up_job(
             if state.record.nonce == first.nonce:
                 context.known.keep(context.layout.state, state)
                 written.append((context.layout.state, state.etag))
-            if _has_ended_meanwhile(recorded, written):
+            if look != "never" and _has_ended_meanwhile(recorded, written):
                 return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing

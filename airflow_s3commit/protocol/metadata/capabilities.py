@@ -58,8 +58,8 @@ _known: WeakKeyDictionary[ObjectStore, _Known] = WeakKeyDictionary()
 def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProfile]:
     """Check the buckets of a job, and return their profiles, which the store follows from now on.
 
-    The profiles are read at the destination, or measured and kept there. The result is cached for the
-    lifetime of the store object.
+    The profiles are read at the destination. Where they are not of use, the buckets are checked, and the
+    profiles measured and kept. The result is cached for the lifetime of the store object.
 
     Raises:
         NoSuchBucket: A bucket is missing.
@@ -69,21 +69,14 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
 
     """
     store = context.store
-    # If both are in one bucket, the destination's prefix is the one that counts.
-    buckets = {
-        context.staging_bucket: context.layout.staging.prefix,
-        context.bucket: context.layout.destination.prefix,
-    }
-    for bucket, below in buckets.items():
-        check_bucket(store, bucket, below)
+    buckets = {context.staging_bucket, context.bucket}
     known = _known.setdefault(store_without_headers(store), _Known())
+    if not buckets <= known.profiles.keys():
+        known.profiles |= _profiles(context)
     headers = options.object_options.of_data
     if (context.bucket, headers) not in known.rehearsed:
         _rehearse_upload(context, headers)
         known.rehearsed.append((context.bucket, headers))
-    if not buckets.keys() <= known.profiles.keys():
-        known.profiles |= _profiles(context)
-    _warn_of_lifecycle(context)
     profiles = {bucket: known.profiles[bucket] for bucket in buckets}
     lacking = {bucket: profile.losses[0] for bucket, profile in profiles.items() if not profile.fences}
     if lacking and options.fencing == "required":
@@ -95,12 +88,27 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
     return profiles
 
 
+def is_checked(store: ObjectStore, bucket: str) -> bool:
+    """Return whether this process has checked a bucket with this store: set-ups send no probes there."""
+    known = _known.get(store_without_headers(store), _Known())
+    return bucket in known.profiles and any(bucket == rehearsed for rehearsed, _ in known.rehearsed)
+
+
 def _profiles(context: JobContext) -> dict[str, StoreProfile]:
     """Return the profiles of a job's buckets as they are kept, or measure and keep them."""
-    store, buckets = context.store, {context.staging_bucket, context.bucket}
+    store = context.store
+    # If both are in one bucket, the destination's prefix is the one that counts.
+    buckets = {
+        context.staging_bucket: context.layout.staging.prefix,
+        context.bucket: context.layout.destination.prefix,
+    }
     # Who may write here could have written the record too; a signed job trusts no record without a signature.
     found = {} if context.signer is not None else find_profiles(store, context.layout.destination)
-    missing = sorted(buckets - found.keys())
+    missing = sorted(buckets.keys() - found.keys())
+    for bucket in missing:
+        check_bucket(store, bucket, buckets[bucket])
+    if context.bucket in missing:
+        _warn_of_lifecycle(context)
     for bucket in missing:
         key = f"{context.layout.staging.prefix}probe-{context.new_id()}"
         # An abort finds uploads of that key, should this process die before it aborts them itself.

@@ -48,6 +48,8 @@ class JobContext:
         signer: Signs and checks the records that a commit depends on; None for unsigned jobs and in Spark's
             processes.
         known: The job's records that this process wrote or read.
+        own_id: Id of a job that this process set up, and that only writers of this package write to, which
+            this process starts.
 
     """
 
@@ -61,6 +63,7 @@ class JobContext:
     threads: int = 16
     signer: Signer | None = None
     known: Known = field(default_factory=Known, compare=False)
+    own_id: str | None = None
 
     @property
     def job_id(self) -> str:
@@ -81,6 +84,11 @@ class JobContext:
     def name(self) -> str:
         """The job and its destination, for messages."""
         return f"job {self.job_id} on {self.layout.destination.uri}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process set up the job and started its writers; not so of jobs that it settles."""
+        return self.own_id == self.job_id
 
     @property
     def is_signed(self) -> bool:

@@ -20,6 +20,23 @@ from airflow_s3commit.protocol.model.limits import PLAN_PART_BYTES
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
 
+#: Id and ETag of the plan of a job that can replace nothing; it is no object.
+NO_PLAN = "none"
+
+
+def nothing_planned(context: JobContext, seal_etag: str) -> PlanRecord:
+    """Return the plan of a job that replaces nothing, without writing it."""
+    return PlanRecord(
+        **context.layout.place,
+        plan_id=NO_PLAN,
+        seal_etag=seal_etag,
+        parts=[],
+        objects=0,
+        bytes=0,
+        overwritten=0,
+        digest=f"{0:032x}",
+    )
+
 
 def find_plan(context: JobContext, state: StateRecord) -> Stored[PlanRecord] | None:
     """Read the plan that a job's state names; None if it names none.
@@ -28,16 +45,19 @@ def find_plan(context: JobContext, state: StateRecord) -> Stored[PlanRecord] | N
         InvalidRecord: It was changed, is another job's, or is missing.
 
     """
-    return load_plan(context, state.plan_id, state.plan_etag) if state.plan_etag is not None else None
+    if state.plan_etag is None or state.seal_etag is None:
+        return None
+    return load_plan(context, state.plan_id, state.plan_etag, state.seal_etag)
 
 
-def load_plan(context: JobContext, plan_id: str | None, etag: str) -> Stored[PlanRecord]:
+def load_plan(context: JobContext, plan_id: str | None, etag: str, seal_etag: str) -> Stored[PlanRecord]:
     """Read a plan.
 
     Args:
         context: The job.
         plan_id: Its id; None for a plan of an older version.
         etag: Its ETag.
+        seal_etag: ETag of the job's seal.
 
     Raises:
         InvalidRecord: It was changed, is another job's, or is missing.
@@ -45,6 +65,10 @@ def load_plan(context: JobContext, plan_id: str | None, etag: str) -> Stored[Pla
     """
     key = context.layout.plan(plan_id)
     where = context.staging_uri(key)
+    if plan_id == NO_PLAN:
+        if context.record is not None and not context.record.options.only_adds:
+            raise InvalidRecord(f"{context.name}: its state names no plan, and the job may replace files")
+        return Stored(nothing_planned(context, seal_etag), NO_PLAN, 0.0, 0.0)
     stored = records.find(context.store, context.staging_bucket, key, PlanRecord, signer=context.signer)
     if stored is None:
         raise InvalidRecord(f"{where} is missing; plan again")

@@ -118,6 +118,16 @@ class JobOptions(Checked, frozen=True, kw_only=True):
         return math.ceil(seconds_of(self.retain))
 
     @property
+    def only_adds(self) -> bool:
+        """Whether the commit can neither replace nor overwrite, nor be refused because of data."""
+        return self.conflict_mode == "append" and self.unique_filenames
+
+    @property
+    def are_uploads_listed(self) -> bool:
+        """Whether a listing shows every pending upload of the job, by the job's id in its key."""
+        return self.unique_filenames and self.track_pending == "task"
+
+    @property
     def needs_begin(self) -> bool:
         """Whether the commit destroys old data before its last entry, so that a ``begin`` comes first."""
         return not self.unique_filenames or self.replace_order == "delete-then-publish"

@@ -300,7 +300,7 @@ def test_a_store_that_cannot_be_asked_is_an_error(
 
 def test_a_timeline_comes_from_records_while_they_exist(store: MemoryStore) -> None:
     """Earliest first, and of a cleaned-up job only what its manifest says."""
-    job = _written(store)
+    job = _written(store, unique=False)
     job.plan()
     context = JobContext(store, Layout.of(LAKE, job.reference.job_id))
     names = [event.name for event in timeline(context, _summary(store, job))]
