@@ -17,6 +17,7 @@ from airflow_s3commit.exceptions import (
     NoSuchBucket,
     OutcomeUnknown,
     S3CommitError,
+    StoreUnsuitable,
     Unavailable,
 )
 from airflow_s3commit.protocol.doctor.object_options import object_probes
@@ -190,4 +191,6 @@ def _remedy(error: S3CommitError) -> str:
         return "create the bucket, or correct its name or the endpoint"
     if isinstance(error, Unavailable | OutcomeUnknown):
         return "make sure that the store can be reached, and run this again"
+    if isinstance(error, StoreUnsuitable):
+        return "use another store"
     return "the store does not support this; use another store, or ask its operator"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown, StoreRejected
-from airflow_s3commit.protocol.doctor.probes import BODY, Finding, Probe, Sandbox
+from airflow_s3commit.protocol.doctor.probes import Finding, Probe, Sandbox
+from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import ObjectInfo

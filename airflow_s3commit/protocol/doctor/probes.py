@@ -16,21 +16,22 @@ from airflow_s3commit._clock import Clock
 from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchKey,
-    NoSuchUpload,
     PreconditionFailed,
     StoreRejected,
 )
 from airflow_s3commit.protocol.metadata.capabilities import check_bucket
+from airflow_s3commit.protocol.metadata.fitness import (
+    BODY,
+    check_abort,
+    check_completion,
+    check_objects,
+    is_there,
+)
 from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.limits import KIB
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Upload
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
-
-#: Content of the probes' objects and parts.
-BODY = b"s3commit doctor"
 
 
 class Finding(NamedTuple):
@@ -108,11 +109,7 @@ class Sandbox:
 
     def is_there(self, key: str) -> bool:
         """Return whether an object exists."""
-        try:
-            self.store.head(self.bucket, key)
-        except NoSuchKey:
-            return False
-        return True
+        return is_there(self.store, self.bucket, key)
 
     def clear(self) -> None:
         """Abort every upload and delete every object that probes may have created. Repeatable.
@@ -200,20 +197,7 @@ def _directory(sandbox: Sandbox) -> Finding:
 
 
 def _objects(sandbox: Sandbox) -> Finding:
-    sandbox.put("object")
-    key = sandbox.key("object")
-    if sandbox.store.get(sandbox.bucket, key, limit=KIB).body != BODY:
-        return Finding("failed", "an object has other content than was written", "use another store")
-    listed = [info.key for info in sandbox.store.list_objects(sandbox.bucket, sandbox.home.prefix)]
-    sandbox.store.delete(sandbox.bucket, key)
-    if sandbox.is_there(key):
-        return Finding("failed", "an object is still there after its deletion", "use another store")
-    if key not in listed:
-        return Finding(
-            "failed",
-            "a new object is missing from a listing",
-            "use a store whose listings are consistent: a commit could overlook data",
-        )
+    check_objects(sandbox.store, sandbox.bucket, sandbox.key("object"))
     return Finding("ok", "written, listed, read and deleted")
 
 
@@ -309,24 +293,7 @@ def _bulk_delete(sandbox: Sandbox) -> Finding:
 
 
 def _complete(sandbox: Sandbox) -> Finding:
-    key, upload_id = sandbox.begin("upload", {JOB_METADATA: "doctor", UPLOAD_METADATA: "examined"})
-    etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
-    if sandbox.is_there(key):
-        return Finding(
-            "failed", "an upload is visible before its completion", "use a store that hides pending uploads"
-        )
-    if [part.etag for part in sandbox.store.list_parts(sandbox.bucket, key, upload_id)] != [etag]:
-        return Finding(
-            "failed", "the listed parts of an upload are not those that were sent", "use another store"
-        )
-    sandbox.store.complete_upload(sandbox.bucket, key, upload_id, [etag])
-    info = sandbox.store.head(sandbox.bucket, key)
-    if info.metadata.get(UPLOAD_METADATA) != "examined":
-        return Finding(
-            "failed",
-            "an object lacks its upload's metadata, which identifies the job that wrote it",
-            "use a store that keeps user metadata of multipart uploads",
-        )
+    info = check_completion(sandbox.store, sandbox.bucket, sandbox.upload_key("upload"))
     if info.etag != f"{_md5(_md5(BODY).digest()).hexdigest()}-1":
         return Finding(
             "ok",
@@ -338,15 +305,15 @@ def _complete(sandbox: Sandbox) -> Finding:
 
 
 def _abort(sandbox: Sandbox) -> Finding:
-    key, upload_id = sandbox.begin("aborted", {})
-    sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+    key, upload_id = sandbox.begin("parts", {})
+    etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+    parts = list(sandbox.store.list_parts(sandbox.bucket, key, upload_id))
+    if [(part.etag, part.size) for part in parts] != [(etag, len(BODY))]:
+        return Finding(
+            "failed", "the listed parts of an upload are not those that were sent", "use another store"
+        )
     sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
-    try:
-        left = list(sandbox.store.list_parts(sandbox.bucket, key, upload_id))
-    except NoSuchUpload:
-        left = []
-    if left or sandbox.is_there(key):
-        return Finding("failed", "an upload still exists after its abort", "use another store")
+    check_abort(sandbox.store, sandbox.bucket, sandbox.upload_key("aborted"))
     return Finding("ok", "a pending upload is gone after its abort")
 
 

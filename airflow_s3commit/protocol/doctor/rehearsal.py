@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from airflow_s3commit.protocol.doctor.probes import BODY, UNFENCED, Finding, Probe, Sandbox
+from airflow_s3commit.protocol.doctor.probes import UNFENCED, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import measure
+from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 from airflow_s3commit.protocol.model.layout import SUCCESS

@@ -19,10 +19,12 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects, is_there
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import store_key
+from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.store_record import StoreRecord
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Put
 from airflow_s3commit.store.execute import outcomes
@@ -65,7 +67,8 @@ def check_store(context: JobContext, options: JobOptions) -> dict[str, StoreProf
         NoSuchBucket: A bucket is missing.
         AccessDenied: The role may not do what a commit needs: list objects and uploads, start an upload,
             abort it, write and delete.
-        StoreUnsuitable: Conditions are ignored and ``fencing`` is ``required``.
+        StoreUnsuitable: Conditions are ignored and ``fencing`` is ``required``, or objects or uploads are not
+            what the store says of them.
 
     """
     store = context.store
@@ -198,7 +201,8 @@ def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:
 def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = None) -> StoreProfile:
     """Return the profile of a bucket, which the store follows from now on; tries each condition on a probe.
 
-    Conditions of writes are tried by concurrent writes too, unless the store sends one call at a time.
+    Conditions of writes are tried by concurrent writes too, unless the store sends one call at a time. What
+    every job needs is tried first.
 
     Args:
         store: The store; it forgets what it knew of the bucket.
@@ -208,12 +212,18 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = 
             the bucket may do so.
 
     Raises:
+        StoreUnsuitable: Objects or uploads are not what the store says of them.
         S3CommitError: A request failed.
 
     """
     store.follow(bucket, StoreProfile())
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
+        check_objects(store, bucket, key)
+        if uploads is not None:
+            check_completion(store, bucket, key)
+            store.delete(bucket, key)
+            check_abort(store, bucket, uploads)
         facts = {
             "create_only": _creates_only(store, bucket, key) and _one_creates(store, bucket, key),
             "compare_and_swap": _swaps(store, bucket, key) and _one_swaps(store, bucket, key),
@@ -246,13 +256,12 @@ def _turn_pages(store: ObjectStore, bucket: str, key: str) -> None:
 def _creates_only(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         store.put(bucket, key, b"probe", if_none_match=True)
-    except StoreRejected:
-        store.put(bucket, key, b"probe")
+    except (PreconditionFailed, StoreRejected):
         return False
     try:
         store.put(bucket, key, b"another", if_none_match=True)
     except PreconditionFailed:
-        return True
+        return _has(store, bucket, key, b"probe")
     return False
 
 
@@ -261,6 +270,8 @@ def _swaps(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         store.put(bucket, key, b"another", if_match=_NO_ETAG)
     except PreconditionFailed:
+        if not _has(store, bucket, key, b"probe"):
+            return False
         try:
             store.put(bucket, key, b"a third", if_match=etag)
         except PreconditionFailed:
@@ -271,11 +282,16 @@ def _swaps(store: ObjectStore, bucket: str, key: str) -> bool:
     return False
 
 
+def _has(store: ObjectStore, bucket: str, key: str, body: bytes) -> bool:
+    """Return whether an object has a content still, because some stores refuse a write and do it."""
+    return store.get(bucket, key, limit=KIB).body == body
+
+
 def _one_creates(store: ObjectStore, bucket: str, key: str) -> bool:
     """Return whether of concurrent create-only writes no more than one succeeds."""
     for _ in range(_rounds(store)):
         store.delete(bucket, key)
-        if _winners(store, [Put(bucket, key, b"probe", if_none_match=True)] * _WRITERS) > 1:
+        if not _one_wins(store, [Put(bucket, key, b"%d" % n, if_none_match=True) for n in range(_WRITERS)]):
             return False
     return True
 
@@ -285,7 +301,7 @@ def _one_swaps(store: ObjectStore, bucket: str, key: str) -> bool:
     for _ in range(_rounds(store)):
         etag = store.put(bucket, key, b"probe").etag
         # With contents of their own: the same content may have the same ETag again.
-        if _winners(store, [Put(bucket, key, b"%d" % n, if_match=etag) for n in range(_WRITERS)]) > 1:
+        if not _one_wins(store, [Put(bucket, key, b"%d" % n, if_match=etag) for n in range(_WRITERS)]):
             return False
     return True
 
@@ -294,9 +310,12 @@ def _rounds(store: ObjectStore) -> int:
     return _ROUNDS if store.load.concurrency > 1 else 0
 
 
-def _winners(store: ObjectStore, writes: list[Put]) -> int:
-    made = outcomes(store, enumerate(writes), PreconditionFailed)
-    return sum(not isinstance(outcome, PreconditionFailed) for _, outcome in made)
+def _one_wins(store: ObjectStore, writes: list[Put]) -> bool:
+    """Make the writes of a key at once; return whether one succeeded and is there."""
+    made = [outcome for _, outcome in outcomes(store, enumerate(writes), PreconditionFailed)]
+    # None succeeds if its answer was lost, and its retry refused.
+    won = [etag for etag in made if isinstance(etag, str)]
+    return not won or won == [store.head(writes[0].bucket, writes[0].key).etag]
 
 
 def _deletes_in_bulk_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:
@@ -311,7 +330,7 @@ def _deletes_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         store.delete(bucket, key, if_match=_NO_ETAG)
     except PreconditionFailed:
-        return True
+        return is_there(store, bucket, key)
     except StoreRejected:
         return False
     return False

@@ -1,0 +1,141 @@
+"""What every job relies on, tried with probes: a store that answers otherwise is unsuitable.
+
+No answer is trusted: each is compared with what was sent, and with what other requests say.
+"""
+
+from __future__ import annotations
+
+from airflow_s3commit._causes import ending
+from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, StoreRejected, StoreUnsuitable
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.limits import KIB
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+
+#: Content of the probes' objects and parts.
+BODY = b"s3commit doctor"
+
+_METADATA = {JOB_METADATA: "doctor", UPLOAD_METADATA: "Examined 1"}
+
+
+def is_there(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether an object exists.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    try:
+        store.head(bucket, key)
+    except NoSuchKey:
+        return False
+    return True
+
+
+def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
+    """Write, read, list and delete an object.
+
+    Raises:
+        StoreUnsuitable: The store lost or changed it, or describes it in contradictory ways.
+        S3CommitError: A request failed.
+
+    """
+    etag = store.put(bucket, key, BODY).etag
+    _check_description(store.head(bucket, key), bucket, "HEAD", etag)
+    _check_content(store, bucket, key, etag)
+    _check_listing(store, bucket, key, etag)
+    store.delete(bucket, key)
+    if is_there(store, bucket, key) or _listed(store, bucket, key):
+        raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
+
+
+def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
+    """Complete an upload, and return its object, which is left for the caller to delete.
+
+    Raises:
+        StoreUnsuitable: The upload was visible before, is not the object after, or lost its metadata.
+        S3CommitError: A request failed.
+
+    """
+    upload_id, part = _upload(store, bucket, key)
+    # After its completion too: some stores keep it.
+    with ending(
+        lambda: store.abort_upload(bucket, key, upload_id),
+        f"aborting the probe's upload of {join_uri(bucket, key)}",
+        "it may stay pending",
+    ):
+        if is_there(store, bucket, key):
+            raise StoreUnsuitable(f"{join_uri(bucket, key)} is visible before its upload is completed")
+        store.complete_upload(bucket, key, upload_id, [part])
+    try:
+        info = store.head(bucket, key)
+    except NoSuchKey as error:
+        raise StoreUnsuitable(f"{join_uri(bucket, key)} is missing after its upload was completed") from error
+    if any(info.metadata.get(name) != value for name, value in _METADATA.items()):
+        raise StoreUnsuitable(
+            f"{join_uri(bucket, key)} lacks its upload's metadata, which identify the job that wrote it"
+        )
+    _check_content(store, bucket, key, info.etag)
+    _check_listing(store, bucket, key, info.etag)
+    return info
+
+
+def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
+    """Abort an upload.
+
+    Raises:
+        StoreUnsuitable: It is still there.
+        S3CommitError: A request failed.
+
+    """
+    upload_id, _ = _upload(store, bucket, key)
+    store.abort_upload(bucket, key, upload_id)
+    try:
+        left = any(store.list_parts(bucket, key, upload_id))
+    except (NoSuchUpload, StoreRejected):
+        left = False
+    if left or is_there(store, bucket, key):
+        raise StoreUnsuitable(f"an upload of {join_uri(bucket, key)} still exists after its abort")
+
+
+def _upload(store: ObjectStore, bucket: str, key: str) -> tuple[str, str]:
+    """Start an upload of one part; return its id and the part's ETag."""
+    upload_id = store.create_upload(bucket, key, metadata=_METADATA, content_type="application/octet-stream")
+    return upload_id, store.upload_part(bucket, key, upload_id, 1, BODY)
+
+
+def _listed(store: ObjectStore, bucket: str, key: str) -> list[ObjectInfo]:
+    """Return what a listing says of an object.
+
+    Raises:
+        StoreUnsuitable: The listing has keys that were not asked for.
+
+    """
+    found = list(store.list_objects(bucket, key))
+    if any(not info.key.startswith(key) for info in found):
+        raise StoreUnsuitable(f"a listing below {join_uri(bucket, key)} names keys that are elsewhere")
+    return [info for info in found if info.key == key]
+
+
+def _check_content(store: ObjectStore, bucket: str, key: str, etag: str) -> None:
+    fetched = store.get(bucket, key, limit=KIB)
+    _check_description(fetched.info, bucket, "GET", etag)
+    if fetched.body != BODY:
+        raise StoreUnsuitable(f"{join_uri(bucket, key)} has other content than was written")
+
+
+def _check_listing(store: ObjectStore, bucket: str, key: str, etag: str) -> None:
+    found = _listed(store, bucket, key)
+    if not found:
+        raise StoreUnsuitable(
+            f"{join_uri(bucket, key)} is new, and missing from a listing: a commit could overlook data"
+        )
+    _check_description(found[0], bucket, "a listing", etag)
+
+
+def _check_description(info: ObjectInfo, bucket: str, source: str, etag: str) -> None:
+    if (info.etag, info.size) != (etag, len(BODY)):
+        raise StoreUnsuitable(
+            f"{source} says that {join_uri(bucket, info.key)} has ETag {info.etag} and {info.size} bytes, but"
+            f" it was written with {etag} and {len(BODY)}"
+        )

@@ -1,0 +1,134 @@
+"""On a store that lies in one respect the doctor says so, or jobs are right in spite of it, or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_s3commit import Destination, Job, JobOptions, write_job
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.doctor.examine import examine
+from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.store import S3Store
+from tests.store.s3.fault_server import FaultServer
+from tests.store.s3.lies import LIES, LyingStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_s3commit.protocol.model.job import ConflictMode
+
+pytestmark = pytest.mark.loopback
+
+#: Lies that cost no job anything.
+HARMLESS = frozenset(
+    {
+        *(
+            f"{name} says an unquoted ETag"
+            for name in (
+                *("PutObject", "UploadPart", "CompleteMultipartUpload", "HeadObject", "GetObject"),
+                *("ListObjectsV2", "ListParts"),
+            )
+        ),
+        "all ETags are unquoted",
+        "CompleteMultipartUpload keeps the upload",
+        "CompleteMultipartUpload says another ETag",
+        "CompleteMultipartUpload says an upper-case ETag",
+        "DeleteObject ignores If-Match",
+        "DeleteObject refuses If-Match and deletes",
+        "GetObject answers 304 to a condition",
+        "GetObject drops metadata",
+        "GetObject ignores If-Match",
+        "GetObject ignores the range",
+        "HeadObject names metadata in capitals",
+        "HeadObject says another time",
+        "ListMultipartUploads is as it was before",
+        "ListMultipartUploads is in reverse order",
+        "ListMultipartUploads loops",
+        "ListMultipartUploads misses the newest",
+        "ListMultipartUploads misses the oldest",
+        "ListMultipartUploads says another time",
+        "ListObjectsV2 is in reverse order",
+        "ListObjectsV2 says another time",
+        "ListParts is as it was before",
+        "ListParts is in reverse order",
+    }
+)
+
+#: One that is refused, that the doctor names, and that does no harm.
+HELD = (
+    "CompleteMultipartUpload does nothing",
+    "ListObjectsV2 says another ETag",
+    "PutObject refuses If-None-Match and overwrites",
+    "UploadPart stores less",
+    "the clock is behind",
+    "all ETags are unquoted",
+)
+
+
+@pytest.fixture(params=[name if name in HELD else pytest.param(name, marks=pytest.mark.all) for name in LIES])
+def lying(request: pytest.FixtureRequest) -> Iterator[tuple[LyingStore, S3Store]]:
+    """Return a store with each lie in turn."""
+    liar = LyingStore(request.param)
+    with FaultServer(decide=liar.answer) as server:
+        yield liar, S3Store.connect(server.config, retry=RetryPolicy(deadline=0.0))
+
+
+def test_the_doctor_calls_it_unfit_unless_it_is_harmless(lying: tuple[LyingStore, S3Store]) -> None:
+    """Each lie fails a check, with a remedy, or is known to cost no job anything."""
+    liar, store = lying
+    diagnosis = examine(store, Destination("lake", "flights/"), clock=liar.clock)
+    assert liar.told
+    assert diagnosis.healthy == (liar.name in HARMLESS), diagnosis
+    assert all(check.remedy for check in diagnosis.checks if check.verdict == "failed")
+
+
+def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None:
+    """Jobs leave what they claim to, or raise an error, even if nobody asked the doctor."""
+    liar, store = lying
+    expected: dict[str, bytes] = {}
+    try:
+        for mode, partition, content in (
+            ("append", "dt=1", b"one"),
+            ("replace", "dt=1", b"two"),
+            ("append", "dt=2", b"three"),
+        ):
+            before = dict(expected)
+            expected[partition] = content
+            _commit(liar, store, mode, partition, content)  # type: ignore[arg-type]
+            assert _data(liar) == sorted(expected.items())
+        _abort(liar, store)
+    except S3CommitError:
+        assert liar.name not in HARMLESS
+        found = _data(liar)
+        for name, body in before.items():
+            assert (name, body) in found or (name, expected[name]) in found
+    else:
+        assert _data(liar) == sorted(expected.items())
+        assert list(liar.memory.list_uploads("lake", "")) == []
+
+
+def _commit(liar: LyingStore, store: S3Store, mode: ConflictMode, partition: str, content: bytes) -> None:
+    options = JobOptions(committer="magic", conflict_mode=mode)
+    with write_job("s3://lake/flights/", store=store, job_options=options, clock=liar.clock) as job:
+        file = job.open(f"{partition}/part.bin")
+        file.write(content)
+        file.close()
+
+
+def _abort(liar: LyingStore, store: S3Store) -> None:
+    options: Any = JobOptions(committer="magic", conflict_mode="append")
+    job = Job.setup(store, "s3://lake/flights/", options=options, clock=liar.clock)
+    with job.task_attempt("stage", "1", "00000", "1") as attempt:
+        with attempt.open("dt=3/left.bin") as file:
+            file.write(b"left")
+        attempt.commit()
+    job.abort()
+
+
+def _data(liar: LyingStore) -> list[tuple[str, bytes]]:
+    return sorted(
+        (info.key.split("/")[1], liar.memory.get("lake", info.key).body)
+        for info in liar.memory.list_objects("lake", "flights/dt=")
+    )
