@@ -8,14 +8,17 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_s3commit import Job, JobOptions, JobReference, S3Store
+from airflow_s3commit import Job, JobOptions, JobReference, S3Config, S3Store
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.testing import S3Server
+from dev import stores as others
+from dev.stores import connect
 
 ROOT = Path(__file__).parents[2]
 TASKS, PARTITIONS = 6, 5
@@ -53,14 +56,14 @@ def _write(store: S3Store, destination: str, generation: str) -> Job:
     return job
 
 
-def _run_and_kill(seaweed: S3Server, reference: JobReference, step: str, calls: int, transport: str) -> None:
+def _run_and_kill(config: S3Config, reference: JobReference, step: str, calls: int, transport: str) -> None:
     """Take a step in a process of its own and kill it when it is about to make this call."""
     environment = {
         **os.environ,
-        "S3_ENDPOINT": seaweed.endpoint_url,
+        "S3_ENDPOINT": str(config.endpoint_url),
         "S3_TRANSPORT": transport,
-        "AWS_ACCESS_KEY_ID": seaweed.access_key,
-        "AWS_SECRET_ACCESS_KEY": seaweed.secret_key,
+        "AWS_ACCESS_KEY_ID": str(config.access_key),
+        "AWS_SECRET_ACCESS_KEY": str(config.secret_key),
     }
     command = [
         sys.executable,
@@ -98,7 +101,7 @@ def test_a_killed_commit_run_again_ends_as_if_never_killed(
 
     # A commit of this size makes about 90 calls; the strikes are spread over all of them.
     calls = random.Random(strike).randint(7 * strike + 1, 7 * strike + 7)
-    _run_and_kill(seaweed, job.reference, "commit", calls, TRANSPORTS[strike % 2])
+    _run_and_kill(seaweed.config, job.reference, "commit", calls, TRANSPORTS[strike % 2])
 
     manifest = Job.at(seaweed_store, job.reference).commit()
 
@@ -118,8 +121,8 @@ def test_a_killed_commit_and_a_killed_abort_end_either_way(
     chance = random.Random(100 + strike)
     transport = TRANSPORTS[strike % 2]
     calls = chance.randint(15 * strike + 1, 15 * strike + 15)
-    _run_and_kill(seaweed, job.reference, "commit", calls, transport)
-    _run_and_kill(seaweed, job.reference, "abort", chance.randint(1, 40), transport)
+    _run_and_kill(seaweed.config, job.reference, "commit", calls, transport)
+    _run_and_kill(seaweed.config, job.reference, "abort", chance.randint(1, 40), transport)
 
     again = Job.at(seaweed_store, job.reference)
     try:
@@ -129,6 +132,40 @@ def test_a_killed_commit_and_a_killed_abort_end_either_way(
         _check_generation(seaweed_store, bucket, prefix, "new")
     else:
         _check_generation(seaweed_store, bucket, prefix, "old")
+
+
+@pytest.mark.all
+@pytest.mark.slow
+@pytest.mark.parametrize("strike", range(10))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xdist_group(f"store-{name}"))
+        for name in ("versitygw", "ceph", "localstack")
+    ],
+)
+def test_a_killed_commit_is_finished_on_other_stores(
+    name: str, strike: int, other_server: Callable[[str], S3Config], prefix: str
+) -> None:
+    """Wherever a commit is killed, another process's commit or abort ends with one generation, whole."""
+    config = other_server(name)
+    store = connect(config)
+    destination = f"s3://{others.BUCKET}/{prefix}"
+    _write(store, destination, "old").commit()
+    job = _write(store, destination, "new")
+    calls = random.Random(strike).randint(9 * strike + 1, 9 * strike + 9)
+    _run_and_kill(config, job.reference, "commit", calls, TRANSPORTS[strike % 2])
+    again = Job.at(connect(config), job.reference)
+    generation = "new"
+    try:
+        if strike % 3 == 2:
+            again.abort()
+            generation = "old"
+        else:
+            again.commit()
+    except AlreadyCommitted:
+        again.commit()
+    _check_generation(store, others.BUCKET, prefix, generation)
 
 
 def _check_generation(store: S3Store, bucket: str, prefix: str, generation: str) -> None:
