@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from airflow_s3commit import Destination, Job, JobOptions, latest_manifest, manifest_files
 from airflow_s3commit.protocol.model.destination import is_hidden
-from airflow_s3commit.spark import committer_conf, pending_jar, write_pending
+from airflow_s3commit.spark import committer_conf, write_pending
 from airflow_s3commit.spark.write import SaveMode
 from airflow_s3commit.tables.option_values import parse_columns
-from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import OURS
+from tests.spark.engines import ENGINES, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,16 +65,10 @@ def spark(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         session.stop()
 
 
-#: Files that Spark has in its own folder.
-SPARKS_OWN = ("hadoop-client", "slf4j", "snappy", "jsr305", "netty", "commons-")
-
-
-@pytest.fixture(scope="session")
-def s3a_jars(request: pytest.FixtureRequest) -> str:
-    """Return S3A's jars, as Spark takes them."""
-    hadoop = Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop"))
-    jars = [jar for jar in hadoop.class_path.split(":") if not Path(jar).name.startswith(SPARKS_OWN)]
-    return ",".join(jars)
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Return the Spark of this environment, with S3A."""
+    return ENGINES["installed"](request.config.cache)
 
 
 class Submit(Protocol):
@@ -85,8 +79,8 @@ class Submit(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
-@pytest.fixture(scope="session")
-def submit_unchanged(seaweed: S3Server, s3a_jars: str) -> Submit:
+@pytest.fixture
+def submit_unchanged(seaweed: S3Server, engine: Engine) -> Submit:
     """Return what runs an application with S3A and the jar of the protocol."""
 
     def submit(
@@ -103,14 +97,10 @@ def submit_unchanged(seaweed: S3Server, s3a_jars: str) -> Submit:
             "spark.sql.shuffle.partitions": "2",
             **conf,
         }
-        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2,2]"]
-        command += ["--jars", f"{s3a_jars},{pending_jar()}"]
-        for name, value in settings.items():
-            command += ["--conf", f"{name}={value}"]
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        path = str(Path(__file__).with_name(application))
         return subprocess.run(
-            [*command, str(Path(__file__).with_name(application)), *arguments],
-            env={**os.environ, **seaweed.environment, **environment, **python},
+            engine.command(settings, path, *arguments),
+            env={**engine.environment, **seaweed.environment, **environment},
             capture_output=True,
             text=True,
             check=False,

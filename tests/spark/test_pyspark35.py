@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +15,7 @@ from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.spark import committer_conf
 from tests.conftest import BUCKET
 from tests.spark.conftest import Lake
+from tests.spark.engines import RELEASE, python_with_pyspark
 
 if TYPE_CHECKING:
     from airflow_s3commit import S3Store
@@ -24,33 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.all, pytest.mark.spark, pytest.mark.seaweedfs]
 
-RELEASE = "3.5.6"
-
 
 @pytest.fixture(scope="module")
 def python(request: pytest.FixtureRequest) -> Path:
-    """Return the Python of an environment with PySpark 3.5, which the tests keep; skip where none can be."""
-    uv = Path(sysconfig.get_path("scripts")) / "uv"
-    home = request.config.cache.mkdir("pyspark") / RELEASE
-    if not (home / "ready").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        needed = [
-            f"pyspark=={RELEASE}",
-            "pyarrow",
-            "pandas",
-            "setuptools",
-            "boto3",
-            "msgspec",
-            "click",
-            "rich",
-        ]
-        made = [str(home / "bin" / "python"), *needed]
-        for command in (["venv", "--python", "3.11", str(home)], ["pip", "install", "--python", *made]):
-            done = subprocess.run([str(uv), *command], capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"no environment with PySpark {RELEASE}: {done.stderr.strip()[-500:]}")
-        (home / "ready").touch()
-    return home / "bin" / "python"
+    """Return the Python of an environment with PySpark 3.5."""
+    return python_with_pyspark(request.config.cache)
 
 
 def test_the_python_interface_runs_on_pyspark_35(

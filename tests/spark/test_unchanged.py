@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
+from tests.spark.engines import ENGINES, Engine
 
 if TYPE_CHECKING:
     import subprocess
@@ -25,10 +27,27 @@ if TYPE_CHECKING:
 # Large groups are begun first; alone, this could be the last test to end.
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
 
-TABLES = ("static", "partition", "saved", "twice", "added", "dynamic", "elsewhere")
+TABLES = ("static", "partition", "saved", "created", "twice", "added", "dynamic", "elsewhere")
 
 #: Rows that Spark counts; unknown where a later write discards a part of a task's files.
-ROWS = {"static": 40, "partition": 10, "saved": 40, "twice": None, "added": 60, "dynamic": None}
+ROWS = {
+    "static": 40,
+    "partition": 10,
+    "saved": 40,
+    "created": 40,
+    "twice": None,
+    "added": 60,
+    "dynamic": None,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name == "installed" else pytest.param(name, marks=pytest.mark.all) for name in ENGINES],
+)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Return each Spark that the jar is for."""
+    return ENGINES[request.param](request.config.cache)
 
 
 @dataclass
@@ -66,21 +85,24 @@ class Night:
         for job in jobs.values():
             conf |= committer_conf(job.reference, "load", "1", writer="spark")
         places = {table: self.lake(table).uri.replace("s3://", "s3a://").rstrip("/") for table in TABLES}
-        arguments = [json.dumps(places), str(self.local)]
-        return self.run("unchanged.py", arguments, conf, **environment)
+        return self.run("unchanged.py", [json.dumps(places), str(self.local)], conf, **environment)
 
-    def rows_there(self, table: str, folder: Path) -> set[tuple[int, str]]:
+    def rows_there(self, table: str, folder: Path) -> set[tuple[int, str, str]]:
         return rows_of(self.lake(table).download(folder / table))
 
 
-def rows_of(folder: Path) -> set[tuple[int, str]]:
-    """Return each row of a folder's files: its id and its directory."""
+def rows_of(folder: Path) -> set[tuple[int, str, str]]:
+    """Return each row of a folder's files: its id, its directory, and what Spark reads from the file's name.
+
+    That is the bucket, and the number of the file among those of its task.
+    """
     found = set()
     for file in folder.rglob("*.parquet"):
         directory = file.relative_to(folder).parent.as_posix()
+        (told,) = re.findall(r"(?:_\d{5})?(?:\.c\d{3})?\.\w+(?:\.\w+)?$", file.name)
         rows = pq.ParquetFile(file).read(columns=["id"]).column("id").to_pylist()
-        assert not found & {(row, directory) for row in rows}
-        found |= {(row, directory) for row in rows}
+        assert not found & {(row, directory, told) for row in rows}
+        found |= {(row, directory, told) for row in rows}
     return found
 
 
@@ -117,14 +139,20 @@ def test_save_modes_mean_what_they_mean_to_spark(night: Night, tmp_path: Path) -
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
-def test_a_mode_that_looks_for_a_pending_write_is_refused(night: Night, mode: str) -> None:
-    """Spark does not see an earlier write, so a mode that depends on it fails, and nothing is visible."""
+def test_a_write_that_looks_at_the_destination_does_not_see_pending_files(night: Night) -> None:
+    """Modes that depend on what is there see the job's own records, or are refused; nothing is visible."""
     jobs = night.jobs()
     before = night.lake("static").visible()
-    done = night.submit(jobs, TWICE=mode)
-    assert done.returncode != 0
-    assert "static/new is pending, and Spark does not see it" in done.stdout + done.stderr
+    done = night.submit(jobs, REFUSED="1")
+    assert done.returncode == 0, done.stderr[-4000:]
+    errors = json.loads(done.stdout.splitlines()[-1])
+    allowed = {"ignored", "errorifexists once", "errorifexists beside", "ignore once", "ignore beside"}
+    assert {name for name, error in errors.items() if not error} == allowed
+    assert "already exists" in errors["exists"]
+    assert "allowNonEmptyLocationInCTAS" in errors["created"]
+    assert "goes to the partition's own location" in errors["located"]
+    for mode in ("errorifexists", "ignore"):
+        assert f"static/{mode} is pending, and Spark does not see it" in errors[f"{mode} again"]
     assert night.lake("static").visible() == before
     jobs["static"].abort()
     assert night.lake("static").pending() == []
@@ -149,6 +177,7 @@ def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_pat
         lake = night.lake(table)
         assert lake.pending() == []
         assert lake.visible() == before[table]
-        assert [key for key in lake.left() if "/_s3commit/" not in key] == [
+        # Spark's catalog makes markers of directories for the partitions that it adds.
+        assert [key for key in lake.left() if "/_s3commit/" not in key and not key.endswith("/")] == [
             night.prefix + f"{table}/{path}" for path in before[table]
         ]

@@ -46,6 +46,12 @@ def write_tables(spark: SparkSession, place: Callable[[str], str], name: str, jv
     saved = rows.where("dt <> 'd2'").write.partitionBy("dt", "h").bucketBy(2, "id").sortBy("id")
     saved.option("path", place("saved")).mode("overwrite").saveAsTable(f"saved_{name}")
 
+    spark.conf.set("spark.sql.legacy.allowNonEmptyLocationInCTAS", "true")
+    spark.sql(
+        f"CREATE TABLE created_{name} USING parquet PARTITIONED BY (dt, h) LOCATION '{place('created')}'"
+        " AS SELECT * FROM rows WHERE dt <> 'd2'"
+    )
+
     overwrite_new_partitions(spark, place("twice"), f"twice_{name}")
 
     added = rows.where("dt = 'd0'").select("id")
@@ -84,19 +90,45 @@ def overwrite_new_partitions(spark: SparkSession, place: str, name: str) -> None
         spark.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
 
 
-def write_twice(spark: SparkSession, place: str, mode: str) -> None:
-    """Write to a directory that does not exist twice, in a mode that looks whether it does."""
-    for write in range(2):
-        spark.range(write + 1).write.mode(mode).json(f"{place}/other{write}")
-        spark.range(write + 1).write.mode(mode).json(f"{place}/new")
+def try_what_is_refused(spark: SparkSession, place: str) -> dict[str, str]:
+    """Return the errors of writes that look at the destination; empty where there is none."""
+    rows = spark.range(2).selectExpr("id", "'d1' AS dt")
+    spark.sql(
+        f"CREATE TABLE located (id BIGINT, dt STRING) USING json PARTITIONED BY (dt) LOCATION '{place}'"
+    )
+    spark.sql(f"ALTER TABLE located ADD PARTITION (dt = 'd1') LOCATION '{place}-elsewhere'")
+    rows.createOrReplaceTempView("rows")
+    attempts = {
+        "exists": lambda: rows.write.json(place),
+        "ignored": lambda: rows.write.mode("ignore").json(place),
+        "created": lambda: spark.sql(
+            f"CREATE TABLE made USING json LOCATION '{place}' AS SELECT * FROM rows"
+        ),
+        "located": lambda: spark.sql("INSERT INTO located PARTITION (dt = 'd1') SELECT id FROM rows"),
+    }
+    for mode in ("errorifexists", "ignore"):
+        write = rows.write.mode(mode)
+        attempts |= {
+            f"{mode} once": lambda write=write, mode=mode: write.json(f"{place}/{mode}"),
+            f"{mode} again": lambda write=write, mode=mode: write.json(f"{place}/{mode}"),
+            f"{mode} beside": lambda write=write, mode=mode: write.json(f"{place}/{mode}-2"),
+        }
+    errors = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            errors[name] = ""
+        except Exception as error:
+            errors[name] = str(error)
+    return errors
 
 
 def main() -> None:
     """Write the tables at the places that the arguments name."""
     places, local = json.loads(sys.argv[1]), sys.argv[2]
     spark = SparkSession.builder.getOrCreate()
-    if "TWICE" in os.environ:
-        write_twice(spark, places["static"], os.environ["TWICE"])
+    if "REFUSED" in os.environ:
+        sys.stdout.write(json.dumps(try_what_is_refused(spark, places["static"])) + "\n")
         return
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid() if "KILLED" in os.environ else None
     write_tables(spark, places.__getitem__, "there", jvm)
