@@ -34,7 +34,12 @@ from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit
 from airflow_s3commit.protocol.lifecycle.enter import enter_begin, enter_commit, enter_lost, lost_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
-from airflow_s3commit.protocol.lifecycle.publish import complete_all, complete_one_shard, complete_shards
+from airflow_s3commit.protocol.lifecycle.publish import (
+    complete_all,
+    complete_one_shard,
+    complete_shards,
+    refuse_if_gone,
+)
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
 from airflow_s3commit.protocol.lifecycle.success import (
@@ -340,6 +345,9 @@ def _prepare(
 ) -> PlanRecord:
     """Do what comes before publishing, and return the plan that counts."""
     if job.options.needs_begin:
+        if run.log.begun() is None and job.options.track_pending == "task":
+            # Stores that do not list pending uploads need ``track_pending="s3"``.
+            refuse_if_gone(run, seal)
         plan = enter_begin(run, state, job, seal, plan)
     remove_success(run.context, state.saved_success)
     if (begun := run.log.begun()) is not None:

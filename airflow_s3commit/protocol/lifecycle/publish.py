@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.exceptions import InvalidRecord, JobFailed
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.bulk import complete_uploads
+from airflow_s3commit.protocol.metadata.bulk import complete_uploads, find_gone
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.seals import each_pendingset
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.progress import Progress
@@ -32,6 +33,27 @@ def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
     files = FileList(run.context) if not done else None
     _complete(run, seal, lambda number: number % state.shards not in done, files)
     run.files = files
+
+
+def refuse_if_gone(run: CommitRun, seal: SealRecord) -> None:
+    """Raise if an upload of a job that has not begun is gone: after its ``begin`` it could only be lost.
+
+    Raises:
+        JobFailed: An upload is gone, and the job has not begun. Nothing was changed.
+        InvalidRecord: A pendingset is missing or was changed.
+
+    """
+    gone = find_gone(run.context, _uploads_of(run, seal, lambda _: True, None))
+    if gone is None:
+        return
+    # Another process may have begun, and completed it, or have ended the job.
+    run.log.read()
+    if run.log.begun() is None and run.log.ending() is None:
+        raise JobFailed(
+            f"{run.context.name}: the upload of {join_uri(gone.bucket, gone.destinationKey)} is gone: it was"
+            " aborted, or a lifecycle rule removed it. Nothing was overwritten or deleted: write the job"
+            " again"
+        )
 
 
 def complete_one_shard(run: CommitRun, state: StateRecord, seal: SealRecord, shard: int) -> None:

@@ -9,10 +9,11 @@ from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, Outc
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part
-from airflow_s3commit.store.execute import in_threads, outcomes
+from airflow_s3commit.store.execute import in_batches, in_threads, outcomes
 
 _BATCH = 1_000
 
@@ -60,6 +61,36 @@ def complete_uploads(
         else:
             yield upload
     yield from _check_objects(context, doubtful, lost)
+
+
+def find_gone(context: JobContext, uploads: Iterable[PendingUpload]) -> PendingUpload | None:
+    """Return an upload that can never be completed: it is not pending, and its object is not there; or None.
+
+    Takes a listing of the destination's uploads, and further requests only for those that it lacks.
+
+    Args:
+        context: The job.
+        uploads: The uploads.
+
+    Raises:
+        S3CommitError: A request failed.
+
+    """
+    store, home = context.store, context.layout.destination
+    pending = {
+        text_digest(f"{one.key}\0{one.upload_id}") for one in store.list_uploads(home.bucket, home.prefix)
+    }
+    absent = (
+        upload
+        for upload in uploads
+        if text_digest(f"{upload.destinationKey}\0{upload.uploadId}") not in pending
+    )
+    for batch in in_batches(absent, _BATCH):
+        ids = [PendingId.of(upload) for upload in batch]
+        for upload, (_, parts) in zip(batch, pending_parts(store, ids, threads=context.threads), strict=True):
+            if parts is None and not _is_completed(context, upload):
+                return upload
+    return None
 
 
 def _is_completed(context: JobContext, upload: PendingUpload) -> bool:

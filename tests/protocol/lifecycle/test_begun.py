@@ -12,6 +12,7 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidRecord,
     JobClosed,
+    JobFailed,
     NoSuchKey,
     NotReversible,
     S3CommitError,
@@ -22,7 +23,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.sweep.apply import sweep
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 from tests.protocol.lifecycle.test_enter import crash
 
 FIXED = {"unique_filenames": False}
@@ -253,6 +254,38 @@ def test_losing_a_job_can_stop_anywhere(at: int, ending: str) -> None:
             getattr(lake.job(), ending)()
         assert lake.data() == {"dt=1/a": b"new a", "dt=1/old": b"old"}
     assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("options", [FIXED, DELETE_FIRST])
+def test_uploads_that_are_gone_are_found_before_the_begin(options: dict[str, Any]) -> None:
+    """Nothing is overwritten, deleted or lost: the job is rolled back, and its message names the key."""
+    lake = Lake()
+    lake.put({**OLD, "_SUCCESS": b"marker"})
+    before = lake.visible()
+    job = lake.sealed({"dt=1/a": b"new a", "dt=1/b": b"new b"}, **options)
+    gone = next(iter(lake.store.list_uploads(BUCKET, "")))
+    lake.store.abort_upload(BUCKET, gone.key, gone.upload_id)
+    with pytest.raises(JobFailed, match=rf"upload of s3://{BUCKET}/{gone.key} is gone.*write the job again"):
+        job.commit()
+    assert lake.visible() == before
+    assert kinds(lake) == [(OURS, "abandon")]
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_another_process_may_have_completed_what_is_not_pending() -> None:
+    """Whoever finds an upload gone reads the log again: the job has begun, and is driven to its end."""
+    lake = Lake()
+    lake.put(OLD)
+    job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()
+
+    def overtake() -> None:
+        lake.store.rest()
+        other.begin(1)
+        other.complete(0)
+
+    lake.store.before = once("list_uploads", "", overtake)
+    assert job.commit().counts.files == 1
+    assert lake.data() == {"dt=1/a": b"new a"}
 
 
 def test_a_lost_job_is_shown_and_its_record_stays() -> None:
