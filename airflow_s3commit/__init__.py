@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealReference
     from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
     from airflow_s3commit.protocol.rebase import RebaseReport, rebase
+    from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
     from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
     from airflow_s3commit.protocol.table_rollback import RollbackReport, rollback
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.memory import MemoryStore
     from airflow_s3commit.store.retry import RetryPolicy
     from airflow_s3commit.store.s3.config import S3Config
+    from airflow_s3commit.store.s3.glue import GlueTable
     from airflow_s3commit.store.s3.kms import KmsSigner
     from airflow_s3commit.store.s3.store import S3Store
 
@@ -94,6 +96,7 @@ __all__ = [
     "DuplicateOutput",
     "FileEntry",
     "ForeignRecord",
+    "GlueTable",
     "HmacSigner",
     "InvalidDestination",
     "InvalidOption",
@@ -123,6 +126,7 @@ __all__ = [
     "Progress",
     "RebaseReport",
     "Refused",
+    "RegistrationReport",
     "RepairReport",
     "RetryPolicy",
     "RollbackReport",
@@ -150,6 +154,7 @@ __all__ = [
     "manifest_files",
     "read_manifest",
     "rebase",
+    "register_partitions",
     "repair",
     "rollback",
     "search_manifest",
@@ -193,6 +198,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.model.signing": ("HmacSigner", "Signer"),
             "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
             "airflow_s3commit.protocol.rebase": ("RebaseReport", "rebase"),
+            "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),
@@ -204,6 +210,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.store.memory": ("MemoryStore",),
             "airflow_s3commit.store.retry": ("RetryPolicy",),
             "airflow_s3commit.store.s3.config": ("S3Config",),
+            "airflow_s3commit.store.s3.glue": ("GlueTable",),
             "airflow_s3commit.store.s3.kms": ("KmsSigner",),
             "airflow_s3commit.store.s3.store": ("S3Store",),
         },

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from airflow.partition_mappers.base import PartitionMapper
+
+from airflow_s3commit.protocol.model.layout import hive_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -122,21 +123,6 @@ class HivePathMapper(PartitionMapper):
         :param data: The arguments.
         """
         return cls(**data)
-
-
-def hive_values(path: str) -> dict[str, str]:
-    """Return the columns and unescaped values of a Hive path.
-
-    :param path: The path, such as ``dt=2013-01-01/region=eu``.
-    :raises ValueError: A part of the path is not ``column=value``.
-    """
-    values: dict[str, str] = {}
-    for part in path.strip("/").split("/"):
-        column, equals, value = part.partition("=")
-        if not equals or not column:
-            raise ValueError(f"{path!r} is not a Hive path: {part!r} is not column=value")
-        values[unquote(column)] = unquote(value)
-    return values
 
 
 def event_extra(manifest: ManifestRecord) -> JsonObject:

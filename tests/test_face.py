@@ -27,17 +27,20 @@ PACKAGE = ROOT / "airflow_s3commit"
 FACES = {
     "airflow_s3commit": """
         AbortReport AuditReport AuditRules BaselineReport CommittedTask Counts Destination FileEntry
-        HmacSigner Job JobOptions JobReference JobWriter KmsSigner ManifestRecord MemoryStore ObjectOptions
-        ObjectStore OutputFile PlanReference Progress RebaseReport RepairReport RetryPolicy RollbackReport
-        S3Config S3Store SealReference Signer StateRecord SweepReport TableReport TaskAttempt
-        VerifyReport __version__ audit baseline dataset history latest_manifest manifest_files read_manifest
-        rebase repair rollback search_manifest sweep verify verify_manifest write_job write_table
+        GlueTable HmacSigner Job JobOptions JobReference JobWriter KmsSigner ManifestRecord
+        MemoryStore ObjectOptions ObjectStore OutputFile PlanReference Progress RebaseReport
+        RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
+        Signer StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
+        baseline dataset history latest_manifest manifest_files read_manifest rebase
+        register_partitions repair rollback search_manifest sweep verify verify_manifest write_job
+        write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress configured_signer",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",
     "airflow_s3commit.operators": """
         S3CommitAbortOperator S3CommitAuditOperator S3CommitBeginOperator S3CommitCollectOperator
-        S3CommitFinishOperator S3CommitJobOperator S3CommitResolveConflictsOperator S3CommitSetupOperator
+        S3CommitFinishOperator S3CommitJobOperator S3CommitRegisterPartitionsOperator
+        S3CommitResolveConflictsOperator S3CommitSetupOperator
         S3CommitShardOperator S3CommitSparkSubmitOperator S3CommitStagesOperator S3CommitSweepOperator
         ShardedCommit sharded_commit
     """,
@@ -45,7 +48,7 @@ FACES = {
     "airflow_s3commit.sensors": "S3SuccessManifestSensor",
     "airflow_s3commit.spark": """
         MissingJar MissingLibrary PendingWrite S3CommitDataSource batch_conf committer_conf foreach_batch
-        pending_jar py_files register write_pending
+        pending_jar py_files register register_partitions write_pending
     """,
     "airflow_s3commit.tables": """
         TABLE_OPTIONS UnsupportedColumn UnsupportedPartition WrittenTable

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ShardedCommit,
         sharded_commit,
     )
+    from airflow_s3commit.operators.register import S3CommitRegisterPartitionsOperator
     from airflow_s3commit.operators.seal import (
         S3CommitCollectOperator,
         S3CommitResolveConflictsOperator,
@@ -32,6 +33,7 @@ __all__ = [
     "S3CommitCollectOperator",
     "S3CommitFinishOperator",
     "S3CommitJobOperator",
+    "S3CommitRegisterPartitionsOperator",
     "S3CommitResolveConflictsOperator",
     "S3CommitSetupOperator",
     "S3CommitShardOperator",
@@ -56,6 +58,7 @@ if not TYPE_CHECKING:
                 "ShardedCommit",
                 "sharded_commit",
             ),
+            "airflow_s3commit.operators.register": ("S3CommitRegisterPartitionsOperator",),
             "airflow_s3commit.operators.seal": (
                 "S3CommitCollectOperator",
                 "S3CommitResolveConflictsOperator",

@@ -14,6 +14,7 @@ require_libraries()
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
+    from airflow_s3commit.spark.catalog import register_partitions
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
     from airflow_s3commit.spark.jar import MissingJar, pending_jar
     from airflow_s3commit.spark.session import batch_conf, committer_conf
@@ -32,6 +33,7 @@ __all__ = [
     "pending_jar",
     "py_files",
     "register",
+    "register_partitions",
     "write_pending",
 ]
 
@@ -39,6 +41,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "airflow_s3commit.spark.catalog": ("register_partitions",),
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
             "airflow_s3commit.spark.jar": ("MissingJar", "pending_jar"),
             "airflow_s3commit.spark.session": ("batch_conf", "committer_conf"),

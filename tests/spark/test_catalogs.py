@@ -6,9 +6,10 @@ import json
 import uuid
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from airflow_s3commit import JobReference
+from airflow_s3commit import Job, JobOptions, JobReference, write_table
 from airflow_s3commit.spark import committer_conf
 from tests.spark.conftest import Lake, Submit
 
@@ -89,6 +90,7 @@ def test_no_statement_deletes_or_moves_files_before_the_commit(
     assert files(lake, "free/") == []
 
 
+@pytest.mark.all
 def test_a_session_without_the_guard_is_refused(lake: Lake, submit_unchanged: Submit) -> None:
     """A write for a job fails before it uploads if nothing keeps Spark from deleting the job's table."""
     conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
@@ -98,3 +100,33 @@ def test_a_session_without_the_guard_is_refused(lake: Lake, submit_unchanged: Su
     said = json.loads(done.stdout.splitlines()[-1])["said"]["t"]
     assert "spark.sql.extensions must have s3commit.spark.CatalogGuard" in said
     assert lake.pending() == []
+
+
+@pytest.mark.parametrize("catalog", ["memory", pytest.param("hive", marks=pytest.mark.all)])
+def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
+    catalog: str, lake: Lake, submit_unchanged: Submit, tmp_path: Path
+) -> None:
+    """What Spark has changed before the commit is right after it, and undone after an abort."""
+    old = pa.table({"id": [-1, -2], "dt": ["a:b", None], "h": pa.array([1, None], pa.int32())})
+    conf = {
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/hive;create=true"
+    }
+    conf |= {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}
+    tables = {}
+    for end in ("commit", "abort"):
+        uri = f"{lake.uri}{end}/"
+        write_table(old, uri, store=lake.store, partition_by=["dt", "h"])
+        job = Job.setup(lake.store, uri, options=JobOptions(conflict_mode="as-written"))
+        conf |= committer_conf(job.reference, "load", "1", writer="spark")
+        tables[f"t_{end}"] = {"job": job.reference.to_dict(), "end": end}
+    done = submit_unchanged("registered.py", [json.dumps(tables), catalog], conf)
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    before = ["dt=__HIVE_DEFAULT_PARTITION__/h=__HIVE_DEFAULT_PARTITION__", "dt=a%3Ab/h=1"]
+    after = ["dt=it%27s%5C/h=0", "dt=new/h=1"]
+    assert seen["t_commit"] == {
+        "moments": [[], before, after, after], "ids": [0, 1], "generation": 2, "again": []
+    }  # fmt: skip
+    assert seen["t_abort"] == {
+        "moments": [[], before, after, before], "ids": [-2, -1], "generation": 1, "again": []
+    }  # fmt: skip

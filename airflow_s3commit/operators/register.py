@@ -1,0 +1,91 @@
+"""The operator that registers a table's partitions in the AWS Glue Data Catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_s3commit.xcom import JsonObject
+
+
+class S3CommitRegisterPartitionsOperator(S3CommitBaseOperator):
+    """Makes the partitions of a table in the AWS Glue Data Catalog those of its newest commit.
+
+    It adds partitions that commits have brought, and removes those that a ``replace`` or a roll-back has
+    emptied, or that Spark added for a write that was aborted. Files are not touched. It goes by the table's
+    log alone, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
+    ``trigger_rule="all_done"`` it runs after a failed commit too. Returns the generation and the numbers of
+    partitions.
+
+    :param database: The database in Glue. (templated)
+    :param table: The table; its location is the destination. (templated)
+    :param catalog_id: The account with the catalog; None for the connection's own. (templated)
+    :param glue_conn_id: The ``aws`` connection of Glue; by default ``aws_conn_id``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *S3CommitBaseOperator.template_fields,
+        "database",
+        "table",
+        "catalog_id",
+        "glue_conn_id",
+    )
+    ui_color = "#e3f1ec"
+
+    def __init__(
+        self,
+        *,
+        database: str,
+        table: str,
+        catalog_id: str | None = None,
+        glue_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.database = database
+        self.table = table
+        self.catalog_id = catalog_id
+        self.glue_conn_id = glue_conn_id
+
+    def execute(self, context: Context) -> JsonObject:
+        """Register the partitions, and return the generation and how many there are.
+
+        :param context: The task's context.
+        :raises AirflowFailException: The table is not partitioned as its directories are, or has replaced
+            files that are retained.
+        """
+        del context
+        from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook  # noqa: PLC0415
+
+        from airflow_s3commit.protocol.registration import register_partitions  # noqa: PLC0415
+        from airflow_s3commit.store.s3.config import made_by_boto3  # noqa: PLC0415
+        from airflow_s3commit.store.s3.glue import GlueTable  # noqa: PLC0415
+
+        conn_id = self.glue_conn_id or self.aws_conn_id
+        hook: Any = GlueCatalogHook(  # type: ignore[no-untyped-call]  # the provider has no types
+            aws_conn_id=conn_id, region_name=self.region_name, verify=self.verify
+        )
+        client = made_by_boto3(lambda: hook.conn, f"the connection {conn_id!r}")
+        table = GlueTable(client, self.database, self.table, catalog_id=self.catalog_id)
+        with refusals_are_final():
+            report = register_partitions(self.hook.store, table)
+        self.log.info(
+            "Table %s has the %d partitions of generation %d: added %s, removed %s",
+            table.name,
+            report.partitions,
+            report.generation,
+            report.added or "none",
+            report.removed or "none",
+        )
+        return {
+            "destination": report.destination,
+            "generation": report.generation,
+            "partitions": report.partitions,
+            "added": len(report.added),
+            "removed": len(report.removed),
+        }

@@ -1,0 +1,224 @@
+"""Make a catalog's partitions of a table those that have files at the newest generation of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
+
+from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidOption
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.destination import Destination, is_hidden, split_uri
+from airflow_s3commit.protocol.model.layout import hive_values, owner_of
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.store.base import ObjectStore
+
+#: A partition, by the values of its columns, outermost first.
+Values = tuple[str, ...]
+
+#: Times to begin again because another job has committed.
+_TRIES = 20
+
+
+class Catalog(Protocol):
+    """A table of a catalog. Each method is repeatable: what is there is added, and what is gone removed."""
+
+    @property
+    def name(self) -> str:
+        """The table's name, for messages."""
+
+    @property
+    def location(self) -> str:
+        """URI of the table's directory."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The partition columns, outermost first."""
+
+    def partitions(self) -> Collection[Values]:
+        """Return the partitions that the catalog has."""
+
+    def location_of(self, partition: Values) -> str:
+        """Return the URI of the directory of a partition that the catalog has."""
+
+    def add(self, partitions: Sequence[Values], directories: Sequence[str]) -> None:
+        """Add partitions, with their directories relative to the table's."""
+
+    def remove(self, partitions: Sequence[Values]) -> None:
+        """Remove partitions, and leave their files alone."""
+
+
+class RegistrationReport(Plain, Struct, frozen=True, kw_only=True):
+    """What a registration has changed in a catalog.
+
+    Attributes:
+        destination: URI of the table.
+        generation: The generation whose partitions the catalog has; 0 without a commit.
+        partitions: How many they are.
+        added: Directories of the partitions that were added.
+        removed: Directories of the partitions that were removed.
+
+    """
+
+    destination: str
+    generation: int
+    partitions: int
+    added: list[str]
+    removed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What to change in a catalog.
+
+    Attributes:
+        add: Directories to add, by the partition.
+        remove: Partitions that the table does not have.
+
+    """
+
+    add: dict[Values, str]
+    remove: list[Values]
+
+
+def plan_registration(
+    snapshot: TableSnapshot, columns: Sequence[str], found: Collection[Values]
+) -> Registration:
+    """Return what to change in a catalog so that it has the table's partitions.
+
+    Args:
+        snapshot: The table.
+        columns: The catalog's partition columns, outermost first.
+        found: The partitions that the catalog has.
+
+    Raises:
+        InvalidOption: A directory of the table is not a partition by these columns; or one has files that
+            were replaced and are retained, which readers of a catalog would read beside the new ones.
+
+    """
+    retained = {name for commit in snapshot.retained() for name in commit.partitions}
+    wanted = {}
+    for directory in sorted(snapshot.partitions):
+        if directory in retained:
+            raise InvalidOption(
+                f"partition {directory!r} of {snapshot.destination} has files that generation"
+                f" {snapshot.generation} or one before has replaced and retains: readers of a catalog list"
+                " directories, and would read them beside the new ones. Commit without retain, or wait"
+                " until a sweep has deleted them"
+            )
+        wanted[_values(snapshot.destination, directory, columns)] = directory
+    return Registration(
+        {values: directory for values, directory in wanted.items() if values not in found},
+        sorted(set(found) - wanted.keys()),
+    )
+
+
+def register_partitions(store: ObjectStore, catalog: Catalog) -> RegistrationReport:
+    """Make a catalog's partitions of a table those that have files at the newest generation of its log.
+
+    Before: any moment, also after an abort: Spark may have added and removed partitions for a write that was
+    not committed. After: the catalog has the partitions of the newest commit. Partitions elsewhere, and with
+    files that no job of the log has written, stay. Repeatable, and safe to run beside commits and beside
+    other registrations: the last to end has seen the newest commit.
+
+    Args:
+        store: The store of the table.
+        catalog: The table in its catalog.
+
+    Raises:
+        InvalidOption: The catalog's table has no partition columns, or others than the directories; or a
+            partition has files that were replaced and are retained.
+        DestinationChanged: Other jobs keep committing.
+        InvalidRecord: The log is damaged.
+
+    """
+    place = Destination.parse(catalog.location)
+    if not catalog.columns:
+        raise InvalidOption(f"table {catalog.name} has no partition columns: there is nothing to register")
+    added: set[str] = set()
+    removed: set[str] = set()
+    snapshot = _read(store, place)
+    for _ in range(_TRIES):
+        plan = plan_registration(snapshot, catalog.columns, catalog.partitions())
+        gone = _without_files(store, place, snapshot, catalog, plan.remove)
+        if plan.add:
+            catalog.add(list(plan.add), list(plan.add.values()))
+        if gone:
+            catalog.remove(list(gone))
+        added.update(plan.add.values())
+        removed.update(gone.values())
+        before, snapshot = snapshot, _read(store, place)
+        # A registration after a newer commit may have ended meanwhile, and this one may have undone it.
+        if snapshot.generation == before.generation:
+            return RegistrationReport(
+                destination=place.uri,
+                generation=snapshot.generation,
+                partitions=len(snapshot.partitions),
+                added=sorted(added),
+                removed=sorted(removed),
+            )
+    raise DestinationChanged(
+        f"other jobs have committed to {place.uri} {_TRIES} times while its partitions were being registered"
+        f" as {catalog.name}; register them again"
+    )
+
+
+def _read(store: ObjectStore, place: Destination) -> TableSnapshot:
+    return read_snapshot(store, place) or TableSnapshot(place.uri)
+
+
+def _without_files(
+    store: ObjectStore,
+    place: Destination,
+    snapshot: TableSnapshot,
+    catalog: Catalog,
+    partitions: Iterable[Values],
+) -> dict[Values, str]:
+    """Return the directories of those partitions that are in the table's, and have no files of others.
+
+    Files of jobs that are not in the table any more, or not yet, do not count.
+    """
+    gone = {}
+    for values in partitions:
+        directory = _below(place, catalog.location_of(values))
+        # The log does not list what is older than itself.
+        older = not snapshot.generation or (snapshot.baseline > 0 and directory not in snapshot.removed)
+        if directory and not _has_files(store, place, directory, older=older):
+            gone[values] = directory
+    return gone
+
+
+def _below(place: Destination, uri: str) -> str:
+    """Return the directory of a URI below a destination; empty if it is elsewhere."""
+    try:
+        bucket, key = split_uri(uri)
+    except InvalidDestination:
+        return ""
+    return (place.relative(key) or "").rstrip("/") if bucket == place.bucket else ""
+
+
+def _has_files(store: ObjectStore, place: Destination, directory: str, *, older: bool) -> bool:
+    """Return whether a directory has data objects that no job's name claims, or of older jobs too."""
+    for info in store.list_objects(place.bucket, place.key(f"{directory}/")):
+        relative = place.relative(info.key) or ""
+        is_data = not relative.endswith("/") and not is_hidden(relative)
+        if is_data and (older or owner_of(info.key) is None):
+            return True
+    return False
+
+
+def _values(destination: str, directory: str, columns: Sequence[str]) -> Values:
+    try:
+        values = hive_values(directory)
+    except ValueError:
+        values = {}
+    # Glue and Hive keep the names of columns in lower case.
+    if [name.lower() for name in values] != [name.lower() for name in columns]:
+        raise InvalidOption(
+            f"directory {directory!r} of {destination} is not a partition by {', '.join(columns)}, the"
+            " partition columns of the catalog"
+        )
+    return tuple(values.values())

@@ -1,0 +1,176 @@
+"""A table in the AWS Glue Data Catalog, and its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+from airflow_s3commit.store.execute import in_batches
+from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.request import Request
+
+#: Glue's limits on the partitions of one request.
+_MOST_CREATED = 100
+_MOST_DELETED = 25
+
+#: Times to send partitions of which a request has failed.
+_TRIES = 3
+
+#: What an earlier try, or another registration, has done already.
+_DONE = frozenset({"AlreadyExistsException", "EntityNotFoundException"})
+
+
+class _TableRequest(Request):
+    """A request that uses a table of Glue instead of a bucket."""
+
+    def __str__(self) -> str:
+        return f"{self.operation} of the table {self.bucket}"
+
+    @property
+    def permission(self) -> str:
+        return f"glue:{self.operation}"
+
+    def unconfirmed(self, why: str) -> OutcomeUnknown | Unavailable:
+        kind = Unavailable if self.operation.startswith("Get") else OutcomeUnknown
+        return kind(f"{self}: {why}; register the partitions again")
+
+
+class GlueTable:
+    """A table of Glue, for `airflow_s3commit.register_partitions`.
+
+    New partitions get the table's format, and a location below the table's. Nothing is deleted on S3.
+
+    Args:
+        client: A boto3 client for ``glue``.
+        database: The database.
+        table: The table.
+        catalog_id: The account with the catalog; None for the caller's own.
+
+    """
+
+    def __init__(self, client: Any, database: str, table: str, *, catalog_id: str | None = None) -> None:
+        self._client = client
+        self.name = f"{database}.{table}"
+        self._table = {"DatabaseName": database, "TableName": table}
+        if catalog_id is not None:
+            self._table["CatalogId"] = catalog_id
+        self._locations: dict[tuple[str, ...], str] = {}
+
+    @property
+    def location(self) -> str:
+        """URI of the table's directory.
+
+        Raises:
+            S3CommitError: Glue does not return the table; `StoreRejected` if there is none.
+
+        """
+        return str(self._described["StorageDescriptor"]["Location"])
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The partition columns, outermost first."""
+        return [column["Name"] for column in self._described.get("PartitionKeys", ())]
+
+    def partitions(self) -> Collection[tuple[str, ...]]:
+        """Return the values of the table's partitions."""
+        pages = self._client.get_paginator("get_partitions").paginate(**self._table, ExcludeColumnSchema=True)
+        read = self._call("GetPartitions", lambda: list(pages))
+        self._locations = {
+            tuple(partition["Values"]): partition.get("StorageDescriptor", {}).get("Location", "")
+            for page in read
+            for partition in page["Partitions"]
+        }
+        return self._locations.keys()
+
+    def location_of(self, partition: tuple[str, ...]) -> str:
+        """Return the URI of the directory of a partition that `partitions` has returned.
+
+        Args:
+            partition: Its values.
+
+        """
+        return self._locations[partition]
+
+    def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
+        """Add partitions. Those that are there stay as they are.
+
+        Args:
+            partitions: Their values.
+            directories: Their directories, relative to the table's.
+
+        Raises:
+            OutcomeUnknown: Glue has not added some of them.
+            S3CommitError: Glue refused the request.
+
+        """
+        storage, home = self._described["StorageDescriptor"], self.location.rstrip("/")
+        inputs = {
+            values: {
+                "Values": list(values),
+                "StorageDescriptor": {**storage, "Location": f"{home}/{directory}"},
+            }
+            for values, directory in zip(partitions, directories, strict=True)
+        }
+
+        def create(batch: Iterable[tuple[str, ...]]) -> Any:
+            chosen = [inputs[values] for values in batch]
+            return self._client.batch_create_partition(**self._table, PartitionInputList=chosen)
+
+        self._all("BatchCreatePartition", create, partitions, _MOST_CREATED)
+
+    def remove(self, partitions: Sequence[tuple[str, ...]]) -> None:
+        """Remove partitions; their files stay.
+
+        Args:
+            partitions: Their values.
+
+        Raises:
+            OutcomeUnknown: Glue has not removed some of them.
+            S3CommitError: Glue refused the request.
+
+        """
+
+        def delete(batch: Iterable[tuple[str, ...]]) -> Any:
+            chosen = [{"Values": list(values)} for values in batch]
+            return self._client.batch_delete_partition(**self._table, PartitionsToDelete=chosen)
+
+        self._all("BatchDeletePartition", delete, partitions, _MOST_DELETED)
+
+    @cached_property
+    def _described(self) -> Mapping[str, Any]:
+        name = {key.replace("TableName", "Name"): value for key, value in self._table.items()}
+        found = self._call("GetTable", lambda: self._client.get_table(**name))
+        return dict(found["Table"])
+
+    def _all(
+        self,
+        operation: str,
+        send: Callable[[Iterable[tuple[str, ...]]], Any],
+        partitions: Sequence[tuple[str, ...]],
+        most: int,
+    ) -> None:
+        left, why = list(partitions), ""
+        for _ in range(_TRIES):
+            failed = []
+            for batch in in_batches(left, most):
+                answer = self._call(operation, partial(send, batch))
+                for error in answer.get("Errors", ()):
+                    detail = error.get("ErrorDetail", {})
+                    if detail.get("ErrorCode") not in _DONE:
+                        failed.append(tuple(error["PartitionValues"]))
+                        why = f"{detail.get('ErrorCode')} {detail.get('ErrorMessage', '')}".strip()
+            left = failed
+            if not left:
+                return
+        raise OutcomeUnknown(
+            f"{operation} of the table {self.name}: {len(left)} of {len(partitions)} partitions failed, such"
+            f" as {'/'.join(left[0])}: {why}; register them again"
+        )
+
+    def _call(self, operation: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except CLIENT_ERRORS as error:
+            raise translate(error, _TableRequest(operation, self.name)) from error
