@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from airflow_s3commit.exceptions import JobFailed, NoSuchKey, NoSuchUpload, OutcomeUnknown, StoreRejected
+from airflow_s3commit.exceptions import (
+    JobFailed,
+    NoSuchKey,
+    NoSuchUpload,
+    OutcomeUnknown,
+    S3CommitError,
+    StoreRejected,
+)
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -44,16 +51,18 @@ def complete_uploads(
     )
     doubtful: list[PendingUpload] = []
     for upload, outcome in outcomes(context.store, calls, NoSuchUpload, OutcomeUnknown, StoreRejected):
-        if isinstance(outcome, OutcomeUnknown):
-            # Some stores fail, time after time, to complete an upload that was completed before.
-            if not _is_completed(context, upload):
-                raise outcome
+        # Some stores fail, time after time, to complete an upload that was completed or aborted before.
+        if isinstance(outcome, OutcomeUnknown) and _is_completed(context, upload):
             yield upload
-        elif isinstance(outcome, NoSuchUpload):
+        elif isinstance(outcome, NoSuchUpload) or (
+            isinstance(outcome, OutcomeUnknown) and _is_gone(context, upload)
+        ):
             doubtful.append(upload)
             if len(doubtful) >= _BATCH:
                 yield from _check_objects(context, doubtful, lost)
                 doubtful.clear()
+        elif isinstance(outcome, OutcomeUnknown):
+            raise outcome
         elif isinstance(outcome, StoreRejected):
             raise JobFailed(
                 f"{context.name}: the store rejects the parts of {_name(upload)}: {outcome}"
@@ -98,6 +107,18 @@ def _is_completed(context: JobContext, upload: PendingUpload) -> bool:
         return is_ours(upload, context.store.head(upload.bucket, upload.destinationKey))
     except NoSuchKey:
         return False
+
+
+def _is_gone(context: JobContext, upload: PendingUpload) -> bool:
+    """Return whether an upload is certainly not pending: then its object says how it ended."""
+    try:
+        list(context.store.list_parts(upload.bucket, upload.destinationKey, upload.uploadId))
+    except NoSuchUpload:
+        return True
+    except S3CommitError:
+        # The completion's own error is the one to raise.
+        return False
+    return False
 
 
 def _check_objects(

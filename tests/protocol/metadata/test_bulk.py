@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
+from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, ROOT, Lake, named, once
 
 FILES = {f"dt=1/{name}": name.encode() * 2 for name in "abcd"}
@@ -110,6 +111,30 @@ def test_other_errors_decide_nothing(error: S3CommitError, moment: str) -> None:
         complete(lake, uploads)
     lake.store.rest()
     assert complete(lake, uploads) == 4
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_store_that_fails_to_complete_what_is_gone(is_gone: bool) -> None:
+    """Where a completion gets 500 for ever, the upload's parts say whether it is gone; then the job fails."""
+    lake, uploads = pending_lake()
+    if is_gone:
+        lake.store.abort_upload(BUCKET, uploads[0].destinationKey, uploads[0].uploadId)
+    lake.store.before = once("complete_upload", uploads[0].destinationKey, OutcomeUnknown("500"))
+    with pytest.raises(JobFailed if is_gone else OutcomeUnknown):
+        complete(lake, uploads)
+
+
+def test_parts_that_cannot_be_listed_decide_nothing() -> None:
+    """Who may not list parts gets the error of the completion."""
+    lake, uploads = pending_lake()
+
+    def deny(call: StoreCall) -> None:
+        if call.verb in ("complete_upload", "list_parts"):
+            raise OutcomeUnknown("500") if call.verb == "complete_upload" else AccessDenied("no")
+
+    lake.store.before = deny
+    with pytest.raises(OutcomeUnknown):
+        complete(lake, uploads)
 
 
 def test_a_look_that_fails_decides_nothing() -> None:
