@@ -58,6 +58,18 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
     return TablePlan(arrow, partition_by, form, options.table)
 
 
+def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
+    """Return the types of partition columns; text for a type that Arrow has not."""
+
+    def arrow_type(field: StructField) -> pa.DataType:
+        try:
+            return _arrow_schema(StructType([field])).field(0).type
+        except PySparkTypeError:
+            return pa.string()
+
+    return tuple(arrow_type(schema[name]) for name in names)
+
+
 def check_schema(schema: StructType, options: WriteOptions) -> None:
     """Refuse partition columns that are missing, and columns that files of the format cannot hold.
 

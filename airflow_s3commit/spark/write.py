@@ -29,7 +29,7 @@ from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.lines import plan_lines
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
-from airflow_s3commit.spark.plan import months_columns, plan_table
+from airflow_s3commit.spark.plan import months_columns, partition_types, plan_table
 from airflow_s3commit.spark.s3a_conf import conf_of
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
@@ -261,6 +261,7 @@ def _write(frame: DataFrame, settings: _Settings, job: Job | None) -> PendingWri
 def _planned(frame: DataFrame, settings: _Settings) -> tuple[TablePlan, DataFrame, Arrangement]:
     """Return the plan of the tasks, the frame that they write, and its arrangement."""
     names = settings.options.table.partition_by
+    given = frame.schema
     frame, arrangement = arrange(frame, names, cluster=settings.cluster, salt=settings.salt)
     if settings.options.table.file_format.text:
         return *plan_lines(frame, settings.options), arrangement
@@ -271,7 +272,7 @@ def _planned(frame: DataFrame, settings: _Settings) -> tuple[TablePlan, DataFram
         column = F.col(quoted(name))
         years, rest = F.extract(F.lit("YEAR"), column), F.extract(F.lit("MONTH"), column)
         frame = frame.withColumn(name, (years * 12 + rest).cast("int"))
-    return plan, frame, arrangement
+    return replace(plan, partition_types=partition_types(given, plan.partition_by)), frame, arrangement
 
 
 def _run_task(

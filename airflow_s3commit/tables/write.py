@@ -44,6 +44,8 @@ class TablePlan:
         form: The files' encoding.
         options: The options of the write.
         ansi: Whether decimals in directories' names have no exponent, as in Spark's ANSI mode.
+        partition_types: Types of the partition columns before they were rendered as text; None for those in
+            ``schema``. An empty table has no directories that show them.
 
     """
 
@@ -52,6 +54,7 @@ class TablePlan:
     form: FileForm
     options: TableOptions
     ansi: bool = True
+    partition_types: tuple[pa.DataType, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def write_batches(
         if rows == 0 and empty_file and not plan.partition_by:
             files.write_empty("")
         files.close()
-    types = [schema.field(column).type for column in plan.partition_by]
+    types = plan.partition_types or [schema.field(column).type for column in plan.partition_by]
     partitions = pa.schema(list(zip(names, types, strict=True)))
     return WrittenTable(files.files, rows, to_text(plan.form, splitter.file_schema, partitions))
 
