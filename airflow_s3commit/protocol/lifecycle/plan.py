@@ -123,6 +123,17 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         )
         record = sign(record, context.signer)
         written = context.store.put(context.staging_bucket, context.layout.plan(plan_id), encode(record))
+    if job.options.retain_seconds and digest.first_unretained:
+        logger.warning(
+            "%s: retain=%r does not hold for %d of the %d objects that it replaces, such as %s: their names"
+            " do not have the id of a job that has committed them, so the commit deletes them at once. Copy"
+            " them first if they are needed",
+            context.name,
+            job.options.retain,
+            digest.unretained,
+            digest.objects,
+            join_uri(context.bucket, digest.first_unretained),
+        )
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
     return Stored(record, written.etag, written.date, written.date)
 
@@ -243,6 +254,8 @@ class _Digest:
     bytes: int = 0
     overwritten: int = 0
     unnamed: int = 0
+    unretained: int = 0
+    first_unretained: str = ""
     _sum: int = 0
 
     def watch(self, planned: Iterable[PlannedObject]) -> Iterator[PlannedObject]:
@@ -254,6 +267,9 @@ class _Digest:
             text = f"{item.key}\0{item.etag}\0{item.size}\0{item.overwritten}"
             if item.retained:
                 text += "\0retained"
+            else:
+                self.unretained += 1
+                self.first_unretained = self.first_unretained or item.key
             self._sum += int.from_bytes(text_digest(text))
             yield item
 

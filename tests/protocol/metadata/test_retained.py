@@ -51,6 +51,19 @@ def test_a_retaining_commit_leaves_what_it_replaces() -> None:
     assert manifest.replaced.files == 1
 
 
+def test_what_cannot_be_retained_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Before files without a job's id are deleted, a warning says how many, and names one."""
+    lake = two_generations()
+    lake.put({"dt=1/another": b"program's"})
+    job = lake.sealed({"dt=1/a": b"newest"}, job_id=THIRD, retain=WEEK)
+    job.plan()
+    (warned,) = [one.getMessage() for one in caplog.records if "retain=" in one.getMessage()]
+    named_one = f"s3://{BUCKET}/{ROOT}dt=1/another"
+    assert f"does not hold for 1 of the 2 objects that it replaces, such as {named_one}:" in warned
+    job.commit()
+    assert lake.data().keys() == {OLD, OLD2, NEW, named("dt=1/a", THIRD)}
+
+
 def test_nothing_is_retained_by_default() -> None:
     """Without retain the replaced files are deleted at once."""
     lake = two_generations(retain="0s")
