@@ -65,6 +65,8 @@ HOLDS = (
     _holds("late-release", "retain", "LATE=1 REPLACES=1 READERS=0"),
     _holds("reader", "retain", "LATE=0 SWEEPS=0 LAG=1"),
     _holds("reader-beside-sweep", "retain", "LATE=0 REPLACES=1 LAG=1"),
+    _holds("older-append", "older", "LATE=0"),
+    _holds("older-replace", "older", "LATE=0 APPENDS=0 REPLACES=1"),
     _holds("setup-twice", "setup", "LATE=0"),
     _holds("late-setup", "setup", "LATE=1 SETUPS=1"),
     _holds("shards", "shards", "LATE=0"),
@@ -221,6 +223,29 @@ FAULTS = (
         "LATE=0 SWEEPS=0 LAG=1 FAULT_READER_TRUSTS_LISTING",
         "reader_reports_damage",
     ),
+    _breaks(
+        "no-barrier", "older", "LATE=0 APPENDS=0 REPLACES=1 FAULT_NO_BARRIER", "objects_are_not_the_table"
+    ),
+    _breaks(
+        "barrier-takes-live-lock",
+        "older",
+        "LATE=0 APPENDS=0 REPLACES=1 FAULT_BARRIER_TAKES_LIVE_LOCK",
+        "objects_are_not_the_table",
+    ),
+    _breaks("baseline-unchecked", "older", "LATE=0 FAULT_BASELINE_UNCHECKED", "baseline_after_commit"),
+    _breaks(
+        "baseline-is-no-conflict",
+        "older",
+        "LATE=0 FAULT_BASELINE_IS_NO_CONFLICT",
+        "objects_are_not_the_table",
+    ),
+    _breaks("no-import", "older", "LATE=0 FAULT_NO_IMPORT", "objects_are_not_the_table"),
+    _breaks(
+        "import-before-baseline", "older", "LATE=0 FAULT_IMPORT_BEFORE_BASELINE", "entered_though_in_baseline"
+    ),
+    _breaks("import-of-replaced", "older", "LATE=0 FAULT_IMPORT_OF_REPLACED", "snapshot_file_missing"),
+    _breaks("import-beside-removal", "older", "LATE=0 FAULT_IMPORT_BESIDE_REMOVAL", "snapshot_file_missing"),
+    _breaks("marker-over-append", "older", "LATE=0 FAULT_MARKER_OVER_APPEND", "objects_are_not_the_table"),
     _breaks("setup-looks-before", "setup", "LATE=0 FAULT_SETUP_LOOKS_BEFORE", "record_left"),
     _breaks("worker-looks-before", "setup", "LATE=0 FAULT_WORKER_LOOKS_BEFORE", "upload_left"),
     _breaks(

@@ -17,11 +17,12 @@ from collections.abc import Iterator
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.protocol.lifecycle.begun import drive, settle_begun
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
-from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
+from airflow_s3commit.protocol.metadata.log import Log, newest_commit, newest_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifests_at, older_manifest
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
@@ -89,7 +90,7 @@ def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
     if named is None:
         return
     while True:
-        found = next(_older_commits(context, log, named), None)
+        found = next(_older_commits(run, named), None)
         if found is None:
             return
         imported = _entry_of(context, log, found)
@@ -107,12 +108,13 @@ def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
             )
 
 
-def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[ManifestRecord]:
+def _older_commits(run: CommitRun, named: str) -> Iterator[ManifestRecord]:
     """Yield the manifests of older versions that are in no entry and no baseline, oldest first.
 
     The earlier commits have entered all that were there. So these are newer than the newest commit, but for
     the one that ``_SUCCESS`` names: its job may have slept before it wrote that.
     """
+    context, log = run.context, run.log
     store, home = context.store, context.layout.destination
     newest = newest_commit(store, home, imported=False)
     since = _written(context, newest.number) if newest is not None else 0.0
@@ -124,8 +126,26 @@ def _older_commits(context: JobContext, log: Log, named: str) -> Iterator[Manife
         if not is_new or job_id == context.job_id or log.has_ended(job_id):
             continue
         manifest = older_manifest(store, home, job_id, signer=context.signer)
-        if manifest is not None and manifest.conflict_mode == "append" and _is_whole(context, manifest):
+        if manifest is None or manifest.conflict_mode != "append":
+            continue
+        _end_removals(run, manifest, written)
+        if not log.has_ended(job_id) and _is_whole(context, manifest):
             yield manifest
+
+
+def _end_removals(run: CommitRun, manifest: ManifestRecord, written: float) -> None:
+    """Drive the jobs to their ends that may still delete files of an older version's commit.
+
+    They planned when its manifest was there. An entry that names its files would soon name files that are
+    gone.
+    """
+    context = run.context
+    settle_begun(run, manifest.partitions)
+    for entry in newest_entries(context.store, context.layout.destination, 1):
+        if _written(context, entry.number) < written:
+            return
+        if entry.kind == "commit" and entry.plan is not None:
+            drive(run, entry)
 
 
 def is_copied(context: JobContext, log: Log) -> bool:

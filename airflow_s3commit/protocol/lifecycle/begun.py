@@ -53,7 +53,7 @@ def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
         if not found:
             return
         for entry in found:
-            _settle(run, entry)
+            drive(run, entry)
         run.log.read()
         for entry in found:
             if run.log.is_open(entry.job_id):
@@ -66,19 +66,30 @@ def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
             run.settled.add(entry.job_id)
 
 
-def _settle(run: CommitRun, entry: LogEntry) -> None:
+def drive(run: CommitRun, entry: LogEntry) -> None:
+    """Drive the job of an entry to its end. Repeatable by any process.
+
+    Args:
+        run: A commit of another job.
+        entry: The job's ``begin`` or ``commit``.
+
+    Raises:
+        InvalidRecord: It can be neither finished nor undone: a record of it is damaged or missing.
+        S3CommitError: A request failed; run the step again.
+
+    """
     context = run.context
     assert entry.staging is not None
     layout = Layout(context.layout.destination, Destination.parse(entry.staging), entry.job_id)
     check_place(entry, layout, join_uri(context.bucket, entry_key(layout.destination, entry.number)))
     other = replace(context, layout=layout, record=None)
-    logger.info("%s: job %s has begun on its partitions; driving it to its end", context.name, entry.job_id)
+    logger.info("%s: driving job %s to its end", context.name, entry.job_id)
     try:
         record = find_job(other)
         run.settle(other if record is None else other.as_recorded(record))
     except S3CommitError as error:
         error.add_note(
-            f"while driving {other.name} to its end, which has begun on partitions of {context.name}; end"
-            f" that job first: s3commit show {layout.destination.uri} {other.job_id}"
+            f"while driving {other.name} to its end, as {context.name} needs; end that job first:"
+            f" s3commit show {layout.destination.uri} {other.job_id}"
         )
         raise

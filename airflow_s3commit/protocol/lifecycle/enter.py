@@ -312,13 +312,14 @@ def _has_conflict(run: CommitRun, job: JobRecord, seal: SealRecord, plan: PlanRe
 
 def _plan_again(run: CommitRun, job: JobRecord, seal_etag: str) -> Stored[PlanRecord]:
     context = run.context
-    if job.options.conflict_mode == "fail":
+    logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
+    try:
+        return make_plan(context, job, load_seal(context, seal_etag), run.log)
+    except DestinationNotEmpty as error:
         raise DestinationNotEmpty(
             f"{context.name}: conflict mode is fail, and another job has committed to its partitions since"
             " this commit began, so it is rolled back; write it again with replace or append, or elsewhere"
-        )
-    logger.info("%s: other jobs have added files to its partitions; planning again", context.name)
-    return make_plan(context, job, load_seal(context, seal_etag), run.log)
+        ) from error
 
 
 def _crowded_out(context: JobContext) -> DestinationChanged:

@@ -74,7 +74,8 @@ class Log:
         self._ended: set[str] = set()
         self._newest: LogEntry | None = None
         self._ending: LogEntry | None = None
-        self._commits: dict[int, Collection[str]] = {}
+        #: The partitions of each commit of another job; None for a baseline, which does not name them.
+        self._commits: dict[int, Collection[str] | None] = {}
         self._begins: dict[str, LogEntry] = {}
         #: The entries of jobs that have begun: of those that have not ended, and of all that were seen.
         self._open: Mapping[str, int] = context.record.begun if context.record is not None else {}
@@ -215,7 +216,7 @@ class Log:
         return job_id in self._ended
 
     def was_added_to(self, partitions: Collection[str] | None, since: int) -> bool:
-        """Return whether another job committed files after an entry.
+        """Return whether another job committed files after an entry, or began the history with older files.
 
         Args:
             partitions: Directories to ask about; None for all.
@@ -223,7 +224,8 @@ class Log:
 
         """
         return any(
-            number > since and (added if partitions is None else not set(partitions).isdisjoint(added))
+            number > since
+            and (added is None or (added if partitions is None else not set(partitions).isdisjoint(added)))
             for number, added in self._commits.items()
         )
 
@@ -250,6 +252,8 @@ class Log:
         self._begun_jobs.update(entry.begun)
         if entry.kind == "begin":
             self._begins[entry.job_id] = entry
+        if entry.kind == "baseline" and entry.job_id != self._context.job_id:
+            self._commits[entry.number] = None
         if entry.kind not in _ENDINGS:
             return
         self._ended.add(entry.job_id)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import Job, JobOptions
-from airflow_s3commit.exceptions import InvalidRecord, LockHeld
+from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidRecord, LockHeld
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_of
@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.model.signing import HmacSigner
 from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
+from tests.history import History
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
@@ -350,6 +351,63 @@ def test_an_append_that_was_replaced_before_it_is_entered_is_not() -> None:
     lake.store.put(BUCKET, SUCCESS, json.dumps(marker).encode())
     lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
     assert [job for job, _ in kinds(lake)] == [an_id("first"), THEIRS, an_id("unrelated"), OURS]
+
+
+@each("options", [{}, {"unique_filenames": False}])
+def test_an_append_that_a_commit_is_about_to_delete_is_not_entered(options: dict[str, Any]) -> None:
+    """A job whose plan names its files is driven to its end first: only then it shows whether they stay."""
+    lake = begun()
+    older_append(lake, marker=False)
+    lake.store_clock.advance(1)
+    replacing = lake.sealed({"dt=1/r": b"r"}, job_id=THEIRS, **options)
+    lake.store.die("put", "log/00000000000000000002.json", after=True)
+    with pytest.raises(Crash):
+        replacing.commit()
+    lake.store.rest()
+    older_append(lake)
+    lake.sealed({"dt=2/a": b"1"}, conflict_mode="append").commit()
+    replacing.recover()
+    history = History({}, lake.get).fold(lake.keys(f"{HOME}log/"))
+    assert OLDER not in history.ended
+    assert history.data.keys() == {ROOT + path for path in lake.data()}
+
+
+@each("mode", ["replace", "fail"])
+def test_a_baseline_that_comes_after_the_plan_is_a_conflict(mode: str) -> None:
+    """It stands for an append of an older version that the plan does not name, and that comes before it."""
+    lake = Lake()
+    ours = lake.sealed({"dt=1/a": b"1"}, conflict_mode=mode)
+    theirs = lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append")
+
+    def begin_history() -> None:
+        lake.store.rest()
+        older_append(lake)
+        theirs.commit()
+
+    lake.store.before = once("complete_upload", "", begin_history)
+    if mode == "fail":
+        with pytest.raises(DestinationNotEmpty, match="rolled back"):
+            ours.commit()
+        assert lake.data().keys() == {named("dt=1/x", OLDER), named("dt=2/b", THEIRS)}
+    else:
+        ours.commit()
+        assert lake.data().keys() == {named("dt=1/a"), named("dt=2/b", THEIRS)}
+
+
+def test_a_baseline_is_no_conflict_where_it_has_nothing() -> None:
+    """A job that fails on data goes on if what is older than the log is in other partitions."""
+    lake = Lake()
+    ours = lake.sealed({"dt=1/a": b"1"}, conflict_mode="fail")
+    theirs = lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append")
+
+    def begin_history() -> None:
+        lake.store.rest()
+        older_append(lake, "dt=9/x")
+        theirs.commit()
+
+    lake.store.before = once("complete_upload", "", begin_history)
+    ours.commit()
+    assert lake.data().keys() == {named("dt=1/a"), named("dt=2/b", THEIRS), named("dt=9/x", OLDER)}
 
 
 def test_an_append_beside_a_commit_keeps_its_marker_until_it_is_entered() -> None:
