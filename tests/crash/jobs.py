@@ -11,7 +11,7 @@ from msgspec import structs
 
 from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
-from airflow_s3commit.protocol.model.job import ConflictMode
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
 from airflow_s3commit.testing import Fault, FaultyStore
 from tests.crash.interleave import Actor, Outcome, Schedule, play
@@ -39,15 +39,21 @@ class Jobs(World):
         modes: Their conflict modes. There is old data unless the first one needs none.
         planned: Whether they have planned.
         fixed: The numbers of those with fixed file names.
+        committer: Their committer.
 
     """
 
     fixed: Collection[int] = ()
 
     def __init__(
-        self, modes: Sequence[ConflictMode], *, planned: bool = False, fixed: Collection[int] = ()
+        self,
+        modes: Sequence[ConflictMode],
+        *,
+        planned: bool = False,
+        fixed: Collection[int] = (),
+        committer: Committer = "partitioned",
     ) -> None:
-        super().__init__(Case(mode=modes[0], unique=0 not in fixed))
+        super().__init__(Case(committer, modes[0], unique=0 not in fixed))
         self.modes, self.fixed = modes, fixed
         self.reach(f"jobs {modes} {planned} {fixed}", lambda: self._seal_all(planned))
 
@@ -70,13 +76,13 @@ class Jobs(World):
         retain: str = "0s",
         *,
         unique: bool = True,
+        store: Any = None,
         **options_too: Any,
     ) -> None:
-        options = structs.replace(Case(mode=mode, unique=unique).options, retain=retain, **options_too)
-        Job.setup(
-            self.store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id
-        )
-        job = self.job_of(job_id, self.store)
+        store, case = store or self.store, Case(self.case.committer, mode, unique=unique)
+        options = structs.replace(case.options, retain=retain, **options_too)
+        Job.setup(store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id)
+        job = self.job_of(job_id, store)
         with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
             for path, body in files.items():
                 with attempt.open(path) as file:
@@ -105,6 +111,15 @@ class Jobs(World):
     def dying_commit_of(self, job_id: str, store: Any) -> None:
         """Commit, and die before `_SUCCESS` is written."""
         self.commit_of(job_id, FaultyStore(store, Fault("crash-before", "put", "*_SUCCESS")))
+
+    def entering_commit_of(self, job_id: str, store: Any) -> None:
+        """Commit, and die right after the entry."""
+        self.commit_of(job_id, FaultyStore(store, Fault("crash-after", "put", "*_s3commit/log/*")))
+
+    def whole_replace_of(self, job_id: str, store: Any) -> None:
+        """Set a job up, write with it and commit it."""
+        self._write(job_id, "replace", WRITTEN[JOBS.index(job_id)], store=store)
+        self.commit_of(job_id, store)
 
     def half_commit_of(self, job_id: str, store: Any) -> None:
         """Commit, and die before the second upload is completed."""
@@ -142,7 +157,7 @@ class Jobs(World):
 
     def end_all(self, store: Any) -> None:
         """End each job as an operator does: recover it, abort one that was not begun, sweep."""
-        for job_id in JOBS[: len(self.modes)]:
+        for job_id in JOBS:
             try:
                 self.job_of(job_id, store).recover()
             except NoSuchJob:

@@ -31,9 +31,10 @@ APPEND_BESIDE_REPLACE = ("replace", "append")
 
 
 @cache
-def _calls(modes: tuple[Any, ...], planned: bool, step: Step) -> int:
-    world = Jobs(modes, planned=planned)
-    return count_calls(world.store, world.actor(*step))
+def _calls(modes: tuple[Any, ...], step: Step, **world: Any) -> int:
+    jobs = Jobs(modes, **world)
+    name, number = step
+    return count_calls(jobs.store, jobs.actor("commit" if name == "entering_commit" else name, number))
 
 
 def _play(
@@ -42,21 +43,22 @@ def _play(
     chosen: Iterable[Schedule],
     judge: Callable[[list[Outcome]], None],
     *,
-    planned: bool = False,
+    end: bool = False,
+    **world: Any,
 ) -> int:
     """Play schedules of some steps, each in a new world, and return how many."""
     played = 0
     for schedule in chosen:
-        world = Jobs(modes, planned=planned)
-        judge(world.play([world.actor(*step) for step in steps], schedule))
+        jobs = Jobs(modes, **world)
+        judge(jobs.play([jobs.actor(*step) for step in steps], schedule, end=end))
         played += 1
     return played
 
 
 def _shuffled(
-    modes: tuple[Any, ...], steps: tuple[Step, ...], count: int, *, changes: int, planned: bool = False
+    modes: tuple[Any, ...], steps: tuple[Step, ...], count: int, *, changes: int
 ) -> Iterable[Schedule]:
-    return shuffles([_calls(modes, planned, step) for step in steps], count, changes=changes)
+    return shuffles([_calls(modes, step) for step in steps], count, changes=changes)
 
 
 def _all_committed(outcomes: list[Outcome]) -> None:
@@ -68,27 +70,27 @@ def _none_lost(outcomes: list[Outcome]) -> None:
     assert all(expected), outcomes
 
 
+#: Modes of two jobs, whether they have planned, and their committer.
+HELD = [
+    (("replace", "replace"), True, "partitioned"),
+    (APPEND_BESIDE_REPLACE, False, "partitioned"),
+    (APPEND_BESIDE_REPLACE, False, "directory"),
+]
 ANY_TWO = [
-    pytest.param(("replace", "replace"), True, 0.1, id="replace-replace-planned"),
-    pytest.param(APPEND_BESIDE_REPLACE, False, 0.1, id="replace-append-unplanned"),
+    *(pytest.param(*case, 0.1, id=f"{'-'.join(case[0])}-{case[1]}-{case[2]}-a tenth") for case in HELD),
     *(
-        pytest.param(
-            modes,
-            planned,
-            1.0,
-            id=f"{'-'.join(modes)}-{'planned' if planned else 'unplanned'}-all",
-            marks=pytest.mark.all,
+        pytest.param(*case, 1.0, id=f"{'-'.join(case[0])}-{case[1]}-{case[2]}-all", marks=pytest.mark.all)
+        for case in product(
+            product(("replace", "append", "fail"), repeat=2), (True, False), ("partitioned", "directory")
         )
-        for modes in product(("replace", "append", "fail"), repeat=2)
-        if modes[1] != "fail" or modes[0] == "fail"  # there is old data unless the first one needs none
-        for planned in (True, False)
+        if case[0][1] != "fail" or case[0][0] == "fail"  # there is old data unless the first one needs none
     ),
 ]
 
 
-@pytest.mark.parametrize(("modes", "planned", "share"), ANY_TWO)
+@pytest.mark.parametrize(("modes", "planned", "committer", "share"), ANY_TWO)
 def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
-    modes: tuple[Any, Any], planned: bool, share: float, record_property: Record
+    modes: tuple[Any, Any], planned: bool, committer: Any, share: float, record_property: Record
 ) -> None:
     """However two jobs of any modes interleave, the data is that of a serial run in the order of the log."""
 
@@ -96,9 +98,18 @@ def test_two_jobs_on_one_partition_end_in_the_order_of_the_log(
         assert all(outcome is None or isinstance(outcome, DestinationNotEmpty) for outcome in outcomes)
         assert "fail" in modes or outcomes == [None, None]
 
-    steps = (("commit", 0), ("commit", 1))
-    chosen = schedules(*(_calls(modes, planned, step) for step in steps), share)
-    record_property("schedules", _play(modes, steps, chosen, judge, planned=planned))
+    steps, world = (("commit", 0), ("commit", 1)), {"planned": planned, "committer": committer}
+    chosen = schedules(*(_calls(modes, step, **world) for step in steps), share)
+    record_property("schedules", _play(modes, steps, chosen, judge, **world))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.all)])
+@pytest.mark.parametrize("first", ["append", "replace"])
+def test_a_job_that_is_set_up_when_another_has_died(first: Any, count: int, record_property: Record) -> None:
+    """A job that is set up after an entry replaces its files, though its process has died."""
+    modes, steps = (first, "append"), (("entering_commit", 0), ("commit", 1), ("whole_replace", 2))
+    chosen = _shuffled(modes, steps, count, changes=4)
+    record_property("schedules", _play(modes, steps, chosen, _none_lost, end=True))
 
 
 @pytest.mark.parametrize(

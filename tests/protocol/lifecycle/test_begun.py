@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.sweep.apply import sweep
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_enter import crash
 
 FIXED = {"unique_filenames": False}
@@ -136,6 +136,19 @@ def test_a_dead_begun_job_is_driven_to_its_end(after: str, mode: str, theirs: di
         data["dt=1/t" if theirs else named("dt=1/t", THEIRS)] = b"t"
     assert lake.data() == data
     assert lake.staging() == []
+
+
+def test_a_begun_job_that_has_its_last_entry_deletes_before_another_publishes() -> None:
+    """It may not have deleted yet what it replaces, and the next job writes the same bytes under that key."""
+    lake = Lake()
+    again = {"job_id": THEIRS, "conflict_mode": "append", **FIXED}
+    lake.sealed({"dt=1/k": b"the same"}, job_id=an_id("first"), conflict_mode="append", **FIXED).commit()
+    replacing = lake.sealed({"dt=1/r": b"r"}, **FIXED)
+    theirs = lake.sealed({"dt=1/k": b"the same"}, **again)
+    crash(lake, replacing.commit, "put", "log/00000000000000000004.json", after=True)
+    theirs.commit()
+    replacing.commit()
+    assert table(lake) == {"dt=1/k": b"the same", "dt=1/r": b"r"}
 
 
 def test_jobs_on_other_partitions_pass_a_begun_job() -> None:
