@@ -45,6 +45,7 @@ class History:
         brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
+        retained_at: What was retained after each entry.
 
     """
 
@@ -58,6 +59,7 @@ class History:
         self.begun: dict[str, set[str] | None] = {}
         self.lost: set[int] = set()
         self.brought_back: dict[int, set[str]] = {}
+        self.retained_at: dict[int, dict[str, int]] = {}
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -78,7 +80,10 @@ class History:
 
     def take(self, body: bytes) -> None:
         """Apply the next entry."""
-        entry = json.loads(body)
+        self._take(json.loads(body))
+        self.retained_at[self.head] = dict(self.retained)
+
+    def _take(self, entry: dict[str, Any]) -> None:
         self.head += 1
         assert entry["number"] == self.head, "entries are consecutive"
         if entry["kind"] == "release":
@@ -107,6 +112,41 @@ class History:
                 self.retained |= dict.fromkeys(gone, self.head)
         elif entry["kind"] == "lost":
             self._lose(job, entry["manifest"], entry["removes"])
+
+    def check_checkpoint(self, body: bytes, root: str) -> None:
+        """Check that a checkpoint is the fold of the entries up to its own.
+
+        Args:
+            body: Its text, decompressed.
+            root: The destination's prefix.
+
+        """
+        head, *lines = map(json.loads, body.splitlines())
+        number, live, held = head["number"], lines[: head["commits"]], lines[head["commits"] :]
+        files = self.files[max(generation for generation in self.files if generation <= number)]
+
+        def places(lines: list[dict[str, Any]]) -> set[tuple[str, str]]:
+            return {
+                (line["job_id"], f"{root}{name}".rstrip("/")) for line in lines for name in line["partitions"]
+            }
+
+        def of_jobs(keys: Callable[[Files], Iterable[str]]) -> set[tuple[str, str]]:
+            return {(job, partition(key)) for job, added in self.by_job.items() for key in keys(added)}
+
+        # A key that jobs with fixed names share may be either's.
+        surely = of_jobs(lambda added: (key for key in added if files.get(key) == added[key]))
+        assert surely <= places(live) <= of_jobs(files.keys().__and__), "checkpoint_is_not_the_fold"
+        removed = {f"{root}{name}".rstrip("/") for name in head["removed"]}
+        older = {key for key in self.files[0] if head["baseline"] and partition(key) not in removed}
+        # A baseline that was closed has its files in a list, like a job's.
+        kept = {key for key, etag in self.files[0].items() if files.get(key) == etag}.difference(
+            *self.by_job.values()
+        )
+        assert kept <= older <= kept | files.keys(), "checkpoint_is_not_the_fold"
+        for generation in self.files:
+            retained = {key for key, by in self.retained_at[number].items() if by == generation}
+            theirs = [line for line in held if line["removed"] == generation and not line.get("released")]
+            assert places(theirs) == of_jobs(retained.intersection), "checkpoint_is_not_the_fold"
 
     def _release(self, commits: list[int]) -> None:
         released = {key for key, by in self.retained.items() if by in commits}

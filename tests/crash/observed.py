@@ -5,6 +5,7 @@ They are those of the model (docs/explanation/model.md), under its names where i
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -45,6 +46,7 @@ class Observed(ForwardingStore):
         super().__init__(inner)
         self._root = root
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
+        self._checkpoints = f"{root}_s3commit/checkpoints/"
         self._keeps_data = keeps_data
         self._home = inner._buckets[bucket]
         self.now = inner._now
@@ -63,6 +65,8 @@ class Observed(ForwardingStore):
         if verb == "delete_many" or is_seen(verb, (key,)):
             if verb == "put" and key.startswith(self._log):
                 self.history.take(self._home.objects[key].body)
+            if verb == "put" and key.startswith(self._checkpoints):
+                self.history.check_checkpoint(gzip.decompress(self._home.objects[key].body), self._root)
             self._check_data()
             self._check_marker()
         return made
