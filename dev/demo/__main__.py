@@ -49,6 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nights", type=int, default=3, choices=range(1, 29), metavar="N", help="default: 3")
     parser.add_argument("--home", type=Path, default=CHECKOUT / ".demo", help="where all it makes lies")
     parser.add_argument("--dags", type=Path, default=CHECKOUT / "dags", help="the directory with the DAGs")
+    parser.add_argument(
+        "--unchanged", action="store_true", help="a Spark job with Spark's own writer, by S3A"
+    )
     arguments = parser.parse_args(argv)
     # Without a terminal there is no width to ask for, and the tables must not break.
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
@@ -56,7 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     try:
         with own_directory(arguments.home) as home:
-            held = _demonstrate(console, home, arguments.dags, arguments.nights)
+            held = _demonstrate(
+                console, home, arguments.dags, arguments.nights, unchanged=arguments.unchanged
+            )
     except KeyboardInterrupt:
         console.print("\n[yellow]Interrupted.[/] Everything that was started is stopped.")
         return 128 + signal.SIGINT
@@ -71,13 +76,15 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if held else 1
 
 
-def _demonstrate(console: Console, home: Path, dags: Path, nights: int) -> bool:
+def _demonstrate(console: Console, home: Path, dags: Path, nights: int, *, unchanged: bool) -> bool:
     """Start everything, run everything, judge, stop everything; return whether all checks held."""
     with ExitStack() as outer:
         stack = ExitStack()
         outer.callback(_stop, console, stack)
         console.rule("[bold]Starting[/]", align="left")
-        server, airflow = start(stack, home, dags, [REFRESH, REPORT], lambda name: _step(console, name))
+        server, airflow = start(
+            stack, home, dags, [REFRESH, REPORT], lambda name: _step(console, name), unchanged=unchanged
+        )
         flights, store = Flights(), S3Store.connect(server.config)
         story = Story(airflow, store, DESTINATION, flights, lambda at, what: _tell(console, at, what))
         chapters = _refreshes(console, story, nights)

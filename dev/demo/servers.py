@@ -14,6 +14,7 @@ from airflow_s3commit.testing.java import java_home
 from airflow_s3commit.testing.programs import ProgramFailed
 from airflow_s3commit.testing.s3_server import S3Server
 from dev.airflow_home import AirflowHome
+from dev.demo.unchanged.prepare import s3a_jars, unchanged_dags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +64,8 @@ def start(
     dags: Path,
     dag_ids: Sequence[str],
     step: Callable[[str], AbstractContextManager[None]],
+    *,
+    unchanged: bool = False,
 ) -> tuple[S3Server, AirflowHome]:
     """Start S3 and Airflow, and return them when these DAGs can run.
 
@@ -72,16 +75,22 @@ def start(
         dags: The directory with the DAG files.
         dag_ids: The DAGs.
         step: Makes a context manager that shows a step by its name while the step takes its time.
+        unchanged: Whether the nights run a Spark job with Spark's own writer.
 
     """
     if not dags.is_dir():
         raise ProgramFailed(f"no DAGs at {dags}: run the demo from a checkout, or name them with --dags")
     with step("Java for Spark"):
         java = java_home(home / "java")
+    defaults = SPARK_DEFAULTS
+    if unchanged:
+        with step("the jars of Hadoop's S3A"):
+            defaults += f"spark.driver.extraClassPath {s3a_jars(home, java)}/*\n"
+        dags = unchanged_dags(home, dags)
     with step("SeaweedFS, an S3 server on loopback, with keys made just now"):
         server = stack.enter_context(S3Server(home / "s3"))
     with step("Airflow: database, API server, scheduler, DAG processor"):
-        environment = _connections(server) | _spark(home / "spark", java)
+        environment = _connections(server) | _spark(home / "spark", java, defaults)
         airflow = stack.enter_context(AirflowHome(home / "airflow", dags, environment))
         airflow.wait_until_ready(dag_ids)
     return server, airflow
@@ -114,9 +123,9 @@ def _connections(server: S3Server) -> dict[str, str]:
     }
 
 
-def _spark(directory: Path, java: Path) -> dict[str, str]:
+def _spark(directory: Path, java: Path, defaults: str) -> dict[str, str]:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    (directory / "spark-defaults.conf").write_text(defaults)
     return {
         "JAVA_HOME": str(java),
         "PYSPARK_PYTHON": sys.executable,

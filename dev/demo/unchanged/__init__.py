@@ -1,0 +1,1 @@
+"""The demo with a Spark job that knows nothing of this package."""
