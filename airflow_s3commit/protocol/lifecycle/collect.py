@@ -65,10 +65,11 @@ def collect_stage(context: JobContext, stage: str, stage_attempt: str) -> SealRe
 
 @dataclass
 class _Output:
-    """A task attempt that counts, and its pendingset once it was read."""
+    """A task attempt that counts; its pendingset once it was read, which may list a part of its files."""
 
     task: DriverTask
     pendingset: Stored[PendingSet] | None = None
+    partial: bool = False
 
 
 @dataclass
@@ -118,11 +119,11 @@ class _Application:
         task = output.task
         extra = self._extra(task)
         key = self._key(task)
-        if output.pendingset is not None:
-            stored = output.pendingset
+        stored = output.pendingset
+        if stored is not None and output.partial:
             return committed_task(self.context, key, extra, stored, stored.record.commits)
         try:
-            etag = self.context.store.head(self.context.staging_bucket, key).etag
+            etag = stored.etag if stored else self.context.store.head(self.context.staging_bucket, key).etag
         except NoSuchKey:
             raise self._missing(key) from None
         return CommittedTask(
@@ -167,7 +168,7 @@ class _Application:
         stored = records.create(
             context.store, context.staging_bucket, key, record, conditional=context.conditional
         )
-        return _Output(task, stored)
+        return _Output(task, stored, partial=True)
 
     def _partitions(self, output: _Output) -> Iterator[str]:
         for upload in self._read(output).record.commits:

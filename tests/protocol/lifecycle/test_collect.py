@@ -115,7 +115,8 @@ def test_only_the_newest_driver_counts() -> None:
     assert commit(lake) == {named("dt=3/b"), *OLD}
 
 
-def test_rows_are_those_that_spark_counted() -> None:
+@each("dynamic", [False, True])
+def test_rows_are_those_that_spark_counted(dynamic: bool) -> None:
     """Uploads of S3A have no rows: a stage has as many as Spark counted in its tasks, a partition none."""
     lake = new_job()
     task = lake.run_task(lake.job(), {"dt=1/h=0/a": b"1"})
@@ -124,7 +125,7 @@ def test_rows_are_those_that_spark_counted() -> None:
         del upload["s3commit"]
     body = json.dumps(record).encode()
     lake.store.put(BUCKET, lake.pendingset_key(), body)
-    write(lake, 1, replace(task, rows=7, sha256=sha256(body)))
+    write(lake, 1, replace(task, rows=7, sha256=sha256(body)), dynamic=dynamic)
     sealed = lake.job().seal_stage(*STAGE)
     assert sealed.counts.rows == 7
     assert sealed.partitions["dt=1/h=0"].rows is None
