@@ -134,6 +134,10 @@ class Jobs(World):
     def abort_of(self, job_id: str, store: Any) -> None:
         self.job_of(job_id, store).abort()
 
+    def dying_abort_of(self, job_id: str, store: Any) -> None:
+        """Abort, and die right after the state has moved."""
+        self.abort_of(job_id, FaultyStore(store, Fault("crash-after", "put", "*/state.json")))
+
     def recover_of(self, job_id: str, store: Any) -> None:
         self.job_of(job_id, store).recover()
 

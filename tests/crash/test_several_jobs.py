@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import DestinationNotEmpty
-from airflow_s3commit.testing import Crash
+from airflow_s3commit.testing import Crash, StoreCall
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Outcome, Schedule, Until, schedules, shuffles
 from tests.crash.jobs import Jobs, ended_by_another
@@ -151,6 +151,10 @@ def _before(verb: str, ending: str) -> Until:
     return lambda call: call.verb == verb and call.key.endswith(ending)
 
 
+def _entering(call: StoreCall) -> bool:
+    return call.verb == "put" and "/_s3commit/log/" in call.key
+
+
 SLOW: dict[str, tuple[tuple[Step, ...], Schedule]] = {
     # Nothing of the abort shows the committer that the marker is needed again.
     "its own commit, about to delete the marker": (
@@ -177,6 +181,29 @@ SLOW: dict[str, tuple[tuple[Step, ...], Schedule]] = {
         (("commit", 0), ("commit", 1), ("commit", 2), ("abort", 2)),
         ((0, _before("put", "_SUCCESS")), (1, ALL), (2, _before("complete_upload", "")), (0, ALL), (3, ALL)),
     ),
+    # It has found the marker of a generation before its own, and another one writes over that first.
+    "an older commit, about to write over a marker": (
+        (("commit", 0), ("commit", 1), ("commit", 2)),
+        (
+            (1, _before("complete_upload", "")),
+            (2, _before("complete_upload", "")),
+            (0, ALL),
+            (1, _before("put", "_SUCCESS")),
+            (1, 1),
+            (1, _before("put", "_SUCCESS")),
+            (2, ALL),
+        ),
+    ),
+    # What came first is looked at each time, not once.
+    "a replace that loses its number twice": (
+        (("commit", 1), ("commit", 0), ("commit", 2)),
+        ((0, _entering), (1, ALL), (0, 1), (0, _entering), (2, ALL)),
+    ),
+    # Its entry is the newest, and what it replaces is not deleted yet: the marker is for it to write.
+    "a commit that still deletes": (
+        (("commit", 0), ("commit", 1), ("abort", 0)),
+        ((0, _before("complete_upload", "")), (1, _before("delete_many", "")), (2, ALL)),
+    ),
 }
 
 
@@ -185,6 +212,16 @@ def test_a_slow_process_leaves_the_marker_of_the_newest_commit(slow: str) -> Non
     """However slow a process is beside an abort, or beside a twin that dies, the marker is right at rest."""
     steps, schedule = SLOW[slow]
     _play(("append", "replace", "replace"), steps, [schedule], _none_lost)
+
+
+def test_a_commit_goes_on_beside_an_abort_that_died_too_late() -> None:
+    """The state says that the job is aborting, and the log that it is committed: it is finished."""
+
+    def judge(outcomes: list[Outcome]) -> None:
+        assert outcomes[-1] is None
+
+    steps = (("entering_commit", 0), ("dying_abort", 0), ("commit", 0))
+    _play(("append",), steps, [((0, ALL), (1, ALL), (2, ALL))], judge)
 
 
 @pytest.mark.parametrize("count", [80, pytest.param(2000, marks=pytest.mark.all)])

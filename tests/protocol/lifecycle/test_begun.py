@@ -151,6 +151,15 @@ def test_a_begun_job_that_has_its_last_entry_deletes_before_another_publishes() 
     assert table(lake) == {"dt=1/k": b"the same", "dt=1/r": b"r"}
 
 
+@each("options", [FIXED, FIXED | DELETE_FIRST])
+def test_a_file_that_is_written_again_with_the_same_bytes_stays(options: dict[str, Any]) -> None:
+    """The job overwrites it, and its ETag is the one in the plan: it is not deleted as what was replaced."""
+    lake = Lake()
+    for job_id in (THEIRS, OURS):
+        lake.sealed({"dt=1/k": b"the same"}, job_id=job_id, **options).commit()
+    assert table(lake) == {"dt=1/k": b"the same"}
+
+
 def test_jobs_on_other_partitions_pass_a_begun_job() -> None:
     """Another partition's job commits, begins and ends, and the begun job is as it was."""
     lake = half_published()
