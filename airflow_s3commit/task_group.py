@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
+#: The main class of Spark's own SQL shell, ``spark-sql``.
+_SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
+
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
@@ -137,6 +140,19 @@ class S3CommitGroup:
         ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
         return SparkStages(self)
+
+    def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator:
+        """Add a stage that runs SQL in Spark's own shell, and return its task.
+
+        What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
+        first statement that fails, fails the task. Spark's shell runs in client mode only, with Hive support.
+
+        :param sql: Statements with ``;`` between them. (templated)
+        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
+            application; the default of ``task_id`` is ``spark_sql``.
+        """
+        shell = {"application": "spark-internal", "java_class": _SQL_SHELL, "application_args": ["-e", sql]}
+        return self.spark_submit(**{"task_id": "spark_sql", **kwargs, **shell, "writer": "spark"})
 
     def add(self, stage: Stage, output: Any = None) -> Stage:
         """Add a task as a stage, and return it.

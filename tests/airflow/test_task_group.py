@@ -136,6 +136,18 @@ def test_only_a_task_can_have_a_stage_s_name() -> None:
             commit.stage(inner, name="load")
 
 
+def test_sql_is_a_stage_that_spark_s_shell_runs() -> None:
+    """The statements are an argument of the shell, save modes decide, and the commit takes the stage."""
+    with DAG("nightly", schedule=None) as dag, s3_commit_task_group(destination="s3://lake/x/") as commit:
+        task = commit.spark_sql("INSERT INTO x SELECT '{{ ds }}'", conn_id="spark")
+    assert (task.task_id, task.writer, task.application) == ("s3_commit.spark_sql", "spark", "spark-internal")
+    assert task._java_class == "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
+    assert task.application_args == ["-e", "INSERT INTO x SELECT '{{ ds }}'"]
+    assert "application_args" in task.template_fields
+    assert commit.setup.conflict_mode == SPARKS_CONFLICT_MODE
+    assert "s3_commit.resolve_conflicts" in dag.get_task("s3_commit.spark_sql").downstream_task_ids
+
+
 def modes_of(*writers: str | None, mapped: bool = False, **group: Any) -> str:
     """Return the conflict mode of a group whose Spark stages have these writers, and a check."""
     with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/", **group) as commit:

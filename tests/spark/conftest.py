@@ -97,7 +97,8 @@ def submit_unchanged(seaweed: S3Server, engine: Engine) -> Submit:
             "spark.sql.shuffle.partitions": "2",
             **conf,
         }
-        path = str(Path(__file__).with_name(application))
+        is_ours = application.endswith(".py")
+        path = str(Path(__file__).with_name(application)) if is_ours else application
         return subprocess.run(
             engine.command(settings, path, *arguments),
             env={**engine.environment, **seaweed.environment, **environment},

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
 
+#: The main class of Spark's SQL shell, which the task group's ``spark_sql`` runs.
+SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
+
 PARQUET, TEXT = "USING parquet", "STORED AS TEXTFILE"
 
 #: Changes that Spark makes without its commit protocol, by the table: format, statement, what is said of it.
@@ -130,3 +133,26 @@ def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
     assert seen["t_abort"] == {
         "moments": [[], before, after, before], "ids": [-2, -1], "generation": 1, "again": []
     }  # fmt: skip
+
+
+@pytest.mark.all
+def test_statements_in_sparks_sql_shell_wait_for_the_commit(
+    lake: Lake, submit_unchanged: Submit, tmp_path: Path
+) -> None:
+    """What ``spark-sql`` writes is pending; a statement that fails, fails the application."""
+    job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    conf |= {
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/h;create=true",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+    }
+    create = f"CREATE TABLE t (id BIGINT) USING parquet LOCATION '{lake.uri.replace('s3:', 's3a:')}'"
+    insert = "INSERT OVERWRITE t SELECT id FROM range(3)"
+    sql = f"{create}; {insert}; SELECT nothing FROM nowhere; {insert}"
+    done = submit_unchanged("--class", [SQL_SHELL, "spark-internal", "-e", sql], conf)
+    assert done.returncode != 0
+    assert "nowhere" in done.stdout + done.stderr
+    assert lake.visible() == []
+    assert job.seal_stage("load", "1").counts.rows == 3
+    job.abort()
+    assert lake.pending() == []
