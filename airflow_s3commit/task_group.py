@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from airflow.sdk import TaskGroup
 
@@ -14,7 +14,13 @@ from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
 from airflow_s3commit.operators.abort import S3CommitAbortOperator
 from airflow_s3commit.operators.audit import S3CommitAuditOperator
 from airflow_s3commit.operators.commit import S3CommitJobOperator
-from airflow_s3commit.operators.seal import S3CommitResolveConflictsOperator, S3CommitStagesOperator, note_try
+from airflow_s3commit.operators.seal import (
+    OnEmpty,
+    S3CommitResolveConflictsOperator,
+    S3CommitStagesOperator,
+    SkippedStages,
+    note_try,
+)
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
@@ -94,7 +100,7 @@ class S3CommitGroup:
     :param group: The Airflow task group.
     :param setup: The task that sets the job up.
     :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
-    :param ignores_skipped: Whether the commit takes what the stages that were not skipped have written.
+    :param skips: What happens when stages are skipped: ``skipped_stages`` and ``on_empty``.
     """
 
     def __init__(
@@ -102,13 +108,12 @@ class S3CommitGroup:
         group: TaskGroup,
         setup: S3CommitSetupOperator,
         connection: dict[str, Any],
-        *,
-        ignores_skipped: bool = False,
+        skips: dict[str, Any],
     ) -> None:
         self.group = group
         self.setup = setup
         self.connection = connection
-        self._ignores_skipped = ignores_skipped
+        self._skips = skips
         self._stages: list[Any] = []
         self._named: list[str] = []
         self._outputs: list[XComArg] | None = []
@@ -219,8 +224,10 @@ class S3CommitGroup:
         outputs: XComArg | list[XComArg] | None = self._outputs
         for stage in stages:
             self.setup >> stage
-        if self._ignores_skipped:
-            left = S3CommitStagesOperator(task_id="stages", stages=outputs, trigger_rule="none_failed")
+        if self._skips != {"skipped_stages": "skip", "on_empty": "skip"}:
+            left = S3CommitStagesOperator(
+                task_id="stages", stages=outputs, trigger_rule="none_failed", **self._skips
+            )
             for stage in stages:
                 stage >> left
             stages, outputs = [left], left.output
@@ -329,7 +336,8 @@ def s3_commit_task_group(
     partition_asset: Asset | None = None,
     shards: int | str | None = None,
     audit: Mapping[str, Any] | None = None,
-    skipped_stages: Literal["skip", "ignore"] = "skip",
+    skipped_stages: SkippedStages = "skip",
+    on_empty: OnEmpty = "skip",
     retries: int = 2,
     retry_policy: RetryPolicy | None = None,
     kill_window: float = 10.0,
@@ -378,7 +386,11 @@ def s3_commit_task_group(
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
     :param skipped_stages: What a skipped stage does. ``skip``: it skips the commit, by Airflow's rule. If no
         stage wrote anything, the run succeeds; if one did, it fails, because that output is lost.
-        ``ignore``: the commit takes what the other stages wrote, and is skipped if there is none.
+        ``ignore``: the commit takes what the other stages wrote.
+    :param on_empty: What happens if all stages were skipped, or wrote no files. ``skip``: no commit, and the
+        run succeeds. ``commit``: a commit without files, with the assets' events; it fails if it would remove
+        data. ``remove``: a commit that removes what the conflict mode replaces; with committer ``directory``
+        and conflict mode ``replace`` that is the whole table.
     :param retries: Number of retries of setup, audit, resolve, commit and abort, which are all repeatable.
     :param retry_policy: The retry policy of these tasks; None for `commit_retry_policy`. Stages keep their
         own retries.
@@ -388,11 +400,13 @@ def s3_commit_task_group(
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
-    :raises ValueError: The group has no stage, or ``skipped_stages`` is another word; or no mode is named,
-        and some Spark stages have ``writer="spark"`` and others not.
+    :raises ValueError: The group has no stage, or ``skipped_stages`` or ``on_empty`` is another word; or no
+        mode is named, and some Spark stages have ``writer="spark"`` and others not.
     """
-    if skipped_stages not in ("skip", "ignore"):
+    if skipped_stages not in get_args(SkippedStages):
         raise ValueError(f"skipped_stages is {skipped_stages!r}; it must be skip or ignore")
+    if on_empty not in get_args(OnEmpty):
+        raise ValueError(f"on_empty is {on_empty!r}; it must be skip, commit or remove")
     connection: dict[str, Any] = {"aws_conn_id": aws_conn_id, "region_name": region_name, "verify": verify}
     step: dict[str, Any] = {"retries": retries, "retry_policy": retry_policy or commit_retry_policy()}
     with TaskGroup(group_id, **group_arguments) as group:
@@ -412,10 +426,11 @@ def s3_commit_task_group(
             **connection,
             **step,
         )
-        building = S3CommitGroup(group, setup, connection, ignores_skipped=skipped_stages == "ignore")
+        skips = {"skipped_stages": skipped_stages, "on_empty": on_empty}
+        building = S3CommitGroup(group, setup, connection, skips)
         yield building
         building.wire(
-            resolve=dict(step),
+            resolve={**step, "on_empty": on_empty},
             commit={**step, "outlets": list(outlets), "partition_asset": partition_asset},
             abort={**step, "kill_window": kill_window},
             audit={**step, **_audit_arguments(audit)} if audit is not None else None,

@@ -9,7 +9,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_s3commit.exceptions import AlreadyCommitted
 from airflow_s3commit.metrics import count_abort
-from airflow_s3commit.operators.base import STORE_FAILURE, CommitStepOperator, refusals_are_final
+from airflow_s3commit.operators.base import (
+    NO_OUTPUT,
+    STORE_FAILURE,
+    CommitStepOperator,
+    refusals_are_final,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +42,8 @@ class S3CommitAbortOperator(CommitStepOperator):
     If the job has committed, which only the manifest on S3 decides, the task succeeds and changes nothing. It
     finishes a commit that was interrupted after the point of no return. It may be retried at any point.
 
-    If nothing failed, but the stages were skipped because there was nothing to do, it ends the job and
-    succeeds. It fails if other stages have written output, because the skipped commit loses it.
+    If nothing failed, but the stages were skipped or wrote no files, because there was nothing to do, it ends
+    the job and succeeds. It fails if other stages have written output, because the skipped commit loses it.
 
     If the store failed resolve_conflicts or commit and nothing else failed, it keeps a sealed or committing
     job, and fails with the ways to go on: clear ``commit``, which takes up the kept job, or end it by
@@ -83,8 +88,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         report: JsonObject = {"job_id": job_id, "state": "aborted", "uploads": uploads}
         context["ti"].xcom_push(key="abort_report", value=report)
         skipped, succeeded = self._only_skipped(context)
-        # A try before this one may have aborted what the others wrote.
-        if skipped and not uploads and (not succeeded or context["ti"].try_number == 1):
+        if skipped and self._has_no_output(context, skipped, succeeded, uploads):
             self.log.info("Job %s has nothing to commit: %s skipped", job_id, ", ".join(skipped))
             return {**report, "state": "skipped"}
         if skipped:
@@ -147,6 +151,17 @@ class S3CommitAbortOperator(CommitStepOperator):
         setups = {task.task_id for task in self.upstream_list if task.is_setup}
         skipped = [name for name, state in states.items() if state == "skipped"]
         return skipped, [name for name in states if name not in skipped and name not in setups]
+
+    def _has_no_output(
+        self, context: Context, skipped: list[str], succeeded: list[str], uploads: int
+    ) -> bool:
+        """Return whether no task that succeeded has written files."""
+        # Uploads may be those of an earlier try of a stage, and an earlier try of this task may have aborted
+        # those of the others.
+        ti = context["ti"]
+        if not succeeded or (not uploads and ti.try_number == 1):
+            return True
+        return any(ti.xcom_pull(task_ids=skipped, key=NO_OUTPUT) or [])
 
     def _abort(self, job: Job) -> int | None:
         """Abort the job; return the number of aborted uploads, None if the job is committed."""

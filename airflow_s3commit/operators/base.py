@@ -27,6 +27,9 @@ _RETRIABLE = (LockHeld, PreconditionFailed)
 #: The XCom of a task that the store failed. Airflow deletes it when the task's next try begins.
 STORE_FAILURE = "store_failure"
 
+#: The XCom of a task that was skipped because the stages wrote no files.
+NO_OUTPUT = "no_output"
+
 
 @contextmanager
 def store_failures_are_noted(context: Context) -> Iterator[None]:

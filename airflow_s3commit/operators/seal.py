@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_s3commit.links import PendingsetsLink
-from airflow_s3commit.operators.base import CommitStepOperator, refusals_are_final, store_failures_are_noted
+from airflow_s3commit.operators.base import (
+    NO_OUTPUT,
+    CommitStepOperator,
+    refusals_are_final,
+    store_failures_are_noted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.seal import SealReference
     from airflow_s3commit.xcom import JsonObject
 
+
+#: What a skipped stage does, and what happens when there is no output.
+SkippedStages: TypeAlias = Literal["skip", "ignore"]
+OnEmpty: TypeAlias = Literal["skip", "commit", "remove"]
 
 #: The key of the XCom with the stage and the try of a task of another engine.
 _STAGE_TRY = "stage_try"
@@ -41,34 +50,51 @@ def note_try(context: Context, *, stage: str) -> None:
 class S3CommitStagesOperator(BaseOperator):
     """Returns the XComs of the stages that were not skipped, for the task that seals the job.
 
-    It is skipped if all stages were. Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does
-    with ``skipped_stages="ignore"``. The task that seals cannot have this rule: Airflow requires
-    ``all_success`` of every task directly behind a setup. It may be retried.
+    Give it the trigger rule ``none_failed``, as `s3_commit_task_group` does. The task that seals cannot have
+    this rule: Airflow requires ``all_success`` of every task directly behind a setup. It may be retried.
 
     :param stages: XComs of the stage tasks; None if one of them has none, and then the result is None.
         (templated)
+    :param skipped_stages: What it does if some stages were skipped: ``ignore`` returns the others' XComs,
+        ``skip`` skips this task.
+    :param on_empty: What it does if all were: ``skip`` skips this task; ``commit`` or ``remove`` returns an
+        empty list, with which the job commits no files.
     """
 
     template_fields: Sequence[str] = ("stages",)
     ui_color = "#e8f0f7"
 
-    def __init__(self, *, stages: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        stages: Any = None,
+        skipped_stages: SkippedStages = "ignore",
+        on_empty: OnEmpty = "skip",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.stages = stages
+        self.skipped_stages = skipped_stages
+        self.on_empty = on_empty
 
     def execute(self, context: Context) -> list[Any] | None:
         """Return the XComs, with those of mapped stages as lists.
 
         :param context: The task's context.
-        :raises AirflowSkipException: All stages were skipped.
+        :raises AirflowSkipException: All stages were skipped, or some, and this task has to be too.
         """
         from airflow_s3commit.xcom import fetched  # noqa: PLC0415 - keeps DAG parsing light
 
         ti = context["ti"]
         stages = sorted(self.upstream_task_ids)
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=stages, run_ids=[ti.run_id])
-        if set(map(str, states.get(ti.run_id, {}).values())) == {"skipped"}:
-            raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
+        ended = set(map(str, states.get(ti.run_id, {}).values()))
+        if ended == {"skipped"}:
+            if self.on_empty == "skip":
+                raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
+            return []
+        if "skipped" in ended and self.skipped_stages == "skip":
+            raise AirflowSkipException("A stage was skipped, and with it the commit.")
         xcoms = fetched(self.stages)
         # A skipped task has no XCom; a mapped one whose instances were all skipped has an empty list.
         return None if xcoms is None else [xcom for xcom in xcoms if xcom]
@@ -167,17 +193,30 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     With conflict mode ``fail`` this task fails if a touched partition has data, before any output becomes
     visible. It may be retried.
 
+    If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data that nothing replaces:
+    with committer ``directory`` and conflict mode ``replace`` that is the whole table.
+
     :param job: The job reference. (templated)
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
     :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
+    :param on_empty: What it does if the stages wrote no files: ``skip`` skips this task and the commit;
+        ``commit`` commits without files, and fails if that would remove data; ``remove`` commits, and
+        removes what the conflict mode replaces.
     """
 
     ui_color = "#e8f0f7"
+
+    def __init__(self, *, on_empty: OnEmpty = "commit", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_empty = on_empty
 
     def execute(self, context: Context) -> JsonObject:
         """Seal the job and plan its commit; return locations, ETags and counts of seal and plan.
 
         :param context: The task's context.
+        :raises AirflowSkipException: There is no output, and ``on_empty`` is ``skip``.
+        :raises AirflowFailException: There is no output, and the commit would only remove data. Or the
+            protocol refused.
         """
         with store_failures_are_noted(context), refusals_are_final():
             job = self.opened_job()
@@ -189,4 +228,19 @@ class S3CommitResolveConflictsOperator(SealingOperator):
             plan.bytes,
             plan.partitions,
         )
+        if not sealed.counts.files and self.on_empty != "remove":
+            self._check_empty(context, job, plan.objects)
         return {"seal": sealed.to_dict(), "plan": plan.to_dict()}
+
+    def _check_empty(self, context: Context, job: Job, removed: int) -> None:
+        # Spark asks for a removal by its save mode; skipping that would be a silent loss.
+        asked = self.on_empty == "commit" or job.record().options.conflict_mode == "as-written"
+        if removed and asked:
+            raise AirflowFailException(
+                f"Task {self.task_id}: the stages wrote no files, and the commit would remove {removed}"
+                f' objects of {job.reference.destination}. To remove them give on_empty="remove"; to leave'
+                ' the table as it is, on_empty="skip", and a conflict_mode in place of the save modes.'
+            )
+        if self.on_empty == "skip":
+            context["ti"].xcom_push(key=NO_OUTPUT, value=True)
+            raise AirflowSkipException("The stages wrote no files; there is nothing to commit.")

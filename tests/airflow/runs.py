@@ -88,7 +88,7 @@ def write_stage(
     """Write files as one task of a stage attempt would; return what the stage task's XCom says."""
     job = Job.at(store, JobReference.from_dict(reference))
     with job.task_attempt(stage, attempt, "00000", "0") as writing:
-        for path, body in (files or {f"{DAY}/part-00000.parquet": b"rows"}).items():
+        for path, body in ({f"{DAY}/part-00000.parquet": b"rows"} if files is None else files).items():
             output = writing.open(path)
             output.write(body)
             output.close(rows=1)

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_s3commit import Job, JobReference
 from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitJobOperator
-from airflow_s3commit.operators.base import STORE_FAILURE
+from airflow_s3commit.operators.base import NO_OUTPUT, STORE_FAILURE
 from tests.airflow.runs import commit, commit_but_for_the_manifest, pending, set_up, visible, write_stage
 
 
@@ -126,7 +126,12 @@ class Group:
         found = {f"refresh.{name}": state for name, state in states.items()}
         ti = context["ti"]
         ti.get_task_states = lambda **_: {ti.run_id: {"refresh.abort": "running", **found}}
-        ti.xcom_pull = lambda *, task_ids, key: self.failures.get(task_ids) if key == STORE_FAILURE else None
+        self.no_output: list[str] = []
+        ti.xcom_pull = lambda *, task_ids, key: (
+            self.failures.get(task_ids)
+            if key == STORE_FAILURE
+            else [name in self.no_output for name in task_ids if key == NO_OUTPUT]
+        )
 
 
 NOTHING_TO_DO = {"setup": "success", "stage": "skipped", "commit": "skipped"}
@@ -150,6 +155,20 @@ def test_a_skipped_stage_does_not_lose_the_output_of_another_in_silence(store, c
     context["ti"].try_number = 2
     with pytest.raises(AirflowFailException, match=r"refresh\.other"):
         group.teardown.execute(context)
+
+
+def test_what_an_earlier_try_wrote_fails_no_run_without_output(store, context) -> None:
+    """A stage that found nothing in its last try, or sealed no files then, is no loss of output."""
+    for states, no_output in (
+        (NOTHING_TO_DO, []),
+        ({**NOTHING_TO_DO, "stage": "success", "resolve": "skipped"}, ["refresh.resolve"]),
+    ):
+        reference = set_up(store)
+        write_stage(store, reference, attempt="1")
+        group = Group(reference, context, **states)
+        group.no_output = no_output
+        assert group.teardown.execute(context)["state"] == "skipped"
+        assert pending(store) == []
 
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "running", "up_for_retry", "removed"])

@@ -21,6 +21,7 @@ from airflow_s3commit.operators import (
     S3CommitShardOperator,
     S3CommitStagesOperator,
 )
+from airflow_s3commit.protocol.lifecycle.seal import seal_stage
 from tests.airflow.runs import DAY, FLIGHTS, commit, pending, set_up, visible, write_stage
 
 
@@ -287,10 +288,10 @@ def test_links(endpoint: str | None, url: str) -> None:
     assert object_url("s3://lake/flights/dt=1/a.json", endpoint) == url
 
 
-def stages_left(context, xcoms, **states: str) -> Any:
+def stages_left(context, xcoms, asked: dict[str, str] | None = None, **states: str) -> Any:
     """Return what the task behind the stages returns; the stages ended in the given states."""
     with DAG("nightly", schedule=None):
-        task = S3CommitStagesOperator(task_id="stages", stages=xcoms)
+        task = S3CommitStagesOperator(task_id="stages", stages=xcoms, **(asked or {}))
         for name in states:
             EmptyOperator(task_id=name) >> task
     ti = context["ti"]
@@ -313,3 +314,56 @@ def test_nothing_but_skipped_stages_skips_the_commit(context, xcoms) -> None:
     """Airflow then skips the commit, and the teardown ends the job."""
     with pytest.raises(AirflowSkipException):
         stages_left(context, xcoms, a="skipped", b="skipped")
+
+
+def test_skips_do_as_asked(context) -> None:
+    """Skipped stages make an empty commit if one is asked for; some of them make none without ``ignore``."""
+    asked = {"skipped_stages": "skip", "on_empty": "commit"}
+    assert stages_left(context, None, asked, a="skipped", b="skipped") == []
+    assert stages_left(context, None, asked, a="success", b="success") is None
+    with pytest.raises(AirflowSkipException):
+        stages_left(context, None, asked, a="skipped", b="success")
+
+
+def without_files(store, reference, context, **asked: str) -> dict:
+    """Return what the resolve task of a job whose stage wrote no files does."""
+    write_stage(store, reference, files={})
+    task = S3CommitResolveConflictsOperator(task_id="resolve", job=reference, **asked)
+    return task.execute(context)
+
+
+def test_without_files_the_commit_is_as_asked(store, context) -> None:
+    """By a group's default there is no commit; ``commit`` makes an empty one."""
+    with pytest.raises(AirflowSkipException):
+        without_files(store, set_up(store), context, on_empty="skip")
+    reference = set_up(store)
+    without_files(store, reference, context, on_empty="commit")
+    summary = S3CommitJobOperator(task_id="commit", job=reference).execute(context)
+    assert (summary["files"], visible(store)) == (0, [])
+
+
+def test_nothing_replaces_everything_only_by_name(store, context) -> None:
+    """A replace of a whole table by no files is refused or skipped, and made if its own name is given."""
+    commit(store)
+    before = visible(store)
+    everything = JobOptions(committer="directory", conflict_mode="replace")
+    for asked, refusal in (("commit", AirflowFailException), ("skip", AirflowSkipException)):
+        reference = Job.setup(store, FLIGHTS, options=everything).reference.to_dict()
+        with pytest.raises(refusal):
+            without_files(store, reference, context, on_empty=asked)
+        Job.at(store, JobReference.from_dict(reference)).abort()
+    assert visible(store) == before
+    reference = Job.setup(store, FLIGHTS, options=everything).reference.to_dict()
+    without_files(store, reference, context, on_empty="remove")
+    S3CommitJobOperator(task_id="commit", job=reference).execute(context)
+    assert visible(store) == []
+
+
+def test_a_save_mode_that_only_removes_is_not_skipped(store, context) -> None:
+    """An overwrite by nothing says that it was not done: a success without it would be a silent loss."""
+    commit(store)
+    job = Job.setup(store, FLIGHTS, options=JobOptions(conflict_mode="as-written"))
+    seal_stage(job._live(), "spark", "1", [], removes="everything")
+    task = S3CommitResolveConflictsOperator(task_id="resolve", job=job.reference.to_dict(), on_empty="skip")
+    with pytest.raises(AirflowFailException, match=r'would remove 1 objects.*on_empty="remove"'):
+        task.execute(context)

@@ -269,14 +269,32 @@ def test_skipped_stages_can_be_left_out(audit) -> None:
     assert {"refresh.stages"} == dag.task_dict["refresh.spark_submit"].downstream_task_ids
 
 
-def test_another_word_for_skipped_stages_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"skipped_stages": "ignored"}, "skip or ignore"), ({"on_empty": "delete"}, "skip, commit or remove")],
+)
+def test_another_word_for_what_skips_do_is_refused(given: dict[str, Any], message: str) -> None:
     """A typing error must not lose output."""
     with (
         DAG("nightly", schedule=None),
-        pytest.raises(ValueError, match="skip or ignore"),
-        s3_commit_task_group("refresh", destination="s3://lake/flights/", skipped_stages="ignored"),
+        pytest.raises(ValueError, match=message),
+        s3_commit_task_group("refresh", destination="s3://lake/flights/", **given),
     ):
         pass
+
+
+def test_what_to_do_without_output_is_given_to_the_group() -> None:
+    """A commit of skipped stages needs a task in between; the task that seals knows what was asked for."""
+    with DAG("nightly", schedule=None) as dag:
+        for name, given in (("a", {}), ("b", {"on_empty": "commit"})):
+            with s3_commit_task_group(name, destination=f"s3://lake/{name}/", **given) as commit:
+                commit.spark_submit(application="a.py")
+    dag.validate()
+    assert "a.stages" not in dag.task_ids
+    between = dag.get_task("b.stages")
+    assert (between.skipped_stages, between.on_empty) == ("skip", "commit")
+    on_empty = [dag.get_task(f"{name}.resolve_conflicts").on_empty for name in ("a", "b")]
+    assert on_empty == ["skip", "commit"]
 
 
 def with_timeout(callback: Any = None, groups: int = 1, **arguments: Any) -> DAG:
