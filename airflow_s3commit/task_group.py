@@ -159,6 +159,23 @@ class S3CommitGroup:
         shell = {"application": "spark-internal", "java_class": _SQL_SHELL, "application_args": ["-e", sql]}
         return self.spark_submit(**{"task_id": "spark_sql", **kwargs, **shell, "writer": "spark"})
 
+    def environment(self, stage: str) -> dict[str, str]:
+        """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
+
+        The values are templates: give it to a templated argument, such as ``env`` of ``BashOperator`` with
+        ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is an attempt of its own.
+
+        :param stage: The stage's name.
+        """
+        pull = f"{{{{ ti.xcom_pull(task_ids='{self.setup.task_id}')['%s'] }}}}"
+        return {
+            "S3COMMIT_DESTINATION": pull % "destination",
+            "S3COMMIT_JOB": pull % "job_id",
+            "S3COMMIT_STAGING": pull % "staging",
+            "S3COMMIT_STAGE": stage,
+            "S3COMMIT_ATTEMPT": "{{ ti.try_number }}",
+        }
+
     def add(self, stage: Stage, output: Any = None) -> Stage:
         """Add a task as a stage, and return it.
 

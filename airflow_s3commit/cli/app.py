@@ -22,6 +22,7 @@ from airflow_s3commit.cli.output import Output
 from airflow_s3commit.cli.pending import pending
 from airflow_s3commit.cli.repair import repair
 from airflow_s3commit.cli.rollback import rollback
+from airflow_s3commit.cli.stage import put, seal, setup
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.verify import verify
 from airflow_s3commit.present.next_steps import NextStep
@@ -126,6 +127,9 @@ for _command in (
     jobs,
     show,
     pending,
+    setup,
+    put,
+    seal,
     commit,
     abort,
     recover,

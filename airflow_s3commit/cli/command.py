@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +29,11 @@ from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
 T = TypeVar("T")
+
+#: The environment variables of a destination and a job.
+_VARIABLES = ("S3COMMIT_DESTINATION", "S3COMMIT_JOB")
+
+_SCHEME = re.compile("s3[an]?://")
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -153,7 +160,21 @@ Body = Callable[..., ExitCode]
 
 
 class StoreCommand(click.Command):
-    """A command whose help groups its options and ends with examples."""
+    """A command whose help groups its options and ends with examples.
+
+    Attributes:
+        environment: The variables of its leading arguments, for command lines that leave them out.
+
+    """
+
+    environment: tuple[str, ...] = ()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the destination, and the job, from the environment if no argument is a destination."""
+        given = [os.environ[name] for name in self.environment if name in os.environ]
+        if len(given) == len(self.environment) and not any(_SCHEME.match(word) for word in args):
+            args = [*given, *args]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write arguments and options, each group under its heading."""
@@ -177,6 +198,7 @@ def store_command(
     job: Literal["required", "optional", "none"] = "none",
     staging: bool = True,
     confirms: bool = False,
+    environment: bool = False,
 ) -> Callable[[Body], StoreCommand]:
     """Turn a function of a `Session` and the command's own options into a command.
 
@@ -190,17 +212,18 @@ def store_command(
         job: Whether the command takes a job id.
         staging: Whether the command takes ``--staging``.
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
+        environment: Whether destination and job may be variables, as a program's task has them.
 
     """
 
     def decorate(function: Body) -> StoreCommand:
         own: list[click.Parameter] = list(reversed(getattr(function, "__click_params__", [])))
-        return StoreCommand(
+        command = StoreCommand(
             name,
             params=[
-                *_arguments(job),
+                *_arguments(job, environment=environment),
                 *own,
-                *_shared(staging=staging, confirms=confirms),
+                *_shared(staging=staging, confirms=confirms, environment=environment),
                 *store_options.options(),
                 *_outputs(),
             ],
@@ -210,6 +233,9 @@ def store_command(
             epilog="\b\nExamples:\n"
             + "\n".join(f"  {line}" for line in inspect.cleandoc(examples).splitlines()),
         )
+        if environment:
+            command.environment = _VARIABLES[: 1 if job == "none" else 2]
+        return command
 
     return decorate
 
@@ -260,13 +286,14 @@ def _runner(function: Body) -> Callable[..., ExitCode]:
     return callback
 
 
-def _arguments(job: str) -> list[click.Parameter]:
+def _arguments(job: str, *, environment: bool) -> list[click.Parameter]:
     found: list[click.Parameter] = [
         DescribedArgument(
             ["destination"],
             type=as_destination,
             metavar="DEST",
-            description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/.",
+            description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
+            + (" Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB." if environment else ""),
         )
     ]
     if job != "none":
@@ -282,7 +309,7 @@ def _arguments(job: str) -> list[click.Parameter]:
     return found
 
 
-def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
+def _shared(*, staging: bool, confirms: bool, environment: bool) -> list[click.Option]:
     options = []
     if staging:
         options.append(
@@ -290,6 +317,7 @@ def _shared(*, staging: bool, confirms: bool) -> list[click.Option]:
                 ["--staging", "staging_root"],
                 type=as_destination,
                 metavar="URI",
+                envvar="S3COMMIT_STAGING" if environment else None,
                 help="The root of the jobs' records, if not DEST: the value of the job option staging.",
             )
         )

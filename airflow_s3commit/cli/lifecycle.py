@@ -36,6 +36,7 @@ Step: TypeAlias = Literal["abort", "recover", "rollback"]
     """,
     job="required",
     confirms=True,
+    environment=True,
 )
 @click.option("--dry-run", is_flag=True, help="Report the files and the replaced objects; change nothing.")
 @click.option("--seal", is_flag=True, help="Seal the job first, with every sealed stage attempt.")
@@ -97,6 +98,7 @@ def commit(
     """,
     job="required",
     confirms=True,
+    environment=True,
 )
 @click.option(
     "--dry-run", is_flag=True, help="Report the uploads and objects that it would remove; change nothing."

@@ -180,6 +180,7 @@ class Job:
         threads: int = UPLOAD_THREADS,
         min_part_bytes: int = MIN_PART_BYTES,
         local_dir: str | None = None,
+        streamed: bool = False,
     ) -> TaskAttempt:
         """Start one attempt of one task, which writes files, then commits or aborts.
 
@@ -196,6 +197,7 @@ class Job:
             threads: Parts and uploads sent concurrently; 0 sends in the writer's thread.
             min_part_bytes: The store's minimum size of a part, in bytes.
             local_dir: Directory of the files of the staging committers; by default the temporary directory.
+            streamed: Upload files while they are written, whatever the job's committer.
 
         Raises:
             InvalidRecord: An id cannot be part of a key.
@@ -211,8 +213,8 @@ class Job:
         )
         context, options = self._live(acting=False), self.record().options
         files = AttemptFiles(
-            context, options, extra, part_bytes=part_bytes, buffered_bytes=buffered_bytes,
-            threads=threads, min_part_bytes=min_part_bytes, local_dir=local_dir,
+            context, options, extra, part_bytes=part_bytes, buffered_bytes=buffered_bytes, threads=threads,
+            min_part_bytes=min_part_bytes, local_dir=local_dir, streamed=streamed,
         )  # fmt: skip
         return TaskAttempt(context, options, extra, files)
 

@@ -127,6 +127,23 @@ def test_a_task_with_a_stage_s_name_notes_its_try() -> None:
     assert dag.get_task("s3_commit.resolve_conflicts").named_stages == ["s3_commit.emr", "s3_commit.glue"]
 
 
+def test_a_program_s_environment_names_its_job_and_its_try() -> None:
+    """The templates give what ``s3commit put`` and ``seal`` need, with each try an attempt."""
+    with DAG("nightly", schedule=None), s3_commit_task_group("g", destination="s3://lake/x/") as commit:
+        load = BashOperator(task_id="load", bash_command="true", env=commit.environment("load"))
+        commit.stage(load)
+    reference = {"job_id": "j", "destination": "s3://lake/x/", "staging": "s3://lake/x/__magic_job-j/"}
+    pull = lambda task_ids: reference if task_ids == "g.setup" else None  # noqa: E731 - a fake's method
+    ti = SimpleNamespace(task=load, try_number=3, xcom_pull=pull)
+    assert load.render_template(load.env, {"ti": ti}) == {
+        "S3COMMIT_DESTINATION": "s3://lake/x/",
+        "S3COMMIT_JOB": "j",
+        "S3COMMIT_STAGING": "s3://lake/x/__magic_job-j/",
+        "S3COMMIT_STAGE": "load",
+        "S3COMMIT_ATTEMPT": "3",
+    }
+
+
 def test_only_a_task_can_have_a_stage_s_name() -> None:
     """A group of tasks has no tries."""
     with DAG("nightly", schedule=None), s3_commit_task_group(destination="s3://lake/x/") as commit:

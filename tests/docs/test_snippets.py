@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import pytest
@@ -30,6 +32,8 @@ from tests.docs.blocks import ROOT, Block, all_blocks
 LANGUAGES = {"bash", "console", "ini", "json", "python", "sh", "sql", "text", "toml", "yaml"}
 
 DESTINATION = "s3://lake/flights/"
+
+_EXPORT = re.compile(r"(S3COMMIT_\w+)=(\S+)")
 
 _ENDS_COMMAND = {"|", ">", ">>", "&&", "||", ";", "&", "2>&1", "2>"}
 
@@ -156,7 +160,12 @@ COMMANDS = [(block, words) for block in CONSOLE for words in _commands(block, "s
 def test_commands_are_understood(block: Block, words: list[str]) -> None:
     """Every ``s3commit`` of a page parses: the command, its options and their values exist."""
     words = ["job-0" if word in ("JOB", "…") else word for word in words]
-    with contextlib.suppress(click.exceptions.Exit), contextlib.redirect_stdout(io.StringIO()):
+    exported = {name: "job-0" if "$(" in value else value for name, value in _EXPORT.findall(block.text)}
+    with (
+        mock.patch.dict(os.environ, exported),
+        contextlib.suppress(click.exceptions.Exit),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         if not words or words[0].startswith("-"):
             program.make_context("s3commit", words)
             return

@@ -10,6 +10,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.seal import (
@@ -255,6 +256,38 @@ def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> Seal
     key = context.layout.stage_seal(stage, stage_attempt)
     stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
     return _stage_reference(context, stored) if stored is not None else None
+
+
+def committed_attempts(
+    context: JobContext, stage: str, stage_attempt: str, task: str | None = None
+) -> list[CommittedTask]:
+    """Return the task attempts of a stage attempt that were committed, read from their pendingsets.
+
+    For writers that keep no results of their own. Several attempts of one task may be among them.
+
+    Args:
+        context: The job.
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        task: Name of the task; None for all.
+
+    Raises:
+        InvalidRecord: A pendingset is damaged, or of another stage attempt.
+
+    """
+    found = []
+    prefix = context.layout.tasks(stage, stage_attempt) + (f"{task}_" if task is not None else "")
+    for info in context.store.list_objects(context.staging_bucket, prefix):
+        if not info.key.endswith(PENDINGSET_SUFFIX):
+            continue
+        stored = records.load(context.store, context.staging_bucket, info.key, PendingSet)
+        extra, where = stored.record.s3commit, context.staging_uri(info.key)
+        if extra is None or info.key != context.layout.pendingset(
+            stage, stage_attempt, extra.task, extra.attempt
+        ):
+            raise InvalidRecord(f"{where} is not a pendingset of stage {stage}-{stage_attempt}")
+        found.append(committed_task(context, info.key, extra, stored, stored.record.commits))
+    return found
 
 
 def stage_attempts(context: JobContext) -> Iterator[tuple[str, str, bool]]:

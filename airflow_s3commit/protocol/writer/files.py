@@ -1,7 +1,7 @@
 """The files of one task attempt.
 
-With the committer ``magic`` a file is uploaded while it is written. With the others it stays on local disk
-until its attempt commits.
+With the committer ``magic``, or if asked to, a file is uploaded while it is written. With the others it stays
+on local disk until its attempt commits.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class AttemptFiles:
         threads: Number of concurrent requests; 0 sends them in the writer's thread.
         min_part_bytes: The store's minimum part size, in bytes.
         local_dir: Directory of local files; None for the system's temporary directory.
+        streamed: Whether to upload files while they are written with any committer.
 
     """
 
@@ -54,10 +55,11 @@ class AttemptFiles:
         threads: int,
         min_part_bytes: int,
         local_dir: str | None,
+        streamed: bool = False,
     ) -> None:
         self._context = context
         self._extra = extra
-        self._is_magic = options.committer == "magic"
+        self._is_streamed = streamed or options.committer == "magic"
         self._headers = options.object_options.of_data or None
         self._tracker = Tracker(context, options, extra)
         self._part_bytes = part_bytes
@@ -94,7 +96,7 @@ class AttemptFiles:
                 )
             number = len(self._files)
             self._content_types[key] = content_type
-            start = self._start_upload if self._is_magic else self._start_local
+            start = self._start_upload if self._is_streamed else self._start_local
             self._files[key] = file = start(number, key)
         return file
 

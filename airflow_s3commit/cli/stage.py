@@ -1,0 +1,234 @@
+"""Setup, put and seal: write a stage of a job from a shell, or from a program in any language."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, get_args
+from uuid import uuid4
+
+import click
+
+from airflow_s3commit._format import several, size
+from airflow_s3commit.cli.command import Session, as_job_id, store_command
+from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.report import Facts, Line
+from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.seals import committed_attempts
+from airflow_s3commit.protocol.model.destination import is_hidden
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing, JobOptions
+
+#: Bytes to read at once.
+_CHUNK = 1024 * 1024
+
+
+def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+    """Add the options that name a stage attempt."""
+    for name, variable, what in (
+        ("--attempt", "S3COMMIT_ATTEMPT", "The attempt: letters and digits, such as the number of the try."),
+        ("--stage", "S3COMMIT_STAGE", "The stage: a name for this program, the same in each attempt."),
+    ):
+        option = click.option(name, envvar=variable, required=True, show_envvar=True, help=what)
+        function = option(function)
+    return function
+
+
+@store_command(
+    "setup",
+    summary="Set up a job, and print its id.",
+    examples="""
+    s3commit setup s3://lake/flights/ --conflict-mode append
+    export S3COMMIT_DESTINATION=s3://lake/flights/
+    export S3COMMIT_JOB=$(s3commit setup --conflict-mode replace)
+    """,
+    environment=True,
+)
+@click.option(
+    "--job-id", "new_id", type=as_job_id, help="The id, a UUID; repeats return that job. Default: random."
+)
+@click.option(
+    "--conflict-mode",
+    type=click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"]),
+    default="fail",
+    show_default=True,
+    help="What to do where there is data: refuse, add to it, or replace it.",
+)
+@click.option(
+    "--committer",
+    type=click.Choice(get_args(Committer)),
+    default="partitioned",
+    show_default=True,
+    help="Whether conflicts are judged by partition, or over the whole directory.",
+)
+@click.option("--name", help="A display name.")
+@click.option(
+    "--track-pending",
+    type=click.Choice(["task", "s3"]),
+    default="task",
+    show_default=True,
+    help="s3 for stores that do not list pending uploads by prefix.",
+)
+@click.option(
+    "--fencing",
+    type=click.Choice(get_args(Fencing)),
+    default="required",
+    show_default=True,
+    help="best-effort for stores without conditional writes.",
+)
+@click.option("--retain", default="0s", show_default=True, help="How long replaced files stay, such as 7d.")
+def setup(session: Session, *, new_id: str | None, name: str | None, **options: Any) -> ExitCode:
+    """Set up a job: one refresh of one destination. Prints the job's id, and nothing else.
+
+    Write its output with put, seal each stage, then commit; or abort. --object-option gives the options of
+    the objects that the job writes. With --job-id it may be repeated.
+    """
+    root = session.staging_root
+    job = Job.setup(
+        session.store,
+        session.destination,
+        options=JobOptions(
+            **options,
+            staging=root.uri if root is not None else None,
+            object_options=session.connection.object_options,
+        ),
+        job_id=new_id,
+        name=name,
+        signer=session.signer,
+    )
+    if session.output.as_json:
+        return session.output.result({"result": "open", **job.reference.to_dict()})
+    session.output.raw(job.reference.job_id)
+    return ExitCode.OK
+
+
+@store_command(
+    "put",
+    summary="Upload a file, a directory or standard input to a job.",
+    examples="""
+    s3commit put s3://lake/flights/ JOB part-0.parquet dt=2013-01-01/ --stage load --attempt 1
+    s3commit put s3://lake/flights/ JOB out/ --stage load --attempt 1
+    pg_dump … | s3commit put - dt=2013-01-01/dump.sql --stage load --attempt 1
+    """,
+    job="required",
+    environment=True,
+)
+@click.argument("source", metavar="SOURCE")
+@click.argument("target", metavar="[TARGET]", default="")
+@click.option("--content-type", default="application/octet-stream", show_default=True, help="The media type.")
+@_of_stage
+def put(
+    session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
+) -> ExitCode:
+    """Upload files that stay pending: nobody sees them before the job's commit.
+
+    SOURCE is a file, a directory with all files below it, or - for standard input. TARGET is a path below
+    the destination; with a slash at its end, or if SOURCE is a directory, it is a directory. The job's id is
+    added to each file's name.
+
+    Files are streamed in parts: memory is bounded, whatever their size. If it fails, nothing of the call
+    stays pending. It may be repeated: another put to the same TARGET in the same attempt takes the place of
+    the earlier one. Several may run at once, with a TARGET each. Seal the stage when all have ended.
+    """
+    files = list(_sources(source, target))
+    job, task = session.job(), _task(target if source == "-" or Path(source).is_dir() else files[0][1])
+    if job.stage_seal(stage, attempt) is not None:
+        raise JobClosed(f"stage {stage}-{attempt} of job {session.job_id} is sealed: use another --attempt")
+    earlier = committed_attempts(session.context, stage, attempt, task)
+    total = sum(path.stat().st_size for path, _ in files if path is not None)
+    with job.task_attempt(stage, attempt, task, uuid4().hex, streamed=True) as writing:
+        with session.output.working(f"uploading {source}", total or None) as shown:
+            sent = 0
+            for path, relative in files:
+                with ExitStack() as opened:
+                    reading = sys.stdin.buffer if path is None else opened.enter_context(path.open("rb"))
+                    file = writing.open(relative, content_type=content_type)
+                    opened.enter_context(file)
+                    for chunk in _chunks(reading):
+                        file.write(chunk)
+                        sent += len(chunk)
+                        shown(sent)
+        written = writing.commit()
+    for before in earlier:
+        job.abort_attempt(stage, attempt, task, before.attempt)
+    return session.output.result(
+        {"result": "pending", **written.to_dict()},
+        Line(f"{several(written.files, 'file')}, {size(written.bytes)} pending in stage {stage}-{attempt}"),
+    )
+
+
+@store_command(
+    "seal",
+    summary="Seal a stage: what was put is what counts.",
+    examples="""
+    s3commit seal s3://lake/flights/ JOB --stage load --attempt 1
+    s3commit seal s3://lake/flights/ JOB --stage load --attempt 1 --empty
+    """,
+    job="required",
+    environment=True,
+)
+@click.option("--empty", is_flag=True, help="Seal the stage although nothing was put.")
+@_of_stage
+def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode:
+    """Seal a stage attempt with all that was put to it; later output of this attempt does not count.
+
+    Run it after the last put has ended. May be repeated.
+    """
+    job = session.job()
+    tasks = committed_attempts(session.context, stage, attempt)
+    if not tasks and not empty:
+        raise InvalidOption(
+            f"nothing was put to stage {stage}-{attempt} of job {session.job_id} on"
+            f" {session.destination.uri}: check --stage and --attempt, or seal it with --empty"
+        )
+    with session.output.working("sealing"):
+        sealed = job.seal_stage(stage, attempt, tasks)
+    counts = sealed.counts
+    return session.output.result(
+        {"result": "sealed", "job_id": session.job_id, **sealed.to_dict()},
+        Line(f"sealed stage {stage}-{attempt}"),
+        Facts(
+            [
+                ("files", f"{several(counts.files, 'file')}, {size(counts.bytes)}"),
+                ("partitions", several(len(sealed.partitions), "partition")),
+            ]
+        ),
+    )
+
+
+def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
+    """Yield each file, None for standard input, and its path below the destination.
+
+    Raises:
+        click.UsageError: There is no such file, it is hidden, or standard input has no name.
+
+    """
+    path = Path(source)
+    if source == "-":
+        if not target or target.endswith("/"):
+            raise click.UsageError("standard input needs a TARGET with a name: s3commit put - dt=1/part.csv")
+        yield None, target
+    elif path.is_dir():
+        prefix = f"{target.rstrip('/')}/" if target else ""
+        for file in sorted(each for each in path.rglob("*") if each.is_file()):
+            relative = file.relative_to(path).as_posix()
+            if is_hidden(relative):
+                raise click.UsageError(f"{file} is hidden from readers of the table: remove or rename it")
+            yield file, f"{prefix}{relative}"
+    elif path.is_file():
+        yield path, f"{target}{path.name}" if not target or target.endswith("/") else target
+    else:
+        raise click.UsageError(f"{source} is neither a file nor a directory")
+
+
+def _task(target: str) -> str:
+    """Return the task of a target: another put of it is another attempt of the same task."""
+    return f"put-{hashlib.sha256(target.encode()).hexdigest()[:32]}"
+
+
+def _chunks(reading: IO[bytes]) -> Iterator[bytes]:
+    while chunk := reading.read(_CHUNK):
+        yield chunk

@@ -1,0 +1,167 @@
+"""Setup, put, seal and commit: a stage from a shell, by arguments or by the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from airflow_s3commit.cli.app import program
+from airflow_s3commit.exceptions import Unavailable
+from tests.cli.conftest import RunProgram, plain_json
+from tests.protocol.building import OURS, Lake, once
+
+STAGE = ("--stage", "load", "--attempt", "1")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a directory with two days of files."""
+    for day in ("1", "2"):
+        (tmp_path / f"dt={day}").mkdir()
+        (tmp_path / f"dt={day}" / "part.csv").write_text(f"day {day}\n")
+    return tmp_path
+
+
+def data(lake: Lake) -> dict[str, bytes]:
+    """Return the data files, without the job's id in their names."""
+    return {path.replace(f"-{OURS}", ""): body for path, body in lake.data().items()}
+
+
+def test_from_setup_to_commit(lake: Lake, run: RunProgram, files: Path) -> None:
+    """A directory, a file and standard input stay pending until the commit, and then are all visible."""
+    job = run("setup", lake.destination, "--job-id", OURS, "--conflict-mode", "append").stdout
+    assert job == f"{OURS}\n"
+    assert run("put", lake.destination, OURS, str(files), *STAGE).exit_code == 0
+    single = files / "dt=1" / "part.csv"
+    assert run("put", lake.destination, OURS, str(single), "dt=3/", *STAGE).exit_code == 0
+    piped = CliRunner().invoke(
+        program, ["put", lake.destination, OURS, "-", "dt=4/piped.csv", *STAGE], input=b"\x00piped"
+    )
+    assert piped.exit_code == 0, piped.output
+    assert lake.data() == {}
+    sealed = plain_json(run("seal", lake.destination, OURS, *STAGE, "--json"))
+    assert (sealed["result"], sealed["files"], sealed["partitions"]) == ("sealed", 4, 4)
+    assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
+    assert data(lake) == {
+        "dt=1/part.csv": b"day 1\n",
+        "dt=2/part.csv": b"day 2\n",
+        "dt=3/part.csv": b"day 1\n",
+        "dt=4/piped.csv": b"\x00piped",
+    }
+    assert lake.pending() == []
+
+
+def test_everything_can_come_from_the_environment(lake: Lake, run: RunProgram, files: Path) -> None:
+    """A task names destination, job, stage and attempt once, as variables, and commands only their own."""
+    environment = {
+        "S3COMMIT_DESTINATION": lake.destination,
+        "S3COMMIT_JOB": OURS,
+        "S3COMMIT_STAGE": "load",
+        "S3COMMIT_ATTEMPT": "1",
+    }
+    for words in (["setup", "--job-id", OURS], ["put", str(files)], ["seal"], ["commit", "--seal"]):
+        done = run(*words, **environment)
+        assert done.exit_code == 0, done.output
+    assert len(lake.data()) == 2
+
+
+def test_a_staging_of_its_own_comes_from_there_too(lake: Lake, run: RunProgram, files: Path) -> None:
+    """The staging that the job's reference names is the one that put writes to."""
+    told = plain_json(
+        run("setup", lake.destination, "--job-id", OURS, "--staging", "s3://lake/tmp/", "--json")
+    )
+    environment = {"S3COMMIT_STAGING": told["staging"]}
+    assert told["staging"].startswith("s3://lake/tmp/")
+    for words in (
+        ["put", lake.destination, OURS, str(files), *STAGE],
+        ["seal", lake.destination, OURS, *STAGE],
+    ):
+        assert run(*words, **environment).exit_code == 0
+    assert run("abort", lake.destination, OURS, **environment).exit_code == 0
+    assert lake.pending() == []
+
+
+def test_another_destination_than_the_environment_s_is_taken(lake: Lake, run: RunProgram) -> None:
+    """A destination on the command line is never replaced by that of the environment."""
+    asked = run("abort", lake.destination, OURS, S3COMMIT_DESTINATION="s3://other/x/", S3COMMIT_JOB="x")
+    assert f"no job {OURS} exists at {lake.destination}" in asked.stdout
+
+
+def test_a_put_again_takes_the_place_of_the_one_before(lake: Lake, run: RunProgram, files: Path) -> None:
+    """A repeated put leaves one upload of each file, and what counts is the last content."""
+    run("setup", lake.destination, "--job-id", OURS)
+    file = files / "dt=1" / "part.csv"
+    for body in ("first", "second"):
+        file.write_text(body)
+        assert run("put", lake.destination, OURS, str(file), "dt=1/", *STAGE).exit_code == 0
+    assert len(lake.pending()) == 1
+    run("seal", lake.destination, OURS, *STAGE)
+    run("commit", lake.destination, OURS, "--seal")
+    assert data(lake) == {"dt=1/part.csv": b"second"}
+
+
+def test_a_put_that_fails_leaves_nothing_pending(lake: Lake, run: RunProgram, files: Path) -> None:
+    """A store that fails one part of one file ends the call, and all of its uploads with it."""
+    run("setup", lake.destination, "--job-id", OURS)
+    lake.store.before = once("upload_part", ".csv", Unavailable("503 Slow Down"), nth=2)
+    failed = run("put", lake.destination, OURS, str(files), *STAGE)
+    lake.store.rest()
+    assert failed.exit_code == 4
+    assert lake.pending() == []
+    assert run("put", lake.destination, OURS, str(files), *STAGE).exit_code == 0
+
+
+def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
+    """A file goes in parts, as it is read, with any committer: none of it waits on disk."""
+    run("setup", lake.destination, "--job-id", OURS, "--committer", "directory")
+    large = tmp_path / "large.bin"
+    large.write_bytes(bytes(70 * 1024 * 1024))
+    lake.store.calls.clear()
+    assert run("put", lake.destination, OURS, str(large), "dt=1/", *STAGE).exit_code == 0
+    parts = [call for call in lake.store.calls if call.verb == "upload_part"]
+    assert len(parts) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("missing.csv", "dt=1/"), "neither a file nor a directory"),
+        (("-",), "needs a TARGET"),
+        (("-", "dt=1/"), "needs a TARGET"),
+        (("hidden",), "hidden from readers"),
+    ],
+)
+def test_what_cannot_be_put_is_said_before_any_upload(
+    lake: Lake, run: RunProgram, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    """A missing source, a nameless stream and a file that no reader would see are mistakes of the call."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "_SUCCESS").touch()
+    words = tuple(word if word in ("-", "dt=1/") else str(tmp_path / word) for word in words)
+    run("setup", lake.destination, "--job-id", OURS)
+    refused = run("put", lake.destination, OURS, *words, *STAGE)
+    assert refused.exit_code == 2
+    assert message in refused.stderr
+    assert lake.pending() == []
+
+
+def test_a_stage_without_a_put_is_sealed_only_if_asked(lake: Lake, run: RunProgram) -> None:
+    """A wrong stage or attempt must not seal nothing in silence."""
+    run("setup", lake.destination, "--job-id", OURS)
+    refused = run("seal", lake.destination, OURS, *STAGE)
+    assert refused.exit_code == 3
+    assert "nothing was put to stage load-1" in refused.stderr
+    assert run("seal", lake.destination, OURS, *STAGE, "--empty").exit_code == 0
+
+
+def test_a_sealed_attempt_takes_no_more(lake: Lake, run: RunProgram, files: Path) -> None:
+    """What would never count is refused, and not uploaded."""
+    run("setup", lake.destination, "--job-id", OURS)
+    run("put", lake.destination, OURS, str(files), *STAGE)
+    run("seal", lake.destination, OURS, *STAGE)
+    refused = run("put", lake.destination, OURS, str(files), *STAGE)
+    assert refused.exit_code == 3
+    assert "is sealed" in refused.stderr
+    assert len(lake.pending()) == 2
