@@ -1,11 +1,14 @@
-"""Links from a task in Airflow's UI to the objects it left on S3."""
+"""Links from a task in Airflow's UI to its manifest, and to its job."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import quote, urlencode
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from airflow.sdk import BaseOperatorLink
+
+from airflow_s3commit.settings import api_base_url, page_destinations
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -17,57 +20,80 @@ __all__ = ["ManifestLink", "PendingsetsLink"]
 __path__: list[str] = []
 
 
-class LinkToStoredObject(BaseOperatorLink):
-    """Opens an object on the store.
+#: The domain of the S3 console by the beginning of a region's name; other regions have the first one.
+_CONSOLES = {
+    "": "aws.amazon.com",
+    "cn-": "amazonaws.cn",
+    "us-gov-": "amazonaws-us-gov.com",
+    "eusc-": "amazonaws-eusc.eu",
+}
 
-    Airflow asks for the link in the worker, when the task has ended. A task without the object has no link.
+
+class ManifestLink(BaseOperatorLink):
+    """Opens the manifest that a commit wrote, or that a sensor found, in the S3 console of its partition.
+
+    On a store other than AWS it opens the tab of the run on the page of the plugin, if
+    ``[s3commit] destinations`` is set: a browser has no credentials for the object itself. Airflow asks for
+    the link in the worker, when the task has ended. A task without a manifest has no link.
     """
-
-    #: The operator's attribute with the object's URI, once it is known.
-    uri_attribute: ClassVar[str]
-
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's shape
-        """Return the URL of its page in the S3 console, or its URL at the store's own endpoint.
-
-        :param operator: The task's operator, after it ran.
-        :param ti_key: Which task instance it was.
-        """
-        uri = getattr(operator, self.uri_attribute, None)
-        return object_url(uri, getattr(operator, "endpoint_url", None)) if uri else ""
-
-
-class ManifestLink(LinkToStoredObject):
-    """Opens the manifest that a commit wrote, or that a sensor found."""
-
-    uri_attribute = "manifest_uri"
 
     @property
     def name(self) -> str:
         """The button's text."""
         return "Commit manifest"
 
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL; empty if there is none.
 
-class PendingsetsLink(LinkToStoredObject):
-    """Opens the seal of a stage, or of the job, which names the pendingsets that count.
+        :param operator: The task's operator, after it ran.
+        :param ti_key: Which task instance it was.
+        """
+        uri, address = getattr(operator, "manifest_uri", None), getattr(operator, "address", None)
+        if not uri or address is None:
+            return ""
+        if address.endpoint_url is not None:
+            return run_url(ti_key)
+        return console_url(uri, address.region or os.environ.get("AWS_DEFAULT_REGION"))
 
-    The seal is deleted with the job's other records when the job has ended.
+
+class PendingsetsLink(BaseOperatorLink):
+    """Opens the job of a stage, on the tab of the run, if ``[s3commit] destinations`` is set.
+
+    The tab shows the stages with their seals while there are any: they are deleted when the job has ended.
     """
-
-    uri_attribute = "seal_uri"
 
     @property
     def name(self) -> str:
         """The button's text."""
         return "Sealed pendingsets"
 
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL; empty if the task sealed nothing, or the page is not configured.
 
-def object_url(uri: str, endpoint_url: str | None = None) -> str:
-    """Return a URL under which a browser finds an object.
+        :param operator: The task's operator, after it ran.
+        :param ti_key: Which task instance it was.
+        """
+        return run_url(ti_key) if getattr(operator, "seal_uri", None) else ""
+
+
+def console_url(uri: str, region: str | None = None) -> str:
+    """Return the URL of an object's page in the S3 console of its AWS partition.
 
     :param uri: The object, as ``s3://bucket/key``.
-    :param endpoint_url: The store's endpoint; None means AWS, whose console is linked.
+    :param region: The bucket's region; None for one of the partition ``aws``.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if endpoint_url:
-        return f"{endpoint_url.rstrip('/')}/{bucket}/{quote(key)}"
-    return f"https://console.aws.amazon.com/s3/object/{bucket}?{urlencode({'prefix': key})}"
+    prefix = next((each for each in _CONSOLES if each and (region or "").startswith(each)), "")
+    query = {"prefix": key} if region is None else {"region": region, "prefix": key}
+    return f"https://console.{_CONSOLES[prefix]}/s3/object/{bucket}?{urlencode(query)}"
+
+
+def run_url(ti_key: TaskInstanceKey) -> str:
+    """Return the URL of the page with the jobs of a run; empty if the page shows no destinations.
+
+    :param ti_key: A task instance of the run.
+    """
+    if not page_destinations():
+        return ""
+    query = urlencode({"dag_id": ti_key.dag_id, "run_id": ti_key.run_id})
+    return f"{api_base_url().rstrip('/')}/s3commit/run?{query}"

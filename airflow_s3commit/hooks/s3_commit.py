@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 class S3CommitHook(BaseHook):
     """Connects to the store of an ``aws`` connection, with its role, region, endpoint and ``verify``.
 
-    It uses the Amazon provider's ``S3Hook``, and connects on first use. If the connection has no endpoint, it
+    It uses the Amazon provider's ``S3Hook``, and connects on first use. ``config_kwargs`` of the connection's
+    extra configures the client (proxies, timeouts, ``max_pool_connections``), but not its retries: the store
+    repeats requests itself. If the connection has no endpoint, it
     comes from ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile.
 
     :param aws_conn_id: The ``aws`` connection; None means boto3's default chain.
@@ -176,7 +178,12 @@ class S3CommitHook(BaseHook):
 
         from airflow_s3commit.store.s3.config import client_config  # noqa: PLC0415
 
-        config = client_config(endpoint_url, path_style=_path_style(self._plain), timeout=self.timeout)
+        config = client_config(
+            endpoint_url,
+            path_style=_path_style(self._plain),
+            timeout=self.timeout,
+            given=self._plain.conn_config.botocore_config,
+        )
         return S3Hook(
             aws_conn_id=self.aws_conn_id, region_name=self.region_name, verify=self.verify, config=config
         )

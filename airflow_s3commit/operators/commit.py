@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.protocol.model.progress import Progress, ProgressLog
+    from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.xcom import JsonObject
 
 
@@ -97,7 +98,7 @@ class ManifestOperator(CommitStepOperator):
         super().__init__(outlets=declared, **kwargs)
         self.partition_asset = partition_asset
         self.manifest_uri: str | None = None
-        self.endpoint_url: str | None = None
+        self.address: StoreAddress | None = None
         self._manifest: ManifestRecord | None = None
 
     def committed(self, context: Context, manifest: ManifestRecord) -> JsonObject:
@@ -112,7 +113,7 @@ class ManifestOperator(CommitStepOperator):
         summary = manifest_summary(manifest)
         self._manifest = manifest
         self.manifest_uri = summary["manifest"]
-        self.endpoint_url = self.hook.address.endpoint_url
+        self.address = self.hook.address
         self.log.info(
             "Job %s is committed: %d files, %d bytes, %d partitions; manifest %s",
             manifest.job_id,

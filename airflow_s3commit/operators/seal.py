@@ -117,7 +117,6 @@ class SealingOperator(CommitStepOperator):
         self.stages = stages
         self.named_stages = list(named_stages)
         self.seal_uri: str | None = None
-        self.endpoint_url: str | None = None
 
     def seal(self, context: Context, job: Job) -> SealReference:
         """Seal the job, and return the seal's location and counts. Repeatable with the same stages.
@@ -145,7 +144,7 @@ class SealingOperator(CommitStepOperator):
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
         sealed = job.seal(stages, etags=etags)
-        self.seal_uri, self.endpoint_url = sealed.location, self.hook.address.endpoint_url
+        self.seal_uri = sealed.location
         self.log.info(
             "Job %s is sealed: %d files, %d bytes, %s rows in %d partitions",
             job.reference.job_id,

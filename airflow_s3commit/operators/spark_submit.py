@@ -111,7 +111,6 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         self.ship_package = ship_package
         self.writer = writer
         self.seal_uri: str | None = None
-        self.endpoint_url: str | None = None
         self._is_durable_set = any(kwargs.get(name) is not None for name in ("durable", "reconnect_on_retry"))
         self._stage_attempt: str | None = None
         self._killed = False
@@ -245,7 +244,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         return self._summary(job, stage, attempt, seal)
 
     def _summary(self, job: Job, stage: str, attempt: str, seal: SealReference) -> JsonObject:
-        self.seal_uri, self.endpoint_url = seal.location, self.commit_hook.address.endpoint_url
+        self.seal_uri = seal.location
         ids = {"job_id": job.reference.job_id, "stage": stage, "stage_attempt": attempt}
         return {**ids, **seal.to_dict()}
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.watch.criteria import Criteria
     from airflow_s3commit.protocol.watch.search import ManifestSearch
     from airflow_s3commit.protocol.watch.snapshot import Snapshot
+    from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.xcom import JsonObject
 
 #: Seconds from the sensor's timeout until Airflow's own timeout of the deferral. A live trigger ends before
@@ -129,7 +130,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         self.region_name = region_name
         self.verify = verify
         self.manifest_uri: str | None = None
-        self.endpoint_url: str | None = None
+        self.address: StoreAddress | None = None
         self._seen = ""
 
     @cached_property
@@ -243,7 +244,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
 
     def _found(self, summary: JsonObject) -> JsonObject:
         self.manifest_uri = str(summary["manifest"])
-        self.endpoint_url = self.hook.address.endpoint_url
+        self.address = self.hook.address
         self.log.info("Found %s", self.manifest_uri)
         return summary
 

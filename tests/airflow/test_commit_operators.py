@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_s3commit import Job, JobOptions, JobReference, Progress
-from airflow_s3commit.links import object_url
+from airflow_s3commit import Job, JobOptions, JobReference, Progress, links
+from airflow_s3commit.hooks import StoreAddress
+from airflow_s3commit.links import console_url, run_url
 from airflow_s3commit.operators import (
     S3CommitBeginOperator,
     S3CommitCollectOperator,
@@ -119,6 +121,8 @@ def test_from_stage_to_manifest(store, context) -> None:
     assert (summary["files"], summary["rows"]) == (1, 1)
     (link,) = committing.operator_extra_links
     assert reference["job_id"] in link.get_link(committing, ti_key=None)
+    committing.address = StoreAddress("http://127.0.0.1:8333")
+    assert link.get_link(committing, ti_key=None) == ""
 
 
 def test_commit_again_says_the_same(store, context) -> None:
@@ -250,15 +254,17 @@ def test_a_stage_of_another_job_is_refused(store, context) -> None:
         resolve(reference, [[stage]]).execute(context)
 
 
-def test_the_seal_is_linked(store, context) -> None:
-    """The link of a sealing task leads to the seal that names the pendingsets."""
+def test_the_seal_is_linked(store, context, monkeypatch) -> None:
+    """The link of a sealing task leads to its run's jobs: the seal itself is deleted with the job."""
     reference = set_up(store)
     write_stage(store, reference)
     task = resolve(reference)
+    monkeypatch.setattr(links, "page_destinations", lambda: "s3://lake/flights/")
     (link,) = task.operator_extra_links
-    assert link.get_link(task, ti_key=None) == ""
+    key = SimpleNamespace(dag_id="nightly", run_id="r")
+    assert link.get_link(task, ti_key=key) == ""
     task.execute(context)
-    assert "sealed.json" in link.get_link(task, ti_key=None)
+    assert link.get_link(task, ti_key=key).endswith("/s3commit/run?dag_id=nightly&run_id=r")
 
 
 def test_a_task_without_a_job_says_so(store, context) -> None:
@@ -277,15 +283,30 @@ def test_a_job_that_is_gone_is_refused(store, context) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "url"),
+    ("region", "host"),
     [
-        (None, "https://console.aws.amazon.com/s3/object/lake?prefix=flights%2Fdt%3D1%2Fa.json"),
-        ("http://127.0.0.1:8333/", "http://127.0.0.1:8333/lake/flights/dt%3D1/a.json"),
+        (None, "console.aws.amazon.com"),
+        ("eu-central-1", "console.aws.amazon.com"),
+        ("cn-north-1", "console.amazonaws.cn"),
+        ("us-gov-west-1", "console.amazonaws-us-gov.com"),
+        ("eusc-de-east-1", "console.amazonaws-eusc.eu"),
     ],
 )
-def test_links(endpoint: str | None, url: str) -> None:
-    """An object's link leads to the console on AWS, and to the endpoint elsewhere."""
-    assert object_url("s3://lake/flights/dt=1/a.json", endpoint) == url
+def test_links_go_to_the_console_of_the_partition(region: str | None, host: str) -> None:
+    """Each partition of AWS has a console of its own, with the same pages."""
+    query = f"region={region}&" if region else ""
+    expected = f"https://{host}/s3/object/lake?{query}prefix=flights%2Fdt%3D1%2Fa.json"
+    assert console_url("s3://lake/flights/dt=1/a.json", region) == expected
+
+
+def test_links_to_the_page_need_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the address of Airflow, with the run's ids escaped; without destinations there is no link."""
+    key = SimpleNamespace(dag_id="nightly", run_id="manual__2013-01-01T00:00:00+00:00")
+    assert run_url(key) == ""
+    monkeypatch.setattr(links, "page_destinations", lambda: "s3://lake/flights/")
+    monkeypatch.setattr(links, "api_base_url", lambda: "https://airflow.example.org/a/")
+    run = "manual__2013-01-01T00%3A00%3A00%2B00%3A00"
+    assert run_url(key) == f"https://airflow.example.org/a/s3commit/run?dag_id=nightly&run_id={run}"
 
 
 def stages_left(context, xcoms, asked: dict[str, str] | None = None, **states: str) -> Any:

@@ -116,6 +116,30 @@ def test_the_connections_addressing_wins(connect) -> None:
     assert hook.aws.conn.meta.config.s3["addressing_style"] == "virtual"
 
 
+def test_the_client_is_configured_by_the_connection(connect) -> None:
+    """Proxies and the like of ``config_kwargs`` are used; retries and addressing stay those of the store."""
+    given = {
+        "proxies": {"https": "http://proxy.lan:3128"},
+        "read_timeout": 7,
+        "max_pool_connections": 3,
+        "retries": {"max_attempts": 9},
+        "s3": {"use_accelerate_endpoint": False},
+    }
+    used = connect(config_kwargs=given, endpoint_url="http://s3.lan:9000").aws.conn.meta.config
+    assert (used.proxies, used.read_timeout, used.max_pool_connections) == (given["proxies"], 7, 3)
+    assert used.retries["total_max_attempts"] == 1
+    assert used.s3["addressing_style"] == "path"
+    assert used.s3["use_accelerate_endpoint"] is False
+    assert used.user_agent.startswith("airflow-s3commit")
+
+
+def test_a_limit_of_the_caller_is_kept(connect, monkeypatch) -> None:
+    """The page's timeout is shorter than any that the connection names."""
+    hook = connect(config_kwargs={"read_timeout": 600}, endpoint_url="http://s3.lan:9000")
+    hook.timeout = 2.0
+    assert hook.aws.conn.meta.config.read_timeout == 2.0
+
+
 def test_keys_of_the_connection_reach_programs_it_starts(connect) -> None:
     """Within the block the keys are in the environment; outside they are not."""
     hook = connect()

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_s3commit import links
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.operators.spark_submit import stage_name
@@ -133,14 +134,17 @@ def test_plain_values_become_text(store, cluster, monkeypatch) -> None:
 
 
 def test_the_seal_is_linked_and_of_the_job(store, cluster, monkeypatch) -> None:
-    """The XCom names the job, and the link leads to the stage's seal."""
+    """The XCom names the job, and the link leads to the jobs of the run."""
     connect(monkeypatch, "local[1]")
     reference = set_up(store)
     task = stage_task(cluster, reference)
     output = task.execute(new_context())
     (link,) = task.operator_extra_links
     assert output["job_id"] == reference["job_id"]
-    assert "sealed.json" in link.get_link(task, ti_key=None)
+    monkeypatch.setattr(links, "page_destinations", lambda: "s3://lake/flights/")
+    assert "s3commit/run?dag_id=nightly" in link.get_link(
+        task, ti_key=SimpleNamespace(dag_id="nightly", run_id="r")
+    )
 
 
 def test_each_instance_of_each_task_has_a_stage_of_its_own() -> None:

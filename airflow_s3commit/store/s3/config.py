@@ -75,6 +75,7 @@ def client_config(
     max_connections: int = 64,
     path_style: bool | None = None,
     timeout: float | None = None,
+    given: Config | None = None,
 ) -> Config:
     """Return the boto3 client configuration that suits the protocol.
 
@@ -89,11 +90,13 @@ def client_config(
         path_style: Path-style URLs; None for all stores but AWS.
         timeout: Seconds to wait at most for a connection, and for a response; None for the defaults, which
             suit large uploads.
+        given: A configuration of the user's own, such as proxies. It takes precedence, but for the retries
+            and the user agent, and for the timeouts if one is given.
 
     """
     if path_style is None:
         path_style = not _is_aws(endpoint_url)
-    return Config(
+    own: Any = Config(
         user_agent=f"airflow-s3commit/{__version__}",
         signature_version="s3v4",
         retries={"total_max_attempts": 1, "mode": "standard"},
@@ -109,6 +112,15 @@ def client_config(
             "payload_signing_enabled": endpoint_url is not None and urlsplit(endpoint_url).scheme != "https",
         },
     )
+    if given is None:
+        plain: Config = own
+        return plain
+    s3: Any = {**own.s3, **(getattr(given, "s3", None) or {}), "addressing_style": own.s3["addressing_style"]}
+    ours: Any = Config(user_agent=own.user_agent, retries=own.retries, parameter_validation=False, s3=s3)
+    if timeout is not None:
+        ours = ours.merge(Config(connect_timeout=own.connect_timeout, read_timeout=own.read_timeout))
+    merged: Config = own.merge(given).merge(ours)
+    return merged
 
 
 def configured_endpoint(client: S3Client) -> str | None:
