@@ -314,6 +314,14 @@ class S3CommitGroup:
         others = [one for one in callbacks if isinstance(one, AbortUploadsNotifier)]
         if any(one.job is None and one.setup_task_ids is None for one in others):
             return
+        for one in others:
+            # One notifier aborts the jobs of all groups first, and then looks at each again.
+            connection = {name: getattr(one, name) for name in self.connection}
+            if one.job is None and connection == self.connection:
+                named = one.setup_task_ids
+                known = [named] if isinstance(named, str) else list(named or ())
+                one.setup_task_ids = [*known, self.setup.task_id]
+                return
         aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True

@@ -22,6 +22,33 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
 
 
+#: Seconds without a notifier after which a process has all of its time again.
+_PAUSE = 5.0
+
+#: Seconds that a notifier always has, for its first abort.
+_LEAST = 4.0
+
+
+class _Budget:
+    """The time of the notifiers that a process calls in a row: Airflow limits them together."""
+
+    def __init__(self) -> None:
+        self._spent, self._ended = 0.0, -_PAUSE
+
+    def left(self, limit: float, now: float) -> float:
+        """Return the seconds that a notifier has, which begins now."""
+        if now - self._ended >= _PAUSE:
+            self._spent = 0.0
+        return max(limit - self._spent, min(limit, _LEAST))
+
+    def spend(self, began: float, ended: float) -> None:
+        """Count the time of a notifier."""
+        self._spent, self._ended = self._spent + ended - began, ended
+
+
+_budget = _Budget()
+
+
 class AbortUploadsNotifier(BaseNotifier):
     """Aborts a run's jobs that did not commit; for ``on_failure_callback`` of a DAG or a task.
 
@@ -42,9 +69,10 @@ class AbortUploadsNotifier(BaseNotifier):
         of the DAG. (templated)
     :param time_limit: Seconds after which the callback returns, even if an abort still runs. A DAG's
         callbacks run one after the other in the process that parses its file, and Airflow kills that process
-        after ``[dag_processor] dag_file_processor_timeout``, 50 seconds for all of them.
-    :param kill_window: Seconds between the two aborts; 0 aborts once. A killed task must end within them: one
-        heartbeat (5) and the time to SIGKILL (5).
+        after ``[dag_processor] dag_file_processor_timeout``, 50 seconds for all of them. So notifiers that
+        are called in a row share the time, with at least four seconds each.
+    :param kill_window: Seconds between the two aborts; 0, or a lack of time, aborts once. A killed task must
+        end within them: one heartbeat (5) and the time to SIGKILL (5).
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -89,6 +117,12 @@ class AbortUploadsNotifier(BaseNotifier):
         """
         began = time.monotonic()
         try:
+            self._notify(context, began + _budget.left(self.time_limit, began))
+        finally:
+            _budget.spend(began, time.monotonic())
+
+    def _notify(self, context: Context, deadline: float) -> None:
+        try:
             kept = self._kept(context)
             references = [one for one in self._references(context) if one["job_id"] not in kept]
         except ImportError as error:
@@ -100,28 +134,35 @@ class AbortUploadsNotifier(BaseNotifier):
         if not references:
             self.log.info("Run %s has no job to abort", context.get("run_id"))
             return
+        step = max(deadline - time.monotonic(), 0.0) / 3
         hook = S3CommitHook(
             self.aws_conn_id,
             region_name=self.region_name,
             verify=self.verify,
-            retry_deadline=self.time_limit / 3,
+            retry_deadline=step,
+            timeout=max(step, 1.0),
             on_retry=count_retry,
         )
         # The hook reads its connection in this thread: Airflow answers no other one.
         jobs = [hook.job(reference) for reference in references]
-        worker = threading.Thread(target=self._abort_all, args=(jobs,), daemon=True)
+        worker = threading.Thread(target=self._abort_all, args=(jobs, deadline), daemon=True)
         worker.start()
         # The time limit includes Airflow's requests for XComs and the connection, which may take seconds.
-        worker.join(max(0.0, began + self.time_limit - time.monotonic()))
+        worker.join(max(0.0, deadline - time.monotonic()))
         if worker.is_alive():
             self.log.warning(
-                "The abort did not end within %g s; a later teardown or a sweep aborts the remaining uploads",
-                self.time_limit,
+                "The abort did not end in time; a later teardown or a sweep aborts the remaining uploads"
             )
 
-    def _abort_all(self, jobs: Sequence[Job]) -> None:
+    def _abort_all(self, jobs: Sequence[Job], deadline: float) -> None:
         left = [job for job in jobs if self._abort(job)]
         if left and self.kill_window > 0:
+            if time.monotonic() + self.kill_window > deadline:
+                self.log.warning(
+                    "There is no time for a second abort; a later teardown or a sweep aborts the uploads of"
+                    " tasks that are being killed"
+                )
+                return
             self.log.info(
                 "Aborting again in %g s, for uploads of tasks that are being killed", self.kill_window
             )

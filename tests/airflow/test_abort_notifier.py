@@ -146,6 +146,27 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
     answered.set()
 
 
+def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
+    """Airflow kills a process whose callbacks together take too long; what is left out is said."""
+    now = [1000.0]
+    fake = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.time", fake)
+    ends, said = [], []
+    for _ in range(3):
+        write_stage(store, reference := set_up(store))
+        xcoms["nightly", "run", "setup"] = [reference]
+        calling = AbortUploadsNotifier(kill_window=10, time_limit=15)
+        monkeypatch.setattr(calling.log, "warning", lambda text, *rest: said.append(text))
+        calling({"dag": dag, "run_id": "run"})
+        ends.append(now[0])
+    assert ends == [1010.0, 1010.0, 1010.0]
+    assert len(said) == 2
+    assert pending(store) == []
+    now[0] += 60
+    AbortUploadsNotifier(kill_window=10, time_limit=15)({"dag": dag, "run_id": "run"})
+    assert now[0] == 1010.0 + 60 + 10
+
+
 @pytest.mark.parametrize(("reason", "left"), [("task_failure", 1), ("timed_out", 0)])
 def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, left) -> None:
     """The callback of a failed run keeps it too; a timeout runs no teardown: the report is older."""
