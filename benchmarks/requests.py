@@ -2,10 +2,11 @@
 
     python benchmarks/requests.py [--quick] [--json]
 
-Counted, not estimated: small jobs run against a store in memory behind `CountingStore`. What one file more
-adds to a job is what a file costs; likewise a task, a partition, and a file that is replaced; the rest is the
-job's own. A listing counts as one request (a page holds 1,000 objects), and so does a bulk delete of up to
-1,000. Files have one part; each further part is one more request.
+Counted, not estimated: small jobs run against a store in memory behind `CountingStore`, each step in another
+process, after an earlier commit to the dataset. What one file more adds to a job is what a file costs;
+likewise a task, a partition, and a file that is replaced; the rest is the job's own. A listing counts as one
+request (a page holds 1,000 objects), and so does a bulk delete of up to 1,000. Files have one part; each
+further part is one more request.
 
 What Hadoop's committers and FileOutputCommitter ask of S3 for a file and a task is not counted here. For the
 magic committer it is derived from what Hadoop's tests of its cost expect (ITestCommitOperationCost,
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from report import as_markdown, machine, show, write_section
 
-from airflow_s3commit import Job, JobOptions, MemoryStore
+from airflow_s3commit import Job, JobOptions, MemoryStore, write_job
 from airflow_s3commit.store.counting import CountingStore
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     memory = MemoryStore(min_part_bytes=1)
     for number in range(shape.standing):
         memory.put("lake", f"t/dt=0/old-{number}", b"x")
+    with write_job("s3://lake/t/", store=memory, conflict_mode="append") as earlier:
+        earlier.open("dt=other/first").close()
     store = CountingStore(memory)
     steps: dict[str, Counter[str]] = {}
     before: Counter[str] = Counter()
@@ -131,9 +134,9 @@ def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
                     file.write(b"new")
             tasks.append(attempt.commit())
     end("write")
-    job.seal_stage("spark", "1", tasks)
-    job.seal()
-    job.plan()
+    Job.at(store, job.reference).seal_stage("spark", "1", tasks)
+    Job.at(store, job.reference).seal()
+    Job.at(store, job.reference).plan()
     end("seal and plan")
     Job.at(store, job.reference).commit()
     end("commit")

@@ -205,12 +205,9 @@ class Job:
         """
         self._context.layout.pendingset(stage, stage_attempt, task, attempt)
         extra = TaskExtra(
-            stage=check_id(stage, "stage"),
-            stage_attempt=check_attempt_id(stage_attempt, "stage attempt"),
-            task=task,
-            attempt=attempt,
-            nonce=self._context.new_id(),
-        )
+            stage=check_id(stage, "stage"), stage_attempt=check_attempt_id(stage_attempt, "stage attempt"),
+            task=task, attempt=attempt, nonce=self._context.new_id(),
+        )  # fmt: skip
         context, options = self._live(acting=False), self.record().options
         files = AttemptFiles(
             context, options, extra, part_bytes=part_bytes, buffered_bytes=buffered_bytes, threads=threads,
@@ -338,6 +335,7 @@ class Job:
         *,
         seal_etag: str | None = None,
         plan_etag: str | None = None,
+        stages: Sequence[tuple[str, str]] | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> ManifestRecord:
         """Make the sealed output visible, and return the manifest.
@@ -349,6 +347,7 @@ class Job:
         Args:
             seal_etag: Expected ETag of the seal; any other seal is refused.
             plan_etag: Expected ETag of the plan; any other plan is refused.
+            stages: Seal the job first, as `seal` does, with these pairs of stage and stage attempt.
             progress: Called after each completed upload.
 
         Raises:
@@ -363,7 +362,8 @@ class Job:
             OutcomeUnknown: A response was lost, or the roll-back did not finish; commit again, or recover.
 
         """
-        return commit_job(self._live_or_ended(), seal_etag=seal_etag, plan_etag=plan_etag, progress=progress)
+        context = self._live_or_ended() if stages is None else self._live()
+        return commit_job(context, seal_etag=seal_etag, plan_etag=plan_etag, stages=stages, progress=progress)
 
     def begin(self, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None) -> list[int]:
         """Begin a commit that several workers share, each completing a shard of the uploads.

@@ -155,7 +155,6 @@ def write_job(
             yield writer
             written = attempt.commit()
         job.seal_stage(_STAGE, _STAGE_ATTEMPT, [written])
-        job.seal([(_STAGE, _STAGE_ATTEMPT)])
     writer.manifest = _commit(job, progress)
 
 
@@ -228,7 +227,7 @@ def _reached(store: ObjectStore | S3Config | None) -> ObjectStore:
 def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRecord:
     """Commit the job. After an error it is aborted, unless its commit has begun."""
     try:
-        return job.commit(progress=progress)
+        return job.commit(stages=[(_STAGE, _STAGE_ATTEMPT)], progress=progress)
     except BaseException as error:
         is_aborted = False
         with noting(error, *_of_abort(job)):

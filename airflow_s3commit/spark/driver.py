@@ -238,8 +238,7 @@ def commit_write(
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:
             return seal, None
-        job.seal([(target.stage, target.stage_attempt)])
-        manifest = job.commit()
+        manifest = job.commit(stages=[(target.stage, target.stage_attempt)])
         logger.info("committed %d files to %s", manifest.counts.files, manifest.destination)
         if target.twins:
             abort_twins(job)

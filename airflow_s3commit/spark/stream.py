@@ -314,8 +314,7 @@ def commit_batch(job: Job, token: str, rows: int | None) -> ManifestRecord:
         S3CommitError: The job could not be sealed or committed; see `Job.seal` and `Job.commit`.
 
     """
-    job.seal([] if rows == 0 else [(STAGE, token)])
-    return job.commit()
+    return job.commit(stages=[] if rows == 0 else [(STAGE, token)])
 
 
 def _is_committed(job: Job) -> bool:

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.lock import remove_former_lock
-from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.plans import NO_PLAN, find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal, verify_pendingsets
 from airflow_s3commit.protocol.metadata.state import move
@@ -32,7 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
-    """Check everything, then move from ``sealed`` to ``committing``. No visible change.
+    """Check everything, then move to ``committing``: from ``sealed``, or from ``open``. No visible change.
+
+    From ``open`` only what this process has just sealed: the move closes the job to further output too.
 
     Raises:
         Overtaken: Another process moved the job.
@@ -41,9 +43,12 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
 
     """
     context = run.context
+    if current.record.state == "open" and context.is_own:
+        # It read the log when it set the job up. An abort by another process moves the state.
+        run.log.assume_read()
     job = load_job(context)
     seal = load_seal(context, run.seal_etag or current.record.seal_etag)
-    if seal.etag != current.record.seal_etag:
+    if current.record.state != "open" and seal.etag != current.record.seal_etag:
         raise InvalidRecord(
             f"{context.staging_uri(context.layout.seal)} is not the seal the job was closed with"
         )
@@ -68,6 +73,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
         context,
         current,
         "committing",
+        seal_etag=seal.etag,
         plan_etag=plan.etag,
         plan_id=plan.record.plan_id,
         # Hadoop may have completed uploads of a job that was adopted.
@@ -115,6 +121,8 @@ def _existing_plan(run: CommitRun, state: StateRecord) -> Stored[PlanRecord] | N
     context = run.context
     try:
         plan = find_plan(context, state)
+        if plan is None and run.plan_etag == NO_PLAN and load_job(context).options.only_adds:
+            return None
         if run.plan_etag is not None and (plan is None or plan.etag != run.plan_etag.strip('"')):
             raise InvalidRecord(f"{context.name} has another plan than the one handed over; plan again")
     except InvalidRecord as error:

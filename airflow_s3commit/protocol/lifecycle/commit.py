@@ -15,7 +15,7 @@ process, then `finish_shards`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.lifecycle.publish import (
 )
 from airflow_s3commit.protocol.lifecycle.rollback import is_same_state, rolling_back
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
+from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.lifecycle.success import (
     listed_keys,
     remove_older_success,
@@ -52,6 +53,7 @@ from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.log_end import remember_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -80,7 +82,6 @@ from airflow_s3commit.store.counting import CountingStore
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 
@@ -89,13 +90,13 @@ def commit_job(
     *,
     seal_etag: str | None = None,
     plan_etag: str | None = None,
+    stages: Sequence[tuple[str, str]] | None = None,
     keep_replaced: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> ManifestRecord:
     """Make a sealed job's output visible, and return its manifest.
 
-    Before: the job is sealed; without a plan it is planned first. After: it is committed, the replaced
-        objects
+    Before: the job is sealed; without a plan it is planned first. After: it is committed, replaced objects
     are deleted, ``_SUCCESS`` is written, and no upload of the job is pending. Repeatable by any process: it
     resumes an interrupted commit, and returns the manifest of a finished one.
 
@@ -103,6 +104,7 @@ def commit_job(
         context: The job.
         seal_etag: Expected ETag of the job's seal; any other seal is refused.
         plan_etag: Expected ETag of the plan; any other plan is refused.
+        stages: Seal the job with these stage attempts first.
         keep_replaced: Skip the damaged plan of a commit that has begun, and delete nothing: old files stay
             beside the new ones.
         progress: Called after each completed upload.
@@ -121,23 +123,23 @@ def commit_job(
             still be visible. Or it is lost: with fixed names or ``delete-then-publish`` uploads were gone
             after it had begun; the message names them.
         OutcomeUnknown: A response was lost: commit again. Or the job could be neither finished nor rolled
-            back
-            completely: the message says why, what may be visible, and how to end it.
+            back completely: the message says why, what may be visible, and how to end it.
 
     """
     counted = CountingStore(context.store)
     run = CommitRun(
-        replace(context, store=counted),
-        settle,
-        seal_etag,
-        plan_etag,
-        progress,
-        keep_replaced=keep_replaced,
-        requests=lambda: counted.counters,
-    )
-    run.moved = known_state(context, "sealed")
+        replace(context, store=counted), settle, seal_etag, plan_etag, progress,
+        keep_replaced=keep_replaced, requests=lambda: counted.counters,
+    )  # fmt: skip
+    if stages is not None:
+        seal_job(context, stages, closes=False)
+        run.begins_from = ("open", "sealed")
+    run.moved = known_state(context, *run.begins_from)
     with naming(context, "commit"):
-        return _drive(run, _commit_step)
+        manifest = _drive(run, _commit_step)
+    if (last := run.log.created_last()) is not None:
+        remember_end(context.store, *last)
+    return manifest
 
 
 def begin_shards(
@@ -246,6 +248,7 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
             raise outcome.reason from outcome.reason.__cause__
         except Overtaken:
             logger.info("%s: another process moved this job on", context.name)
+            run.log.is_read = False
         except S3CommitError as error:
             # A process that moves the job on also removes what this one may be reading: compare the states
             # first.
@@ -255,6 +258,7 @@ def _drive(run: CommitRun, step: _Step[T]) -> T:
             if not is_moved:
                 _add_what_is_visible(error, current)
                 raise
+            run.log.is_read = False
         else:
             if result is not None:
                 return result
@@ -264,7 +268,7 @@ def _commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifes
     if current is None:
         return _manifest_of_ended(run.context)
     match current.record.state:
-        case "sealed":
+        case state if state in run.begins_from:
             begin_commit(run, current)
         case "committing":
             entry = run.log.ending()

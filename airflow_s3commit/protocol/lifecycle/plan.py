@@ -57,7 +57,8 @@ def plan_job(
 ) -> Stored[PlanRecord]:
     """Make a plan, and name it in the job's state: the commit keeps to it.
 
-    Before: the job is sealed. Repeatable by any process: the newest plan counts.
+    Before: the job is sealed. Repeatable by any process: the newest plan counts. A job that can replace
+        nothing has no plan to name.
 
     Args:
         context: The job.
@@ -71,8 +72,9 @@ def plan_job(
 
     """
     log = Log(context)
-    if not job.options.only_adds:
-        log.read()
+    if job.options.only_adds:
+        return make_plan(context, job, seal, log)
+    log.read()
     plan = make_plan(context, job, seal, log)
     while move(context, current, "sealed", plan_etag=plan.etag, plan_id=plan.record.plan_id) is None:
         if clean_if_ended(context):

@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import pinned_etags
-from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
@@ -62,6 +62,7 @@ class CommitRun:
         settled: Jobs with a ``begin`` that this process has driven to their ends.
         lost: Keys of the job's files that can never be published, after its ``begin``.
         left: The list of the files of a lost job that are there, if not all but these.
+        begins_from: States from which the commit begins; also ``open``, if this process has sealed the job.
 
     """
 
@@ -80,6 +81,7 @@ class CommitRun:
     settled: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     left: FileList | None = None
+    begins_from: tuple[State, ...] = ("sealed",)
 
     def __post_init__(self) -> None:
         """Begin to read the log where the job's record says."""

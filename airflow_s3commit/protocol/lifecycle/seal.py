@@ -96,6 +96,7 @@ def seal_job(
     stages: Sequence[tuple[str, str]] | None = None,
     *,
     etags: Mapping[tuple[str, str], str] | None = None,
+    closes: bool = True,
 ) -> SealReference:
     """Record which stage attempts count, and close the job to further output.
 
@@ -107,6 +108,7 @@ def seal_job(
         context: The job.
         stages: Pairs of stage and stage attempt; None takes every sealed one, and requires at least one.
         etags: Expected ETags of the stages' seals; any other seal is refused.
+        closes: Move the job to ``sealed``. False leaves that to a commit, which moves it further at once.
 
     Raises:
         DuplicateOutput: Two sealed attempts of one stage, or two stages that write one key.
@@ -131,7 +133,8 @@ def seal_job(
         if [*map(_pinned, stored.record.stages)] != [*map(_pinned, record.stages)]:
             raise JobClosed(f"{context.name} was sealed before, with other stages or stage attempts")
         context.known.keep(context.layout.seal, stored)
-        _close(context, current, stored.etag)
+        if closes or current.record.state != "open":
+            _close(context, current, stored.etag)
     logger.info(
         "%s: sealed, %d files in %d partitions", context.name, record.counts.files, len(record.partitions)
     )

@@ -22,7 +22,8 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.log import find_head, read_entry
+from airflow_s3commit.protocol.metadata.log import read_entry
+from airflow_s3commit.protocol.metadata.log_end import find_head, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
@@ -137,6 +138,9 @@ def _head_of_log(context: JobContext) -> tuple[int, LogEntry | None]:
     None for an entry that was copied here.
     """
     store, destination = context.store, context.layout.destination
+    remembered = remembered_end(store, destination)
+    if remembered is not None:
+        return remembered.number, remembered
     head = find_head(store, destination)
     if not head:
         return 0, None

@@ -1,12 +1,14 @@
 """Remove a job's staging in an order that survives a crash.
 
-The job's record goes first and its state last: a state without the record shows a job that has ended and
-whose clean-up is unfinished.
+The job's record goes first, and its state with the last request: a state without the record shows a job that
+has ended and whose clean-up is unfinished. Should the store fail to delete a record in that last request, the
+step fails, and a sweep removes the record.
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -62,11 +64,10 @@ def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: b
     store, bucket, layout = context.store, context.staging_bucket, context.layout
     if has_record:
         delete_record(context, bucket, layout.job)
+    context.known.forget(layout.state)
     listed = store.list_objects(bucket, layout.staging.prefix)
-    delete_records(context, (info.key for info in listed if info.key != layout.state))
-    if not keep_state:
-        context.known.forget(layout.state)
-        delete_record(context, bucket, layout.state)
+    left = (info.key for info in listed if info.key != layout.state)
+    delete_records(context, left if keep_state else chain(left, [layout.state]))
 
 
 def is_own_staging(context: JobContext) -> bool:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice
 
 from msgspec import structs
 
@@ -19,27 +17,21 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
-    SUCCESS,
     check_id,
-    checkpoint_number,
-    checkpoints_prefix,
     entry_key,
     entry_number,
     log_prefix,
 )
 from airflow_s3commit.protocol.model.log import EntryKind, LogEntry
 from airflow_s3commit.protocol.model.signing import check_signature, sign
-from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
-
-#: Entries on one page of a listing. With more, the marker says where the last ones are.
-_PAGE = 1_000
 
 #: Entries to read at once.
 _AT_ONCE = 64
@@ -60,6 +52,7 @@ class Log:
         position: Number of the newest entry that was read; 0 without one.
         epoch: Number of the entry that the history begins with; 0 if it has not begun.
         retaining: Whether a commit of the history has retained files that it removed.
+        is_read: Whether the log was read; False has it read again where it is asked.
         marking: Whether commits of the history write a ``_SUCCESS`` in each partition.
 
     """
@@ -80,7 +73,9 @@ class Log:
         #: The entries of jobs that have begun: of those that have not ended, and of all that were seen.
         self._open: Mapping[str, int] = context.record.begun if context.record is not None else {}
         self._begun_jobs: dict[str, int] = dict(self._open)
-        self._is_read = False
+        self.is_read = False
+        self._is_assumed = False
+        self._created: str | None = None
 
     def ending(self) -> LogEntry | None:
         """Return the entry that ended the job, or None; reads the log if this process has not.
@@ -90,13 +85,13 @@ class Log:
             SignatureRefused: The job's entry is not signed with the context's key.
 
         """
-        if not self._is_read:
+        if not self.is_read:
             self.read()
         return self._ending
 
     def begun(self) -> LogEntry | None:
         """Return the job's own ``begin``, or None. Reads, and raises, as `ending` does."""
-        if not self._is_read:
+        if not self.is_read:
             self.read()
         job_id = self._context.job_id
         return self._begin_of(job_id) if job_id in self._begun_jobs else None
@@ -146,8 +141,12 @@ class Log:
             self.position, self._begun = max(find_head(context.store, destination) - 1, 0), True
         for entry, body in read_entries(context.store, destination, self.position):
             self._take(entry, body)
-        self._is_read = True
+        self.is_read, self._is_assumed = True, False
         return self.position
+
+    def assume_read(self) -> None:
+        """Go by what the job's set-up has read: if there are newer entries, `append` finds and reads them."""
+        self.is_read = self._is_assumed = True
 
     def append(self, entry_at: Callable[[int], LogEntry]) -> LogEntry | None:
         """Try to create the job's entry at the next number, and return it.
@@ -163,10 +162,12 @@ class Log:
             InvalidRecord: An entry is damaged or missing.
 
         """
-        if not self._is_read:
+        if not self.is_read:
             self.read()
         if self._ending is None:
             self.add(entry_at(self.position + 1))
+        if self._ending is None and self._is_assumed:
+            self.read()
         return self._ending
 
     def add(self, entry: LogEntry) -> bool:
@@ -200,6 +201,7 @@ class Log:
         )
         if stored.record.nonce == entry.nonce:
             self._know(entry)
+            self._created = stored.etag
             return True
         # Not by a listing, which may lag.
         body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
@@ -210,6 +212,11 @@ class Log:
         """Write the manifest or abort record of the newest entry, unless it is there. Repeatable."""
         if self._newest is not None and self._newest is not self._ending:
             record_ending(self._context, self._newest)
+
+    def created_last(self) -> tuple[LogEntry, str] | None:
+        """Return the job's own end and its ETag, if this process created it and knows of no newer entry."""
+        is_last = self._newest is not None and self._newest is self._ending
+        return (self._newest, self._created) if is_last and self._newest and self._created else None
 
     def has_ended(self, job_id: str) -> bool:
         """Return whether an entry that was read is the end of a job; False where the log was not read."""
@@ -343,32 +350,6 @@ def next_entries(store: ObjectStore, destination: Destination, after: int) -> It
     yield from (entry for entry, _ in read_entries(store, destination, after + 1))
 
 
-def find_head(store: ObjectStore, destination: Destination) -> int:
-    """Return the number of the newest entry of a log by listing it; 0 without one.
-
-    Takes one request for a thousand entries, and three for any log whose last commit has finished. While
-    there is no marker, checkpoints say where the end is: one request more for each 13,000 entries.
-    """
-
-    def listed(after: int) -> Iterator[int]:
-        start = entry_key(destination, after) if after else None
-        keys = store.list_objects(
-            destination.bucket, log_prefix(destination), recursive=False, start_after=start
-        )
-        return (number for info in keys if (number := entry_number(destination, info.key)) is not None)
-
-    first = list(islice(listed(0), _PAGE))
-    head = first[-1] if first else 0
-    if len(first) < _PAGE:
-        return head
-    # A marker or checkpoint is believed only if the entry that it names is there.
-    marked = _marked(store, destination)
-    if marked <= head:
-        listing = store.list_objects(destination.bucket, checkpoints_prefix(destination), recursive=False)
-        marked = max((checkpoint_number(destination, info.key) or 0 for info in listing), default=0)
-    return max(listed(marked - 1) if marked > head else (), default=0) or max(listed(head), default=head)
-
-
 def read_entry(store: ObjectStore, destination: Destination, number: int) -> LogEntry:
     """Read an entry of a log.
 
@@ -386,7 +367,12 @@ def read_entry(store: ObjectStore, destination: Destination, number: int) -> Log
 
 
 def newest_commit(
-    store: ObjectStore, destination: Destination, *, imported: bool = True, lost: bool = False
+    store: ObjectStore,
+    destination: Destination,
+    *,
+    imported: bool = True,
+    lost: bool = False,
+    marked: int = 0,
 ) -> LogEntry | None:
     """Return the entry of the last commit to a destination; None if there is none in its history.
 
@@ -395,13 +381,14 @@ def newest_commit(
         destination: The destination.
         imported: False leaves out commits of versions without a log.
         lost: The entry of a lost job counts too.
+        marked: As for `find_head`.
 
     Raises:
         InvalidRecord: An entry that must be read is damaged or missing.
 
     """
     # The newest is a commit, unless a job was aborted after it; then several may have been.
-    for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE):
+    for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE, marked=marked):
         if (entry.kind == "commit" and (imported or not entry.imported)) or (lost and entry.kind == "lost"):
             return entry
     return None
@@ -414,6 +401,7 @@ def newest_entries(
     then: int = _AT_ONCE,
     *,
     before: int | None = None,
+    marked: int = 0,
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
@@ -425,13 +413,14 @@ def newest_entries(
         first: How many to read at once at first, at most 64.
         then: How many to read at once after these, at most 64.
         before: Leave out the entries from this number on; None for none.
+        marked: As for `find_head`.
 
     Raises:
         InvalidRecord: An entry is damaged or missing.
 
     """
     bucket, limit, home = destination.bucket, largest(LogEntry), destination.uri
-    last, at_once = find_head(store, destination), min(first, _AT_ONCE)
+    last, at_once = find_head(store, destination, marked), min(first, _AT_ONCE)
     last = last if before is None else min(last, before - 1)
     while last:
         numbers = range(last, max(last - at_once, 0), -1)
@@ -477,12 +466,3 @@ def _check_entry(entry: LogEntry, number: int | None, where: str) -> None:
         check_id(entry.job_id)
     except InvalidRecord as error:
         raise InvalidRecord(f"{where}: {error}") from None
-
-
-def _marked(store: ObjectStore, destination: Destination) -> int:
-    """Return the number of the entry that ``_SUCCESS`` was derived from; 0 if it names none."""
-    key = destination.key(SUCCESS)
-    with suppress(NoSuchKey, InvalidRecord):
-        body = store.get(destination.bucket, key, limit=largest(SuccessData)).body
-        return decode(SuccessData, body, join_uri(destination.bucket, key)).generation or 0
-    return 0

@@ -172,7 +172,8 @@ def _latest(store: ObjectStore, destination: Destination) -> tuple[str, Manifest
         success = read_success(store, destination)
     if success is not None and success.generation is None:
         return _named_job(success, destination), None
-    newest = newest_commit(store, destination)
+    marked = success.generation if success is not None else None
+    newest = newest_commit(store, destination, marked=marked or 0)
     if newest is not None:
         return newest.job_id, newest.manifest
     return (_newest(store, destination) if success is None else _named_job(success, destination)), None

@@ -72,13 +72,13 @@ def read_state(context: JobContext) -> Stored[StateRecord] | None:
     return context.known.keep(context.layout.state, stored)
 
 
-def known_state(context: JobContext, state: State) -> Stored[StateRecord] | None:
-    """Return a job's state as this process last saw it, if it was ``state``; else None.
+def known_state(context: JobContext, *allowed: State) -> Stored[StateRecord] | None:
+    """Return a job's state as this process last saw it, if it was one of ``allowed``; else None.
 
     Another process may have moved it since. The caller's next compare-and-swap shows that.
     """
     stored = context.known.get(context.layout.state, StateRecord)
-    return stored if stored is not None and stored.record.state == state else None
+    return stored if stored is not None and stored.record.state in allowed else None
 
 
 def last_state(context: JobContext, state: State) -> Stored[StateRecord] | None:

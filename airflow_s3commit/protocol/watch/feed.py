@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.metadata.log import find_head, next_entries
+from airflow_s3commit.protocol.metadata.log import next_entries
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest
 
 if TYPE_CHECKING:

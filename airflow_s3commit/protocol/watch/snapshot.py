@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_s3commit.exceptions import AccessDenied, InvalidRecord, NoSuchKey, S3CommitError
-from airflow_s3commit.protocol.metadata.log import find_head, next_entries, read_entry
+from airflow_s3commit.protocol.metadata.log import next_entries, read_entry
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest, read_success
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout

@@ -11,7 +11,9 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, OutcomeUnknown
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.log import Log, find_head, newest_commit, read_entry
+from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
+from airflow_s3commit.protocol.metadata.log_end import find_head
+from airflow_s3commit.protocol.metadata.manifests import latest_manifest
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRecord
@@ -326,6 +328,17 @@ class TestHead:
         made = calls(lake, lambda: find_head(lake.store, HERE))
         assert [call.verb for call in made] == ["list_objects", "get", "list_objects"]
         assert find_head(lake.store, HERE) == 2_500
+
+    @pytest.mark.parametrize("after", [0, 1, 12])
+    def test_the_newest_of_ten_thousand_takes_three_requests(self, after: int) -> None:
+        """The marker, one listing and the entry, also where the marker is not of the newest generation."""
+        lake = Lake()
+        filled(lake, 9_999)
+        write(lake, entry(10_000, OURS, "dt=1"))
+        mark(lake, 10_000 - after)
+        made = calls(lake, lambda: latest_manifest(lake.store, HERE))
+        assert [call.verb for call in made] == ["get", "list_objects", "get"]
+        assert made[-1].key == entry_key(HERE, 10_000)
 
     @pytest.mark.parametrize("generation", [None, 0, 7, 1_000, 2_500, 2_501, 10**18])
     def test_no_marker_leads_astray(self, generation: int | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, Unavailable
 from airflow_s3commit.protocol.metadata import snapshot as module
-from airflow_s3commit.protocol.metadata.log import find_head
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.metadata.snapshot import (
     CHECKPOINT_EVERY,
