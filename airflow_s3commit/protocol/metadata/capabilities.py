@@ -113,7 +113,7 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
     if context.bucket in missing:
         _warn_of_lifecycle(context)
     for bucket in missing:
-        key = f"{context.layout.staging.prefix}probe-{context.new_id()}"
+        key = f"{context.layout.measured}{context.new_id()}"
         # An abort finds uploads of that key, should this process die before it aborts them itself.
         uploads = context.layout.probe if bucket == context.bucket else None
         found[bucket] = measure(store, bucket, key, uploads=uploads)

@@ -109,9 +109,9 @@ def tracked_uploads(
 
 def untracked_uploads(context: JobContext) -> Iterator[PendingId]:
     """Yield the job's pending uploads by their keys and by open intents."""
-    destination, own = context.layout.destination, context.layout.own_uploads
+    destination, is_own = context.layout.destination, context.layout.is_own_upload
     for upload in context.store.list_uploads(destination.bucket, destination.prefix):
-        if owner_of(upload.key) == context.job_id or upload.key in own:
+        if owner_of(upload.key) == context.job_id or is_own(upload.key):
             yield PendingId(destination.bucket, upload.key, upload.upload_id)
     # Unique names show their job, so there are no intents.
     if context.record is None or not context.record.options.unique_filenames:

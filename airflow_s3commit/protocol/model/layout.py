@@ -391,9 +391,13 @@ class Layout:
         return self.destination.key(f"{HOME}/probe-{self.job_id}")
 
     @property
-    def own_uploads(self) -> frozenset[str]:
-        """Keys of the job's uploads that are not data."""
-        return frozenset((self.manifest_files, self.probe))
+    def measured(self) -> str:
+        """Prefix of the keys of the probes with which setup measures a store, in the staging's bucket."""
+        return f"{self.staging.prefix}probe-"
+
+    def is_own_upload(self, key: str) -> bool:
+        """Return whether a key is that of one of the job's uploads that are not data."""
+        return key in (self.manifest_files, self.probe) or key.startswith(self.measured)
 
     @property
     def aborted(self) -> str:

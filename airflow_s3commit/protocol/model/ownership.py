@@ -158,7 +158,7 @@ def why_not(layout: Layout, options: JobOptions | None, thing: Thing) -> str | N
     relative = destination.relative(thing.key)
     if thing.bucket != destination.bucket or relative is None:
         return f"{_uri(thing)} lies outside {destination.uri}"
-    if thing.proof == "writer" or thing.key in layout.own_uploads:
+    if thing.proof == "writer" or layout.is_own_upload(thing.key):
         return None
     if is_hidden(relative) or relative.endswith("/"):
         return f"{_uri(thing)} is no data file: readers do not see it"
