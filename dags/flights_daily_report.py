@@ -8,10 +8,10 @@ read exactly the files that the manifest lists: not what a listing of the direct
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
+import pendulum
 from airflow.sdk import Asset, CronPartitionTimetable, Param, PartitionedAssetTimetable, dag, task
 
 from airflow_s3commit.assets import HivePathMapper
@@ -79,8 +79,8 @@ PARAMS = {
 
 @dag(
     schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
-    end_date=datetime(2014, 1, 1, tzinfo=UTC),
+    start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
+    end_date=pendulum.datetime(2014, 1, 1, tz="UTC"),
     catchup=False,
     params=PARAMS,
     doc_md=__doc__,
@@ -107,7 +107,7 @@ flights_daily_report()
         assets=Asset("flight_days"),
         default_partition_mapper=HivePathMapper("{dt}", date_column="dt"),  # type: ignore[arg-type]
     ),
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
     catchup=False,
     params=PARAMS,
     doc_md=__doc__,

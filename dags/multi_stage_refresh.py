@@ -7,9 +7,10 @@ against what is expected; where it falls short, somebody is asked whether to com
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
+import pendulum
 from airflow.sdk import Asset, CronPartitionTimetable, Param, dag
 
 from airflow_s3commit.notifications import AbortUploadsNotifier
@@ -24,8 +25,8 @@ TABLES = ("flights", "weather")
 
 @dag(
     schedule=CronPartitionTimetable("0 1 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
-    end_date=datetime(2014, 1, 1, tzinfo=UTC),
+    start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
+    end_date=pendulum.datetime(2014, 1, 1, tz="UTC"),
     catchup=False,
     max_active_runs=1,
     dagrun_timeout=timedelta(days=1),

@@ -6,8 +6,9 @@ them, writers that no DAG knows. A dry run unless the param says otherwise; look
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+import pendulum
 from airflow.sdk import Param, dag
 
 from airflow_s3commit.operators import S3CommitSweepOperator
@@ -17,7 +18,7 @@ DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3
 
 @dag(
     schedule="@daily",
-    start_date=datetime(2013, 1, 1, tzinfo=UTC),
+    start_date=pendulum.datetime(2013, 1, 1, tz="UTC"),
     catchup=False,
     max_active_runs=1,
     params={

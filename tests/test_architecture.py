@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1] / PACKAGE
 #: packages on one floor know each other. `protocol` alone is its facade, the modules beside its packages.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"", "_causes", "_clock", "_deprecated", "_format", "_lazy", "exceptions"}),
-    frozenset({"params", "retry_policy", "settings"}),
+    frozenset({"params", "retry_policy", "settings", "times"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
     frozenset({"lineage", "protocol.metadata", "tables", "testing", "xcom"}),
@@ -47,6 +47,7 @@ ONLY_IN = {
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
     | {"lineage", "metrics", "plugin"}
     | {"airflow_commands", "cli", "retry_policy", "sensors", "settings", "triggers"},
+    "pendulum": {"times"},
     "pyspark": {"spark"},
     "pyarrow": {"tables", "spark", "reader"},
     "click": {"cli"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -35,8 +35,10 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     ``sweep_report``. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
-    :param older_than: Seconds, or a ``timedelta``, without a new upload or record after which a job is dead.
-        It must be longer than any task of a job runs. By default ``[s3commit] sweep_age_days``. (templated)
+    :param older_than: Time without a new upload or record after which a job is dead: seconds, a
+        ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone, from
+        which on it had none. It must be longer than any task of a job runs. By default
+        ``[s3commit] sweep_age_days``. (templated)
     :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
     :param staging: The prefix of the staging of jobs on this destination, if it is not below the
@@ -59,7 +61,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         self,
         *,
         destination: str | Destination,
-        older_than: timedelta | float | str = DEFAULT_SWEEP_AGE,
+        older_than: Any = DEFAULT_SWEEP_AGE,
         apply: bool | str = False,
         staging: str | Destination | None = None,
         object_options: Mapping[str, Any] | None = None,
@@ -108,16 +110,23 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return totals
 
     def _seconds(self) -> float:
-        given = self.older_than
+        from airflow_s3commit.times import moment_of  # noqa: PLC0415 - keeps DAG parsing light
+
+        given, now, dag = self.older_than, datetime.now(UTC), self.get_dag()
         try:
             seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)
         except (TypeError, ValueError):
-            seconds = -1.0
+            try:
+                moment = moment_of(given, before=now, zone="UTC" if dag is None else dag.timezone)
+            except ValueError as error:
+                raise AirflowFailException(f"Task {self.task_id}: older_than: {error}.") from error
+            seconds = (now - moment).total_seconds()
         # NaN compares false.
         if seconds >= 0:
             return seconds
         raise AirflowFailException(
-            f"Task {self.task_id}: older_than is {given!r}; give seconds, 0 or more, or a timedelta."
+            f"Task {self.task_id}: older_than is {given!r}; give seconds, 0 or more, a duration, or a past"
+            " time."
         )
 
     def _is_dry(self) -> bool:

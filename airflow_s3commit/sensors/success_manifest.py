@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,7 +25,6 @@ from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from datetime import datetime
 
     from airflow.sdk import BaseOperatorLink, Context
 
@@ -55,8 +54,9 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
-    :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
-        zone. (templated)
+    :param newer_than: Ignore commits up to this time: a time, a date (its beginning) or a data interval (its
+        start), in the DAG's zone; or a duration before the run's ``run_after``, such as ``1d12h``, whose days
+        are days of the calendar. (templated)
     :param partitions: Partitions that the commit added files to, such as ``dt=2013-01-01``. (templated)
     :param min_files: The smallest number of files in the manifest. (templated)
     :param search_depth: The largest number of manifests that one poke reads, newest first.
@@ -92,7 +92,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         job: Any = None,
         run_id: str | None = None,
         context: Mapping[str, str] | None = None,
-        newer_than: datetime | str | None = None,
+        newer_than: Any = None,
         partitions: Any = None,
         min_files: int | str | None = None,
         search_depth: int = 100,
@@ -132,6 +132,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         self.manifest_uri: str | None = None
         self.address: StoreAddress | None = None
         self._seen = ""
+        self._began_after: datetime | None = None
 
     @cached_property
     def hook(self) -> S3CommitHook:
@@ -148,6 +149,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         :raises AirflowFailException: The store refuses the search, so waiting is useless; or a condition has
             no value in this run.
         """
+        self._began_after = getattr(context.get("dag_run"), "run_after", None)
         if self.deferrable:
             result = self._first_poke(context)
             return result.xcom_value if isinstance(result, PokeReturnValue) else self._defer()
@@ -275,9 +277,21 @@ class S3SuccessManifestSensor(BaseSensorOperator):
                 job=self.job,
                 run_id=self.run_id,
                 context=self.context,
-                newer_than=self.newer_than,
+                newer_than=self._moment(),
                 partitions=self.partitions,
                 min_files=self.min_files,
             )
         except ValueError as error:
             raise AirflowFailException(f"Task {self.task_id}: {error}.") from error
+
+    def _moment(self) -> Any:
+        given = self.newer_than
+        if given is None or (isinstance(given, str) and given.strip() in {"", "None"}):
+            return given
+        from airflow_s3commit.times import moment_of  # noqa: PLC0415 - keeps DAG parsing light
+
+        dag, before = self.get_dag(), self._began_after or datetime.now(UTC)
+        try:
+            return moment_of(given, before=before, zone="UTC" if dag is None else dag.timezone)
+        except ValueError as error:
+            raise ValueError(f"the condition newer_than: {error}") from error
