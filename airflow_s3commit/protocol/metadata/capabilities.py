@@ -221,8 +221,12 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = 
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
         check_objects(store, bucket, key)
         if uploads is not None:
-            check_completion(store, bucket, key)
-            store.delete(bucket, key)
+            # At the key whose uploads an abort finds.
+            where = join_uri(bucket, uploads)
+            with ending(
+                lambda: store.delete(bucket, uploads), f"deleting the probe {where}", "it may be left"
+            ):
+                check_completion(store, bucket, uploads)
             check_abort(store, bucket, uploads)
         facts = {
             "create_only": _creates_only(store, bucket, key) and _one_creates(store, bucket, key),

@@ -57,6 +57,8 @@ def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
         S3CommitError: A request failed.
 
     """
+    # A process that died here before may have left it.
+    store.delete(bucket, key)
     upload_id, part = _upload(store, bucket, key)
     # After its completion too: some stores keep it.
     with ending(
