@@ -123,7 +123,7 @@ def _connections(server: S3Server) -> dict[str, str]:
     }
 
 
-def _spark(directory: Path, java: Path, defaults: str) -> dict[str, str]:
+def _spark(directory: Path, java: Path, defaults: str = SPARK_DEFAULTS) -> dict[str, str]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "spark-defaults.conf").write_text(defaults)
     return {

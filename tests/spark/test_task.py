@@ -237,8 +237,8 @@ def test_a_store_that_refuses_parts_fails_the_task_cleanly(monkeypatch: pytest.M
     def refuse(*_: object) -> str:
         raise refused
 
-    monkeypatch.setattr(store, "upload_part", refuse)
     job = Job.setup(store, "s3://lake/t", options=JobOptions(conflict_mode="append"), job_id=THEIRS)
+    monkeypatch.setattr(store, "upload_part", refuse)
     with pytest.raises(StoreRejected):
         write_task(job, batches([("a", 1)]), plan("dt"), IDS)
     assert list(store.list_uploads("lake", "t/")) == []
