@@ -25,6 +25,7 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import store_key
 from airflow_s3commit.protocol.model.limits import KIB
+from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
 from airflow_s3commit.protocol.model.store_record import StoreRecord
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Put
 from airflow_s3commit.store.execute import outcomes
@@ -105,8 +106,7 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
         context.staging_bucket: context.layout.staging.prefix,
         context.bucket: context.layout.destination.prefix,
     }
-    # Who may write here could have written the record too; a signed job trusts no record without a signature.
-    found = {} if context.signer is not None else find_profiles(store, context.layout.destination)
+    found = find_profiles(store, context.layout.destination, context.signer)
     missing = sorted(buckets.keys() - found.keys())
     for bucket in missing:
         check_bucket(store, bucket, buckets[bucket])
@@ -120,16 +120,24 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
         for loss in found[bucket].losses:
             logger.warning("bucket %s of %s: %s", bucket, store.endpoint, loss)
     if missing:
-        keep_profiles(store, context.layout.destination, found)
+        keep_profiles(store, context.layout.destination, found, context.signer)
     for bucket in buckets:
         store.follow(bucket, found[bucket])
     return found
 
 
-def find_profiles(store: ObjectStore, destination: Destination) -> dict[str, StoreProfile]:
+def find_profiles(
+    store: ObjectStore, destination: Destination, signer: Signer | None = None
+) -> dict[str, StoreProfile]:
     """Return the profiles that are kept at a destination, by bucket; empty if they are of no use.
 
     Those of another endpoint, older than `FRESH_SECONDS`, or damaged are of no use.
+
+    Args:
+        store: The store.
+        destination: The destination.
+        signer: If given, only profiles that one of its keys signed are of use: other writers to the
+            destination could have written the record too.
 
     Raises:
         S3CommitError: The request failed.
@@ -138,7 +146,10 @@ def find_profiles(store: ObjectStore, destination: Destination) -> dict[str, Sto
     key = store_key(destination)
     try:
         fetched = store.get(destination.bucket, key, limit=largest(StoreRecord))
-        record = decode(StoreRecord, fetched.body, join_uri(destination.bucket, key))
+        where = join_uri(destination.bucket, key)
+        record = decode(StoreRecord, fetched.body, where)
+        if signer is not None:
+            check_signature(signer, record, fetched.body, where)
     except (NoSuchKey, InvalidRecord):
         return {}
     is_fresh = fetched.date - fetched.info.modified <= FRESH_SECONDS
@@ -172,15 +183,20 @@ def remember(store: ObjectStore, destination: Destination) -> None:
         keep_profiles(store, destination, kept | {destination.bucket: profile})
 
 
-def keep_profiles(store: ObjectStore, destination: Destination, profiles: Mapping[str, StoreProfile]) -> None:
-    """Keep profiles at a destination, over those that are there. Repeatable.
+def keep_profiles(
+    store: ObjectStore,
+    destination: Destination,
+    profiles: Mapping[str, StoreProfile],
+    signer: Signer | None = None,
+) -> None:
+    """Keep profiles at a destination, signed where jobs are, over those that are there. Repeatable.
 
     Raises:
         S3CommitError: The request failed.
 
     """
     record = StoreRecord(endpoint=store.endpoint, buckets=dict(profiles))
-    store.put(destination.bucket, store_key(destination), encode(record))
+    store.put(destination.bucket, store_key(destination), encode(sign(record, signer)))
 
 
 def check_bucket(store: ObjectStore, bucket: str, prefix: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_s3commit.protocol.model.codec import Versioned
-from airflow_s3commit.protocol.model.limits import Line
+from airflow_s3commit.protocol.model.limits import Line, Text
 from airflow_s3commit.store.profile import StoreProfile
 
 
@@ -14,8 +14,10 @@ class StoreRecord(Versioned, frozen=True, kw_only=True):
         version: Always 1.
         endpoint: Address of the store that was measured; at another one the record is of no use.
         buckets: The profile of each bucket.
+        signature: By the key of the process that measured, where jobs are signed.
 
     """
 
     endpoint: Line
     buckets: dict[Line, StoreProfile]
+    signature: Text | None = None

@@ -189,12 +189,15 @@ def test_a_record_that_is_of_no_use(why: str) -> None:
     assert find_profiles(lake.store, home) == {BUCKET: StoreProfile()}
 
 
-def test_a_signed_job_trusts_no_record() -> None:
-    """With a signer, profiles that anybody could have written are not used."""
-    lake = Lake()
-    keep_profiles(lake.store, lake.context().layout.destination, {BUCKET: StoreProfile(create_only=False)})
-    signed = lake.context(signer=HmacSigner.of_text("k" * 32))
-    assert check_store(signed, REQUIRED) == {BUCKET: StoreProfile()}
+def test_a_signed_job_trusts_signed_profiles_alone() -> None:
+    """With a signer, profiles that others could have written are measured anew, and kept signed."""
+    lake, signer = Lake(), HmacSigner.of_text("k" * 32)
+    home, forged = lake.context().layout.destination, {BUCKET: StoreProfile(create_only=False)}
+    for other in (None, HmacSigner.of_text("o" * 32)):
+        keep_profiles(lake.store, home, forged, other)
+        assert find_profiles(lake.store, home, signer) == {}
+    assert check_store(lake.context(signer=signer), REQUIRED) == {BUCKET: StoreProfile()}
+    assert find_profiles(lake.store, home, signer) == {BUCKET: StoreProfile()}
 
 
 def test_both_buckets_are_probed() -> None:

@@ -526,6 +526,8 @@ RECORDS.update(
 RECORDS["store-1"] = store_record.StoreRecord(
     endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
 )
+#: As it was written before it could be signed, with the signature that it may have since.
+RECORDS["store-1-signed"] = msgspec.structs.replace(RECORDS["store-1"], signature="0f" * 32)
 #: As it was written before commits could write a marker in each partition, with what it says since.
 RECORDS["job-1-marking"] = msgspec.structs.replace(
     RECORDS["job-1-profiled"], marking=True, options=JobOptions(partition_success=True)
@@ -540,7 +542,7 @@ OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
-    *UNPROFILED, *UNBEGUN, *UNMARKED,
+    *UNPROFILED, *UNBEGUN, *UNMARKED, "store-1",
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
