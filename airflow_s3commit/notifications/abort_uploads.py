@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -115,11 +115,11 @@ class AbortUploadsNotifier(BaseNotifier):
 
         :param context: The callback's context; ``dag`` and ``run_id`` are enough.
         """
-        began = time.monotonic()
+        began = monotonic()
         try:
             self._notify(context, began + _budget.left(self.time_limit, began))
         finally:
-            _budget.spend(began, time.monotonic())
+            _budget.spend(began, monotonic())
 
     def _notify(self, context: Context, deadline: float) -> None:
         try:
@@ -134,7 +134,7 @@ class AbortUploadsNotifier(BaseNotifier):
         if not references:
             self.log.info("Run %s has no job to abort", context.get("run_id"))
             return
-        step = max(deadline - time.monotonic(), 0.0) / 3
+        step = max(deadline - monotonic(), 0.0) / 3
         hook = S3CommitHook(
             self.aws_conn_id,
             region_name=self.region_name,
@@ -148,7 +148,7 @@ class AbortUploadsNotifier(BaseNotifier):
         worker = threading.Thread(target=self._abort_all, args=(jobs, deadline), daemon=True)
         worker.start()
         # The time limit includes Airflow's requests for XComs and the connection, which may take seconds.
-        worker.join(max(0.0, deadline - time.monotonic()))
+        worker.join(max(0.0, deadline - monotonic()))
         if worker.is_alive():
             self.log.warning(
                 "The abort did not end in time; a later teardown or a sweep aborts the remaining uploads"
@@ -157,7 +157,7 @@ class AbortUploadsNotifier(BaseNotifier):
     def _abort_all(self, jobs: Sequence[Job], deadline: float) -> None:
         left = [job for job in jobs if self._abort(job)]
         if left and self.kill_window > 0:
-            if time.monotonic() + self.kill_window > deadline:
+            if monotonic() + self.kill_window > deadline:
                 self.log.warning(
                     "There is no time for a second abort; a later teardown or a sweep aborts the uploads of"
                     " tasks that are being killed"
@@ -166,7 +166,7 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.info(
                 "Aborting again in %g s, for uploads of tasks that are being killed", self.kill_window
             )
-            time.sleep(self.kill_window)
+            sleep(self.kill_window)
             for job in left:
                 self._abort(job)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -189,7 +189,7 @@ def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger)
     uploads = job.abort(reason=reason).uploads
     for _ in range(_MORE_ABORTS):
         log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
-        time.sleep(kill_window)
+        sleep(kill_window)
         found = job.abort(reason=reason).uploads
         uploads += found
         if not found:

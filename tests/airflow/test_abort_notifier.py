@@ -103,7 +103,7 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, dag, xcoms, monke
     xcoms["nightly", "run", "setup"] = [reference]
     late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
     monkeypatch.setattr(
-        "airflow_s3commit.notifications.abort_uploads.time.sleep",
+        "airflow_s3commit.notifications.abort_uploads.sleep",
         lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
     )
     notifier(kill_window=10)({"dag": dag, "run_id": "run"})
@@ -125,7 +125,7 @@ def test_one_jobs_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, 
         return abort(job, **how)
 
     monkeypatch.setattr(Job, "abort", watched)
-    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.time.sleep", lambda _: None)
+    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.sleep", lambda _: None)
     said: list[str] = []
     calling = notifier(kill_window=1)
     for level in ("error", "exception"):

@@ -63,7 +63,7 @@ def test_an_upload_begun_between_the_two_looks_is_found(store, context, monkeypa
     write_stage(store, reference, seal=False)
     late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
     monkeypatch.setattr(
-        "airflow_s3commit.operators.abort.time.sleep",
+        "airflow_s3commit.operators.abort.sleep",
         lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
     )
     with pytest.raises(AirflowFailException):

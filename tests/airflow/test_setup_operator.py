@@ -109,7 +109,7 @@ def test_an_upload_that_a_cleared_stage_begins_while_it_dies_is_found(store, mon
         for begun in itertools.islice(late, 1):
             store.create_upload("lake", begun, metadata={}, content_type="application/octet-stream")
 
-    monkeypatch.setattr("airflow_s3commit.operators.abort.time.sleep", write_on)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", write_on)
     operator(kill_window=10).execute(new_context(2, remembered))
     assert pending(store) == []
 
@@ -123,7 +123,7 @@ def test_nothing_is_waited_for_after_a_teardown(store, monkeypatch) -> None:
     def waited(_: float) -> None:
         raise AssertionError("waited")
 
-    monkeypatch.setattr("airflow_s3commit.operators.abort.time.sleep", waited)
+    monkeypatch.setattr("airflow_s3commit.operators.abort.sleep", waited)
     assert state(store, operator(kill_window=10).execute(new_context(2, remembered))) == "open"
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_form_is_good_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FormTokens("key").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
     assert not FormTokens("other").is_valid(token, "ann", "abort", "s3://lake/a/", "job")
     later = time.time() + FORM_SECONDS + 2
-    monkeypatch.setattr("itsdangerous.timed.time.time", lambda: later)
+    monkeypatch.setattr("itsdangerous.timed.time", SimpleNamespace(time=lambda: later))
     assert not tokens.is_valid(token, "ann", "abort", "s3://lake/a/", "job")
 
 
