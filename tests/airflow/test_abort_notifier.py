@@ -149,8 +149,9 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
 def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
     """Airflow kills a process whose callbacks together take too long; what is left out is said."""
     now = [1000.0]
-    fake = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
-    monkeypatch.setattr("airflow_s3commit.notifications.abort_uploads.time", fake)
+    module = "airflow_s3commit.notifications.abort_uploads"
+    monkeypatch.setattr(f"{module}.monotonic", lambda: now[0])
+    monkeypatch.setattr(f"{module}.sleep", lambda seconds: now.append(now.pop() + seconds))
     ends, said = [], []
     for _ in range(3):
         write_stage(store, reference := set_up(store))
