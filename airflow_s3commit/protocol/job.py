@@ -91,7 +91,7 @@ class Job:
             lock_wait: Has no effect any more, and will be removed.
             signer: Signs the records that a commit depends on. Then every process that commits or aborts the
                 job needs the key; processes that only write its output do not.
-            is_new: Hardly anybody has used this id before: look for it after writing only. Saves requests.
+            is_new: The id is very likely new: look for an earlier job after writing only. Saves requests.
             own: This process also seals and commits the job, and only writers of this package that it starts
                 write to it. Saves requests.
 
