@@ -184,7 +184,8 @@ def _why_not_output(layout: Layout, options: JobOptions | None, thing: Thing) ->
 
 def _why_not_record(layout: Layout, thing: Thing) -> str | None:
     """Check a record: it is in the job's staging, or one of the job's records at the destination."""
-    if thing.bucket == layout.staging.bucket and layout.staging.relative(thing.key) is not None:
+    # The staging's own key counts: Hadoop's mkdirs leaves an empty object there.
+    if thing.bucket == layout.staging.bucket and thing.key.startswith(layout.staging.prefix):
         return None
     kept = (former_lock_key(layout.destination), layout.success, layout.manifest_files)
     if thing.bucket == layout.destination.bucket and (thing.key in kept or _is_marker(layout, thing.key)):

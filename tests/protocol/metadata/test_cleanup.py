@@ -22,6 +22,7 @@ def test_nothing_is_left_of_the_staging(end: str, track: str) -> None:
     theirs = lake.staging(THEIRS)
     lake.sealed(NEW, track_pending=track).plan()
     lake.store.put(BUCKET, f"{ROOT}__magic_job-{OURS}/stages/spark-1/tasks/rubbish", b"?")
+    lake.store.put(BUCKET, f"{ROOT}__magic_job-{OURS}/", b"")  # as Hadoop's mkdirs does
     getattr(lake.job(), end)()
     assert lake.staging() == []
     assert lake.staging(THEIRS) == theirs
