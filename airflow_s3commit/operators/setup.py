@@ -143,7 +143,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
                 job_id=reference.job_id,
                 context=job_context(context),
                 signer=self.hook.signer,
-                is_new=True,
+                assume="new",
             )
         self.log.info(
             "Job %s is open: %s to %s, conflict mode %s",

@@ -147,7 +147,7 @@ def write_job(
         context=context,
         clock=clock,
         signer=signer,
-        own=True,
+        assume="own",
     )
     with undoing(lambda: job.abort(reason="the write failed"), *_of_abort(job)):
         with job.task_attempt(_STAGE, _STAGE_ATTEMPT, _TASK, _ATTEMPT) as attempt:

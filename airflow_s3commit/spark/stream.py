@@ -27,7 +27,7 @@ from airflow_s3commit.exceptions import (
     JobMismatch,
     NoSuchJob,
 )
-from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.capabilities import is_checked
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
@@ -289,7 +289,7 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
     for attempt in count():
         reference = batch.reference(attempt)
         # But for a process's first, batches come for the first time.
-        job = _set_up(store, reference, options, batch, token, is_new=True) if is_later else None
+        job = _set_up(store, reference, options, batch, token, assume="own") if is_later else None
         while job is None or not _is_own(job, token):
             if _is_committed(Job.at(store, reference)):
                 return None
@@ -341,7 +341,7 @@ def _set_up(
     batch: Batch,
     token: str,
     *,
-    is_new: bool = False,
+    assume: Assumption = "nothing",
 ) -> Job | None:
     """Set up an attempt's job; None if a job with its id has ended.
 
@@ -351,7 +351,8 @@ def _set_up(
         options: The options of the job.
         batch: The batch.
         token: This attempt's.
-        is_new: There is hardly such a job: leave one with other options as it is, and return None.
+        assume: With ``own`` there hardly is such a job: leave one with other options as it is, and return
+            None.
 
     """
     context = {"engine": "spark", "stream": batch.stream, "batch": str(batch.number), "driver": token}
@@ -364,13 +365,12 @@ def _set_up(
             options=options,
             job_id=reference.job_id,
             context=context,
-            is_new=is_new,
-            own=True,
+            assume=assume,
         )
     except JobClosed:
         return None
     except JobMismatch:
-        if is_new:
+        if assume == "own":
             return None
         # A driver with other options died between the two records of its set-up.
         Job.at(store, reference).abort(reason=_BEGUN_AGAIN)

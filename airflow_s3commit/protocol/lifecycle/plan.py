@@ -29,17 +29,18 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
+from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.listing import settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import NO_PLAN, nothing_planned, planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import gone, move, require_state
+from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.state import check_state, gone, last_state, move, require_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.digest import DIGEST_BYTES, sha256, text_digest
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -52,35 +53,36 @@ logger = logging.getLogger(__name__)
 _PART_OBJECTS = 10_000
 
 
-def plan_job(
-    context: JobContext, job: JobRecord, current: Stored[StateRecord], seal: Stored[SealRecord]
-) -> Stored[PlanRecord]:
+def plan_job(context: JobContext) -> PlanReference:
     """Make a plan, and name it in the job's state: the commit keeps to it.
 
     Before: the job is sealed. Repeatable by any process: the newest plan counts. A job that can replace
-        nothing has no plan to name.
-
-    Args:
-        context: The job.
-        job: Its record.
-        current: Its state, as it was read.
-        seal: Its seal.
+    nothing has no plan to name.
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        JobClosed: Another process has begun the commit, or aborted the job, meanwhile.
+        JobClosed: The job is not sealed, or another process has begun its commit or aborted it meanwhile.
+        AlreadyCommitted: The job is committed.
 
     """
-    log = Log(context)
-    if job.options.only_adds:
-        return make_plan(context, job, seal, log)
-    log.read()
+    job, log = load_job(context), Log(context)
+    current = check_state(context, last_state(context, "sealed"), "sealed")
+    seal = load_seal(context, current.record.seal_etag)
+    if not job.options.only_adds:
+        log.read()
     plan = make_plan(context, job, seal, log)
-    while move(context, current, "sealed", plan_etag=plan.etag, plan_id=plan.record.plan_id) is None:
-        if clean_if_ended(context):
-            raise gone(context)
-        current = require_state(context, "sealed")
-    return plan
+    if not job.options.only_adds:
+        while move(context, current, "sealed", plan_etag=plan.etag, plan_id=plan.record.plan_id) is None:
+            if clean_if_ended(context):
+                raise gone(context)
+            current = require_state(context, "sealed")
+    return PlanReference(
+        location=context.staging_uri(context.layout.plan(plan.record.plan_id)),
+        etag=plan.etag,
+        partitions=len(seal.record.partitions),
+        objects=plan.record.objects,
+        bytes=plan.record.bytes,
+    )
 
 
 def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log: Log) -> Stored[PlanRecord]:
@@ -278,14 +280,3 @@ class _Digest:
     @property
     def value(self) -> str:
         return f"{self._sum % (1 << 8 * DIGEST_BYTES):032x}"
-
-
-def plan_reference(context: JobContext, stored: Stored[PlanRecord], seal: SealRecord) -> PlanReference:
-    """Return the location, ETag and totals of a plan."""
-    return PlanReference(
-        location=context.staging_uri(context.layout.plan(stored.record.plan_id)),
-        etag=stored.etag,
-        partitions=len(seal.partitions),
-        objects=stored.record.objects,
-        bytes=stored.record.bytes,
-    )
