@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, LockHeld
-from airflow_s3commit.protocol.lifecycle.baseline import is_copied
+from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, is_copied
 from airflow_s3commit.protocol.lifecycle.commit import settle
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.release import context_of
-from airflow_s3commit.protocol.lifecycle.success import restore_success
+from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.lifecycle.success import existing_success, restore_success
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
@@ -86,9 +87,10 @@ def baseline(
     """List the files of a table that are older than its log, and enter the list in the log as a commit.
 
     From then on readers do not list the destination, `verify` finds objects of other programs, and the table
-    can be rolled back over the older files' partitions. Leaves out hidden objects and the files of unfinished
-    jobs. Run it while no other program writes, and no job of a version without a log: what one of them
-    writes during the listing may be left out. Jobs of this version may run. Repeatable.
+    can be rolled back over the older files' partitions. An append of a version without a log that no commit
+    has entered yet gets its own entry first, as in a commit. Leaves out hidden objects and the files of
+    unfinished jobs. Run it while no other program writes, and no job of a version without a log: what one of
+    them writes during the listing may be left out. Jobs of this version may run. Repeatable.
 
     Args:
         store: The store of the destination.
@@ -112,12 +114,18 @@ def baseline(
     context = context_of(
         store, place, clock=clock or SystemClock(), new_id=new_id, threads=threads, signer=signer
     )
-    log = Log(context)
+    run = CommitRun(context, settle)
+    log = run.log
     report = BaselineReport(destination=place.uri, dry_run=dry_run)
     if not dry_run:
         check_store(context, JobOptions())
     for _ in range(_TRIES):
         table = _table(context, log)
+        if table is not None and log.epoch and not dry_run:
+            # Else its files would be listed here, and the next commit would enter them once more.
+            position = log.position
+            import_older_commits(run, existing_success(context))
+            table = table if log.position == position else _table(context, log)
         if table is None:
             report.closed = True
             return report

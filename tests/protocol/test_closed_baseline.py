@@ -14,6 +14,7 @@ from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
+from tests.protocol.lifecycle.test_baseline import OLDER, older_append
 from tests.protocol.lifecycle.test_begun import half_published
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.metadata.test_retained import FLIGHTS
@@ -30,10 +31,15 @@ def closed(lake: Lake, **asked: Any) -> BaselineReport:
     )
 
 
-def table(lake: Lake, **choice: Any) -> set[str]:
-    """Return the paths that a reader finds."""
+def paths(lake: Lake, **choice: Any) -> list[str]:
+    """Return the paths that a reader finds, each as often as it does."""
     found = find_table(lake.store, FLIGHTS, Choice(**choice)).files
-    return {file.path.removeprefix(f"{BUCKET}/{ROOT}") for file in found}
+    return sorted(file.path.removeprefix(f"{BUCKET}/{ROOT}") for file in found)
+
+
+def table(lake: Lake, **choice: Any) -> set[str]:
+    """Return the different paths that a reader finds."""
+    return set(paths(lake, **choice))
 
 
 def is_sound(lake: Lake) -> bool:
@@ -113,6 +119,28 @@ def test_files_of_unfinished_and_aborted_jobs_are_left_out() -> None:
     lake.put({named("dt=1/x"): b"x"})
     report = closed(lake)
     assert (report.files, report.unfinished) == (4, [OURS])
+
+
+@each("marked", [True, False])
+def test_an_append_of_an_older_version_is_in_the_table_once(marked: bool) -> None:
+    """It gets an entry before the list; one whose job has yet to write `_SUCCESS` is listed, and stays so."""
+    lake = Lake()
+    lake.put(OLD)
+    lake.sealed({"dt=1/new": b"n"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.store_clock.advance(10)
+    older_append(lake, marker=marked)
+    lake.store_clock.advance(10)
+    assert closed(lake).files == (3 if marked else 4)
+    files = [*DATA, named("dt=1/new", THEIRS), named("dt=1/x", OLDER)]
+    assert paths(lake) == sorted(files)
+    assert (table(lake, since=2) == {named("dt=1/x", OLDER)}) is marked
+    if not marked:
+        elsewhere = Lake()
+        older_append(elsewhere)
+        lake.put({"_SUCCESS": elsewhere.get(f"{ROOT}_SUCCESS")})
+    lake.sealed({"dt=3/more": b"m"}, conflict_mode="append").commit()
+    assert paths(lake) == sorted([*files, named("dt=3/more")])
+    assert is_sound(lake)
 
 
 def test_a_commit_meanwhile_is_taken_into_account() -> None:

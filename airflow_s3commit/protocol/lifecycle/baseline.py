@@ -12,7 +12,7 @@ the next commit enters it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -23,7 +23,13 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
 from airflow_s3commit.protocol.metadata.log import Log, newest_commit, newest_entries, read_entry
-from airflow_s3commit.protocol.metadata.manifests import manifest_files, manifests_at, older_manifest
+from airflow_s3commit.protocol.metadata.manifests import (
+    FileSummary,
+    manifest_files,
+    manifests_at,
+    older_manifest,
+)
+from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
@@ -119,8 +125,7 @@ def _older_commits(run: CommitRun, named: str) -> Iterator[ManifestRecord]:
     newest = newest_commit(store, home, imported=False)
     since = _written(context, newest.number) if newest is not None else 0.0
     first = read_entry(store, home, log.epoch) if log.epoch else None
-    is_older = first is not None and (first.kind == "baseline" or first.closing)
-    before = _written(context, log.epoch) if is_older else -1.0
+    before = _written(context, log.epoch) if first is not None and first.kind == "baseline" else -1.0
     for written, job_id in sorted(manifests_at(store, home)):
         is_new = written > before and (written >= since or job_id == named)
         if not is_new or job_id == context.job_id or log.has_ended(job_id):
@@ -129,7 +134,7 @@ def _older_commits(run: CommitRun, named: str) -> Iterator[ManifestRecord]:
         if manifest is None or manifest.conflict_mode != "append":
             continue
         _end_removals(run, manifest, written)
-        if not log.has_ended(job_id) and _is_whole(context, manifest):
+        if not log.has_ended(job_id) and _is_to_be_entered(context, log, manifest):
             yield manifest
 
 
@@ -176,8 +181,8 @@ def _written(context: JobContext, number: int) -> float:
     return context.store.head(home.bucket, entry_key(home, number)).modified
 
 
-def _is_whole(context: JobContext, manifest: ManifestRecord) -> bool:
-    """Return whether a commit's files are there, by one of each partition.
+def _is_to_be_entered(context: JobContext, log: Log, manifest: ManifestRecord) -> bool:
+    """Return whether a commit's files are there, by one of each partition, and no list names them yet.
 
     A replace that began after the manifest was written has deleted all files of the partition.
     """
@@ -199,7 +204,23 @@ def _is_whole(context: JobContext, manifest: ManifestRecord) -> bool:
             manifest.job_id,
             missing[0],
         )
-    return not missing
+    return not missing and not _are_listed(context, log, first)
+
+
+def _are_listed(context: JobContext, log: Log, files: Mapping[str, str]) -> bool:
+    """Return whether a closed baseline lists some of the files, given by their partitions.
+
+    So it does where their job had not written ``_SUCCESS`` yet: only that shows that a commit is to be
+    entered. Its entry would name files of the table a second time.
+    """
+    store, home = context.store, context.layout.destination
+    snapshot = read_snapshot(store, home, at_least=log.position)
+    commits = snapshot.commits() if snapshot is not None else []
+    # In the fold a closed baseline has the number that the history begins with.
+    closed = [c for c in commits if c.number == log.epoch and not files.keys().isdisjoint(c.partitions)]
+    keys = frozenset(files.values())
+    lists = live_files(store, home, closed, FileSummary)
+    return any(file.key in keys for _, listed in lists for file in listed)
 
 
 def _entry_of(context: JobContext, log: Log, manifest: ManifestRecord) -> LogEntry:
