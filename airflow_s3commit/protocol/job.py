@@ -13,12 +13,13 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._deprecated import ignored
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.lifecycle.abort import abort_late
-from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
+from airflow_s3commit.protocol.lifecycle.commit import commit_job
 from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.lifecycle.plan import plan_job
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
+from airflow_s3commit.protocol.lifecycle.shards import begin_shards, complete_shard, finish_shards
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions

@@ -25,8 +25,8 @@ from airflow_s3commit.protocol.metadata.fitness import (
     check_abort,
     check_completion,
     check_objects,
-    is_there,
 )
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Upload
@@ -106,10 +106,6 @@ class Sandbox:
         return key, self.store.create_upload(
             self.bucket, key, metadata=metadata, content_type="application/octet-stream", headers=headers
         )
-
-    def is_there(self, key: str) -> bool:
-        """Return whether an object exists."""
-        return is_there(self.store, self.bucket, key)
 
     def clear(self) -> None:
         """Abort every upload and delete every object that probes may have created. Repeatable.
@@ -280,14 +276,14 @@ def _bulk_delete(sandbox: Sandbox) -> Finding:
     failures = sandbox.store.delete_many(
         sandbox.bucket, [ObjectToDelete(right, etag), ObjectToDelete(changed, _NO_ETAG)]
     )
-    if sandbox.is_there(right):
+    if exists(sandbox.store, sandbox.bucket, right):
         reason = next(
             (f"{f.code} {f.message}" for f in failures if f.key == right), "the store gives no reason"
         )
         return Finding(
             "failed", f"a bulk delete left an object: {reason}", "allow s3:DeleteObject, or use another store"
         )
-    if not sandbox.is_there(changed):
+    if not exists(sandbox.store, sandbox.bucket, changed):
         return Finding("ok", "bulk deletes ignore ETags, so jobs delete replaced files one by one")
     return Finding("ok", "objects are deleted, except for one whose ETag changed")
 

@@ -11,6 +11,7 @@ from airflow_s3commit.protocol.doctor.probes import UNFENCED, Finding, Probe, Sa
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import measure
 from airflow_s3commit.protocol.metadata.fitness import BODY
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
 from airflow_s3commit.protocol.model.layout import SUCCESS
@@ -82,7 +83,7 @@ def _commit(sandbox: Sandbox) -> Finding:
         return Finding(
             "failed", f"{_COMMITS} commits of a file each left {len(files)} files", "use another store"
         )
-    if not sandbox.is_there(_home(sandbox).key(SUCCESS)):
+    if not exists(sandbox.store, sandbox.bucket, _home(sandbox).key(SUCCESS)):
         return Finding("failed", "a commit left no _SUCCESS", "use another store")
     return Finding("ok", "two jobs committed, one after the other")
 

@@ -1,12 +1,15 @@
-"""Complete a job's uploads, all of them or those of one shard, and record each completed shard."""
+"""Publish a job's files: complete its uploads, all of them or those of one shard, and record the shard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, JobFailed
+from airflow_s3commit.protocol.lifecycle.enter import enter_begin
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
+from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.lifecycle.success import remove_older_success, remove_success
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.bulk import complete_uploads, find_gone
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
@@ -15,10 +18,39 @@ from airflow_s3commit.protocol.metadata.seals import each_pendingset
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
+from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord, ShardRecord
+
+
+def prepare(
+    run: CommitRun, state: StateRecord, job: JobRecord, seal: SealRecord, plan: PlanRecord
+) -> PlanRecord:
+    """Do what comes before the first upload is completed, and return the plan that counts. Repeatable.
+
+    After: ``_SUCCESS`` is gone. A job that destroys old data before its last entry has created its ``begin``;
+    with ``delete-then-publish`` the planned objects are deleted.
+
+    Raises:
+        JobFailed: An upload of a job that has not begun is gone. Nothing was changed.
+        S3CommitError: As `enter_begin` and `CommitRun.delete_planned`.
+
+    """
+    if job.options.needs_begin:
+        if run.log.begun() is None and job.options.track_pending == "task":
+            # Stores that do not list pending uploads need ``track_pending="s3"``.
+            _refuse_if_gone(run, seal)
+        plan = enter_begin(run, state, job, seal, plan)
+    remove_success(run.context, state.saved_success)
+    if (begun := run.log.begun()) is not None:
+        remove_older_success(run.context, begun.number)
+        if begun.marking:
+            remove_older_markers(run.context, run.planned_partitions(job, seal, plan), begun.number)
+    if job.options.replace_order == "delete-then-publish":
+        run.delete_planned(job, seal, plan)
+    return plan
 
 
 def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
@@ -35,7 +67,7 @@ def complete_all(run: CommitRun, state: StateRecord, seal: SealRecord) -> None:
     run.files = files
 
 
-def refuse_if_gone(run: CommitRun, seal: SealRecord) -> None:
+def _refuse_if_gone(run: CommitRun, seal: SealRecord) -> None:
     """Raise if an upload of a job that has not begun is gone: after its ``begin`` it could only be lost.
 
     Raises:

@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.plans import NO_PLAN, load_plan
-from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
+from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost, read_state, replace_state
 from airflow_s3commit.protocol.model.job import AbortReport, State, StateRecord
@@ -144,7 +144,7 @@ def _rebuilt_state(context: JobContext) -> tuple[State, dict[str, Any]]:
     try:
         seal = load_seal(context, None)
     except InvalidRecord:
-        if _is_sealed(context):
+        if exists(context.store, context.staging_bucket, context.layout.seal):
             raise
         return "open", {}
     fields: dict[str, Any] = {"seal_etag": seal.etag}
@@ -183,14 +183,6 @@ def _newest_plan(context: JobContext, seal_etag: str) -> dict[str, Any]:
         if plan.record.seal_etag == seal_etag:
             return {"plan_etag": plan.etag, "plan_id": plan_id}
     return {}
-
-
-def _is_sealed(context: JobContext) -> bool:
-    try:
-        context.store.head(context.staging_bucket, context.layout.seal)
-    except NoSuchKey:
-        return False
-    return True
 
 
 def _has_published(context: JobContext, seal: SealRecord) -> bool:

@@ -1,11 +1,17 @@
-"""State of one process while it commits a job, and the signals by which it learns of other processes."""
+"""One process's run of a commit: what it knows, and the loop that takes one step after another.
+
+Other processes may commit or abort the job at the same time. The steps tell the loop by signals.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NotReversible, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -14,7 +20,7 @@ from airflow_s3commit.protocol.metadata.plans import load_plan, nothing_planned
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import pinned_etags
+from airflow_s3commit.protocol.metadata.state import is_same_state, pinned_etags, read_state
 from airflow_s3commit.protocol.model.job import JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
@@ -22,6 +28,10 @@ from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.progress import Progress
 from airflow_s3commit.protocol.model.seal import SealRecord, StageSealRecord
 from airflow_s3commit.store.base import ObjectToDelete
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Overtaken(Exception):
@@ -180,3 +190,63 @@ class CommitRun:
             if not item.retained and (not item.overwritten or item.key in self.lost)
         )
         delete_objects(self.context, doomed, "plan")
+
+
+_Step: TypeAlias = Callable[[CommitRun, Stored[StateRecord] | None], T | None]
+
+
+def drive(run: CommitRun, step: _Step[T]) -> T:
+    """Take steps until one returns a result; read the state before each, unless this process moved it.
+
+    A process that finds the job moved on by another one reads the state again and goes on from there.
+
+    Args:
+        run: The commit.
+        step: Does what the state asks for; None unless that was the last step.
+
+    Raises:
+        S3CommitError: A step failed, and no other process has moved the job on.
+
+    """
+    context = run.context
+    current: Stored[StateRecord] | None = None
+    while True:
+        try:
+            current, run.moved = run.moved or read_state(context), None
+        except S3CommitError as error:
+            _add_what_is_visible(error, current)
+            raise
+        try:
+            result = step(run, current)
+        except Verdict as outcome:
+            raise outcome.reason from outcome.reason.__cause__
+        except Overtaken:
+            logger.info("%s: another process moved this job on", context.name)
+            run.log.is_read = False
+        except S3CommitError as error:
+            # A process that moves the job on also removes what this one may be reading: compare the states
+            # first.
+            is_moved = False
+            with noting(error, "reading the job's state again", "another process may have moved it on"):
+                is_moved = not is_same_state(current, read_state(context))
+            if not is_moved:
+                _add_what_is_visible(error, current)
+                raise
+            run.log.is_read = False
+        else:
+            if result is not None:
+                return result
+
+
+def _add_what_is_visible(error: S3CommitError, current: Stored[StateRecord] | None) -> None:
+    """Add a note of what a reader of the destination sees, by the last known state."""
+    if current is None or isinstance(error, NotReversible):
+        return
+    if current.record.state == "committing":
+        error.add_note(
+            "the job is committing: files of it may be visible; commit it again, or: s3commit recover"
+        )
+    elif current.record.state == "committed":
+        error.add_note(
+            "the job is committed: all files of it are visible; commit it again to finish what is left"
+        )

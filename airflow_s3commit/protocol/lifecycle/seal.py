@@ -85,9 +85,13 @@ def seal_stage(
             raise JobClosed(f"{context.staging_uri(key)} was sealed before, with other task attempts")
         context.known.keep(key, stored)
     logger.info(
-        "%s: sealed stage %s-%s, %d tasks, %d files", context.name, stage, stage_attempt, len(sealed),
+        "%s: sealed stage %s-%s, %d tasks, %d files",
+        context.name,
+        stage,
+        stage_attempt,
+        len(sealed),
         stored.record.counts.files,
-    )  # fmt: skip
+    )
     return _stage_reference(context, stored)
 
 
@@ -213,9 +217,15 @@ def _read_output(
 ) -> tuple[dict[str, Counts], list[str]]:
     """Return the totals of each partition, and the schemas of the files."""
     draft = StageSealRecord(
-        job_id=context.job_id, stage=stage, stage_attempt=stage_attempt, tasks=tasks, counts=Counts(),
-        partitions={}, created=0, nonce="draft",
-    )  # fmt: skip
+        job_id=context.job_id,
+        stage=stage,
+        stage_attempt=stage_attempt,
+        tasks=tasks,
+        counts=Counts(),
+        partitions={},
+        created=0,
+        nonce="draft",
+    )
     partitions: dict[str, Counts] = {}
     keys, schemas = _Keys(), _Schemas()
     for _, task, pendingset in each_pendingset(context, [draft]):

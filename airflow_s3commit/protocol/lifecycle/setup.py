@@ -54,8 +54,7 @@ def set_up_job(
     """Set up a job, or find the existing one.
 
     After: the job's record and state exist, and a new job is open. Repeatable with the same options: returns
-        the
-    same job in whatever state; None if it is committed and cleaned up.
+    the same job in whatever state; None if it is committed and cleaned up.
 
     Args:
         context: The job.
@@ -103,9 +102,13 @@ def set_up_job(
                 nonce=context.new_id(),
             )
             stored = records.create(
-                context.store, context.staging_bucket, context.layout.job, record, conditional=conditional,
+                context.store,
+                context.staging_bucket,
+                context.layout.job,
+                record,
+                conditional=conditional,
                 signer=context.signer,
-            )  # fmt: skip
+            )
             existing = stored.record
             check_place(existing, context.layout, context.staging_uri(context.layout.job))
             if existing.nonce == record.nonce:

@@ -30,6 +30,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, older_manifest, read_manifest
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_unchanged
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -207,11 +208,7 @@ def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
         return False
     staging = Destination.parse(manifest.staging)
     record = Layout(context.layout.destination, staging, manifest.job_id).job
-    try:
-        context.store.head(staging.bucket, record)
-    except NoSuchKey:
-        return False
-    return True
+    return exists(context.store, staging.bucket, record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects, is_there
+from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -350,7 +351,7 @@ def _deletes_by_etag(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         store.delete(bucket, key, if_match=_NO_ETAG)
     except PreconditionFailed:
-        return is_there(store, bucket, key)
+        return exists(store, bucket, key)
     except StoreRejected:
         return False
     return False

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from itertools import chain
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.records import unless_damaged
+from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
 from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
 from airflow_s3commit.protocol.model.job import StateRecord
@@ -99,10 +99,5 @@ def _is_job_here(context: JobContext) -> bool:
 
 
 def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
-    if state.state not in ("committed", "lost"):
-        return False
-    try:
-        context.store.head(context.staging_bucket, context.layout.job)
-    except NoSuchKey:
-        return True
-    return False
+    is_ended = state.state in ("committed", "lost")
+    return is_ended and not exists(context.store, context.staging_bucket, context.layout.job)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from airflow_s3commit._causes import ending
 from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, StoreRejected, StoreUnsuitable
+from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, UPLOAD_METADATA
@@ -16,20 +17,6 @@ from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 BODY = b"s3commit doctor"
 
 _METADATA = {JOB_METADATA: "doctor", UPLOAD_METADATA: "Examined 1"}
-
-
-def is_there(store: ObjectStore, bucket: str, key: str) -> bool:
-    """Return whether an object exists.
-
-    Raises:
-        S3CommitError: The request failed.
-
-    """
-    try:
-        store.head(bucket, key)
-    except NoSuchKey:
-        return False
-    return True
 
 
 def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
@@ -45,7 +32,7 @@ def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
     _check_content(store, bucket, key, etag)
     _check_listing(store, bucket, key, etag)
     store.delete(bucket, key)
-    if is_there(store, bucket, key) or _listed(store, bucket, key):
+    if exists(store, bucket, key) or _listed(store, bucket, key):
         raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
 
 
@@ -66,7 +53,7 @@ def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
         f"aborting the probe's upload of {join_uri(bucket, key)}",
         "it may stay pending",
     ):
-        if is_there(store, bucket, key):
+        if exists(store, bucket, key):
             raise StoreUnsuitable(f"{join_uri(bucket, key)} is visible before its upload is completed")
         store.complete_upload(bucket, key, upload_id, [part])
     try:
@@ -96,7 +83,7 @@ def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
         left = any(store.list_parts(bucket, key, upload_id))
     except (NoSuchUpload, StoreRejected):
         left = False
-    if left or is_there(store, bucket, key):
+    if left or exists(store, bucket, key):
         raise StoreUnsuitable(f"an upload of {join_uri(bucket, key)} still exists after its abort")
 
 

@@ -122,6 +122,20 @@ def find(
         return None
 
 
+def exists(store: ObjectStore, bucket: str, key: str) -> bool:
+    """Return whether an object exists, whatever it holds.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    try:
+        store.head(bucket, key)
+    except NoSuchKey:
+        return False
+    return True
+
+
 def unless_damaged(read: Callable[[], T], instead: Callable[[InvalidRecord], U]) -> T | U:
     """Read a record, with a fallback for a damaged one.
 

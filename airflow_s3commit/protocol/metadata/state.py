@@ -35,6 +35,7 @@ from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, LostFiles, State, StateRecord
 from airflow_s3commit.protocol.model.limits import PROSE
 from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place
 
 
@@ -70,6 +71,11 @@ def read_state(context: JobContext) -> Stored[StateRecord] | None:
         return None
     check_place(stored.record, context.layout, context.staging_uri(context.layout.state))
     return context.known.keep(context.layout.state, stored)
+
+
+def is_same_state(before: Stored[StateRecord] | None, now: Stored[StateRecord] | None) -> bool:
+    """Return whether a job's state has not changed between two reads."""
+    return (before and before.etag) == (now and now.etag)
 
 
 def known_state(context: JobContext, *allowed: State) -> Stored[StateRecord] | None:
@@ -237,6 +243,14 @@ def gone(context: JobContext) -> S3CommitError:
     if find_manifest(context) is not None:
         return AlreadyCommitted(f"{context.name} is committed and cleaned up; see its manifest")
     return unknown(context)
+
+
+def ended_manifest(context: JobContext) -> ManifestRecord:
+    """Return the manifest of a job without a state, or raise the error of `gone`."""
+    manifest = find_manifest(context)
+    if manifest is None:
+        raise gone(context)
+    return manifest
 
 
 def unknown(context: JobContext) -> NoSuchJob | JobClosed:

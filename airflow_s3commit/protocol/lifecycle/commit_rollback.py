@@ -1,4 +1,7 @@
-"""Roll-back: a commit that cannot finish takes back what it has published, unless old data would be lost."""
+"""Roll back a commit that cannot finish: take back what it has published, unless old data would be lost.
+
+Not to be confused with `table_rollback`, which returns a table to an earlier commit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdic
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.state import is_spent, read_state
+from airflow_s3commit.protocol.metadata.state import is_same_state, is_spent, read_state
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.plan import PlanRecord
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -114,8 +117,3 @@ def _half_undone(
     unfinished.__cause__ = error
     add_failure(unfinished, second, "rolling back", f"the job's state is {state}")
     return unfinished
-
-
-def is_same_state(before: Stored[StateRecord] | None, now: Stored[StateRecord] | None) -> bool:
-    """Return whether a job's state has not changed between two reads."""
-    return (before and before.etag) == (now and now.etag)

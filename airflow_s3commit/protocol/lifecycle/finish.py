@@ -1,0 +1,140 @@
+"""Finish a job that its last entry has ended: the steps after the point of no return.
+
+Several processes may run each of them at once, and any process may run them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from airflow_s3commit._causes import noting
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
+from airflow_s3commit.protocol.lifecycle.enter import enter_commit
+from airflow_s3commit.protocol.lifecycle.manifest import FileList
+from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
+from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
+from airflow_s3commit.protocol.metadata.cleanup import clean_staging
+from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.metadata.seals import pendingset_key
+from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
+from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost
+from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.success import MAX_FILENAMES
+
+logger = logging.getLogger(__name__)
+
+
+def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
+    """Finish a committed job, and return its manifest.
+
+    Before: the job is ``committed``. After: the manifest and ``_SUCCESS`` exist; replaced objects, pending
+    uploads and the staging are gone. Repeatable by any process, also concurrently.
+
+    Raises:
+        InvalidRecord: A record was changed after the commit, or the manifest removed.
+
+    """
+    context = run.context
+    try:
+        manifest, keys = _account_for(run, current)
+    except S3CommitError as error:
+        # The job's record goes after all of this: if it is gone, another process has done it and is removing
+        # what this one reads.
+        is_ended = False
+        with noting(error, "checking whether another process has finished the job", "it is committed"):
+            is_ended = find_job(context) is None
+        if not is_ended:
+            raise
+        found = find_manifest(context)
+        if found is None:
+            clean_staging(context)
+            where = join_uri(context.bucket, context.layout.manifest)
+            raise InvalidRecord(
+                f"{context.name} was committed, but its manifest {where} has been removed"
+            ) from error
+        manifest, keys = found, partial(listed_keys, context, found)
+    # Before the marker is written: see the module `success`.
+    delete_record(context, context.staging_bucket, context.layout.job)
+    # A process that has published removed the marker itself.
+    write_success(context, manifest, keys, is_removed=run.files is not None)
+    write_checkpoint(context.store, context.layout.destination, manifest.generation)
+    clean_staging(context, has_record=False)
+    return manifest
+
+
+def _account_for(
+    run: CommitRun, current: Stored[StateRecord]
+) -> tuple[ManifestRecord, Callable[[], list[str]]]:
+    """Write the manifest and delete what the job replaces; return the manifest, and its first files' keys."""
+    context, job = run.context, load_job(run.context)
+    seal = run.pinned_seal(current.record)
+    entry = run.log.ending()
+    if entry is None:
+        # An older version committed the job and wrote no entry.
+        entry = enter_commit(run, current.record, job, seal, run.pinned_plan(current.record))
+    if entry.manifest is None:
+        raise InvalidRecord(
+            f"{context.name} is committed by its state, and abandoned by entry {entry.number} of the log: one"
+            " of the two was changed"
+        )
+    record_ending(context, entry)
+    plan = run.entered_plan(entry, current.record)
+    if plan is not None and job.options.replace_order == "publish-then-delete":
+        if entry.marking:
+            remove_older_markers(context, run.planned_partitions(job, seal, plan), entry.number)
+        run.delete_planned(job, seal, plan)
+    if entry.marking:
+        write_markers(context, entry.manifest)
+    _discard_the_rest(run, seal)
+    files = run.files or FileList.of_sealed(context, seal)
+    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)
+
+
+def _discard_the_rest(run: CommitRun, seal: SealRecord) -> None:
+    """Abort the pending uploads of task attempts that do not count."""
+    context = run.context
+    discarded = abort_uploads(context, untracked_uploads(context))
+    # Other programs' writers may give their files names without the job's id.
+    if not (context.is_own and load_job(context).options.are_uploads_listed):
+        sealed = {
+            pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks
+        }
+        late = tracked_uploads(context, skip=sealed)
+        discarded += abort_uploads(context, (PendingId.of(one) for one in late if one is not None))
+    if discarded:
+        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+
+
+def finish_lost(run: CommitRun) -> JobClosed:
+    """Finish a lost job, and return the error that says so. Repeatable by any process, also concurrently.
+
+    Before: the job is ``lost``. After: its record says so, and pending uploads and the staging are gone.
+    No marker is written: one that names an older commit would vouch for files that the job has overwritten.
+    """
+    context = run.context
+    if run.log.ending() is None:
+        # This process read the log before another one ended the job.
+        run.log.read()
+    entry = run.log.ending()
+    if entry is not None:
+        record_ending(context, entry)
+    # Another process may have removed the job's record, which says where to read the log.
+    ended = find_aborted(context)
+    if ended is None or ended.lost is None:
+        raise InvalidRecord(f"{context.name} is lost by its state, and no entry of the log says so")
+    tracked = tracked_uploads(context, context.layout.staging.prefix)
+    abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
+    abort_uploads(context, untracked_uploads(context))
+    clean_staging(context)
+    return job_lost(context, ended.lost)
