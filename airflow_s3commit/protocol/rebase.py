@@ -25,6 +25,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.inspect.verify_dataset import MAX_NAMED, Changed, FileDifferences
 from airflow_s3commit.protocol.lifecycle.commit import settle
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry, write_files
+from airflow_s3commit.protocol.lifecycle.partition_success import write_markers
 from airflow_s3commit.protocol.lifecycle.release import context_of
 from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.capabilities import check_store
@@ -349,8 +350,12 @@ def _entry(context: JobContext, lists: _Lists, number: int) -> LogEntry:
 
 
 def _finish(context: JobContext, number: int) -> None:
-    """Write what is derived from the entry; the marker that was copied here names the original's manifest."""
+    """Write what is derived from the entry; markers that were copied here name the original's."""
     home = context.layout.destination
-    record_ending(context, read_entry(context.store, home, number))
+    entry = read_entry(context.store, home, number)
+    assert entry.manifest is not None, "a rebase is a commit"
+    record_ending(context, entry)
+    if entry.marking:
+        write_markers(context, entry.manifest)
     restore_success(context, None)
     write_checkpoint(context.store, home, number, always=True)

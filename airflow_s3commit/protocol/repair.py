@@ -15,8 +15,10 @@ from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.inspect.staging import folders_below
-from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding
+from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding, Misplaced
+from airflow_s3commit.protocol.lifecycle.partition_success import renew_marker
 from airflow_s3commit.protocol.lifecycle.recover import read_or_rebuild_state
+from airflow_s3commit.protocol.lifecycle.release import context_of
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import ending_of
@@ -80,9 +82,10 @@ def repair(
 ) -> RepairReport:
     """Rebuild the records of a destination that follow from others, and report those that do not.
 
-    From the log it rebuilds manifests, records of aborts, checkpoints and ``_SUCCESS``; from a job's other
-    records its state. An entry of the log and a list of files follow from nothing: restore them from a backup
-    or a version of the object. No data is touched. Repeatable, also beside jobs at work.
+    From the log it rebuilds manifests, records of aborts, checkpoints and ``_SUCCESS``, that of partitions
+    too; from a job's other records its state. An entry of the log and a list of files follow from nothing:
+    restore them from a backup or a version of the object. No data is touched. Repeatable, also beside jobs at
+    work.
 
     Args:
         store: The store of the destination.
@@ -168,6 +171,8 @@ class _Repair:
             return partial(self._rebuild_checkpoint, key, number)
         if key == home.key(SUCCESS):
             return self._rebuild_success
+        if key in self.check.misplaced:
+            return partial(self._renew_marker, self.check.misplaced[key])
         for prefix in (manifests_prefix(home), aborted_prefix(home)):
             job_id = key.removeprefix(prefix).removesuffix(".json")
             if key == f"{prefix}{job_id}.json" and job_id in self.check.ended:
@@ -208,6 +213,14 @@ class _Repair:
         assert entry.manifest is not None, "commits have manifests"
         context = self._context(Layout.of(self._home, entry.job_id))
         write_success(context, entry.manifest, partial(listed_keys, context, entry.manifest))
+
+    def _renew_marker(self, misplaced: Misplaced) -> None:
+        """Write the marker of a partition again, or delete it where no commit's files are left."""
+        manifest = None
+        if misplaced.generation:
+            manifest = read_entry(self._store, self._home, misplaced.generation).manifest
+        context = context_of(self._store, self._home, **self.settings)
+        renew_marker(context, misplaced.partition, misplaced.etag, manifest)
 
     def _rebuild_ending(self, key: str, number: int) -> None:
         """Write the manifest or record of abort again, as its entry has it."""

@@ -10,7 +10,9 @@ import copy
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -44,6 +46,7 @@ from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.signing import Signer, check_signature
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
+from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
@@ -76,6 +79,21 @@ class LogFinding(Struct, frozen=True, kw_only=True):
     remedy: str
 
 
+class Misplaced(NamedTuple):
+    """A partition whose ``_SUCCESS`` is not the one that follows from the log.
+
+    Attributes:
+        partition: The partition.
+        generation: The commit whose marker it must have; 0 if it must have none.
+        etag: ETag of the marker that it has; empty without one.
+
+    """
+
+    partition: str
+    generation: int
+    etag: str
+
+
 @dataclass
 class LogCheck:
     """The entries of a log, what they add up to, and what is wrong.
@@ -95,6 +113,7 @@ class LogCheck:
         later: Partitions that commits after the generation added files to or removed files from.
         later_everything: Whether one of them removed everything.
         findings: What is wrong.
+        misplaced: Which partitions have another ``_SUCCESS`` than they must have, by its key.
 
     """
 
@@ -110,7 +129,12 @@ class LogCheck:
     later: set[str] = field(default_factory=set)
     later_everything: bool = False
     findings: list[LogFinding] = field(default_factory=list)
+    misplaced: dict[str, Misplaced] = field(default_factory=dict)
     _newest: int = 0
+    #: Which commit's marker each partition must have, 0 for none; of partitions that have ever had one.
+    _marked: dict[str, int] = field(default_factory=dict)
+    #: Whether a job has begun and not ended: it takes markers away before its entry.
+    _has_begun: bool = False
     #: Job and SHA-256 of the list of each commit, by its number.
     _lists: dict[int, tuple[str, str]] = field(default_factory=dict)
     #: Keys of manifests that are missing, by the numbers of their entries.
@@ -150,6 +174,7 @@ class LogCheck:
             is_lost = key.startswith(aborted_prefix(self.destination))
             self._add(key, "is missing", _LOST if is_lost else _MANIFEST, harmless=number == self.head)
         self._compare_marker()
+        self._compare_partition_markers()
         return self
 
     def catch_up(self) -> None:
@@ -203,11 +228,12 @@ class LogCheck:
         self._add(key, problem, _NO_LIST, harmless=False)
 
     def _take(self, entry: LogEntry, body: bytes) -> None:
-        self.head = entry.number
+        self.head, self._has_begun = entry.number, bool(entry.begun)
         if entry.destination != self.destination.uri:
             # Copied here: the history before it is of another place.
             self.ended.clear()
             self._lists.clear()
+            self._marked.clear()
             self._newest = 0
             self.later_everything = self.generation is not None and entry.number > self.generation
             return
@@ -222,8 +248,29 @@ class LogCheck:
         elif entry.manifest is not None and self.generation is not None and entry.number > self.generation:
             self.later |= entry.manifest.partitions.keys()
             self.later_everything |= entry.removes == "everything"
+        if entry.manifest is not None:
+            self._mark(entry, entry.manifest)
         if entry.manifest is not None or entry.aborted is not None:
             self.ended[entry.job_id] = (entry.number, entry.kind)
+
+    def _mark(self, entry: LogEntry, manifest: ManifestRecord) -> None:
+        """Take into account which markers of partitions a commit writes and takes away."""
+        if entry.imported or entry.closing:
+            # Neither writes markers: its files came before those of other commits.
+            return
+        if entry.kind == "lost":
+            # It has taken those of files that it overwrote; which ones its entry does not say.
+            for partition in manifest.partitions:
+                self._marked.pop(partition, None)
+            return
+        if entry.removes == "everything":
+            self._marked = dict.fromkeys(self._marked, 0)
+        for partition, counts in manifest.partitions.items():
+            # The marker of the root is the destination's.
+            if entry.marking and counts.files and partition:
+                self._marked[partition] = entry.number
+            elif entry.removes == "partitions" and partition in self._marked:
+                self._marked[partition] = 0
 
     def _check_signature(self, signer: Signer, entry: LogEntry, body: bytes) -> None:
         key = entry_key(self.destination, entry.number)
@@ -307,6 +354,59 @@ class LogCheck:
         if not self._is_at_work():
             self._add(key, problem, _MARKER, harmless=False)
 
+    def _compare_partition_markers(self) -> None:
+        """Compare ``_SUCCESS`` in each partition with the log, unless a job that may change it is at work."""
+        wrong = self._wrong_markers(self._marked)
+        if not wrong or self._has_begun or self._is_at_work():
+            return
+        # Again, because a job may have ended since: its markers are in place before its records go.
+        expected = {misplaced.partition: misplaced.generation for misplaced, _ in wrong}
+        wrong = self._wrong_markers(expected)
+        self.catch_up()
+        for misplaced, problem in wrong:
+            if not self._has_begun and self._marked.get(misplaced.partition) == misplaced.generation:
+                key = self._marker_key(misplaced.partition)
+                self.misplaced[key] = misplaced
+                self._add(key, problem, _PARTITION_MARKER, harmless=False)
+
+    def _wrong_markers(self, expected: dict[str, int]) -> list[tuple[Misplaced, str]]:
+        """Return the partitions whose marker is not the expected one, in their order, and what is wrong."""
+        bucket, limit = self.destination.bucket, largest(SuccessData)
+        wrong: list[tuple[Misplaced, str]] = []
+        calls = ((one, Get(bucket, self._marker_key(one), limit)) for one in expected)
+        for partition, outcome in outcomes(self.store, calls, NoSuchKey, TooLarge):
+            generation = expected[partition]
+            etag, success = "", None
+            if isinstance(outcome, Fetched):
+                etag = outcome.info.etag
+                with suppress(InvalidRecord):
+                    success = decode(SuccessData, outcome.body, outcome.info.key)
+            elif isinstance(outcome, TooLarge):
+                etag = self.store.head(bucket, self._marker_key(partition)).etag
+            problem = self._marker_problem(generation, success, is_there=bool(etag))
+            if problem is not None:
+                wrong.append((Misplaced(partition, generation, etag), problem))
+        return sorted(wrong)
+
+    def _marker_key(self, partition: str) -> str:
+        return self.destination.key(f"{partition}/{SUCCESS}")
+
+    def _marker_problem(self, generation: int, found: SuccessData | None, *, is_there: bool) -> str | None:
+        """Return what is wrong with the marker of a partition; None if it is the one of its newest commit."""
+        named = found.generation if found is not None else None
+        if not generation:
+            # The marker of another program stays there.
+            return None if named is None else f"names generation {named}; no commit's files are left there"
+        job_id = self._lists[generation][0]
+        newest = f"the newest commit there is generation {generation}, of job {job_id}"
+        if not is_there:
+            return f"is missing; {newest}"
+        if found is None or named is None:
+            return f"is damaged or of another program; {newest}"
+        if (named, found.jobId) == (generation, job_id):
+            return None
+        return f"names generation {named}, of job {found.jobId or '?'}; {newest}"
+
     def _is_at_work(self) -> bool:
         for folder in folders_below(self.store, self.destination):
             facts = job_facts(JobContext(self.store, folder.layout(self.destination)))
@@ -327,3 +427,4 @@ _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"
 _LOST = "run s3commit repair; until then nothing but the log says that the job is lost, and what is missing"
 _MARKER = "run s3commit repair, or commit again"
+_PARTITION_MARKER = "run s3commit repair, or commit to the partition again"

@@ -69,6 +69,25 @@ def write_markers(context: JobContext, manifest: ManifestRecord) -> None:
     remove_older_markers(context, emptied, manifest.generation + 1)
 
 
+def renew_marker(context: JobContext, partition: str, etag: str, manifest: ManifestRecord | None) -> None:
+    """Put the marker that follows from the log in place of another one. Repeatable.
+
+    Leaves the marker of a commit that wrote it meanwhile.
+
+    Args:
+        context: Any job of the destination.
+        partition: The partition.
+        etag: ETag of the marker that is there; empty without one.
+        manifest: The newest commit to the partition; None if the partition is to have no marker.
+
+    """
+    key = context.layout.partition_success(partition)
+    if etag and not delete_unchanged(context, context.bucket, key, etag):
+        return
+    if manifest is not None:
+        write_markers(context, replace(manifest, partitions={partition: manifest.partitions[partition]}))
+
+
 def _write(context: JobContext, manifest: ManifestRecord, partition: str) -> None:
     key, counts = context.layout.partition_success(partition), manifest.partitions[partition]
     part = replace(manifest, partitions={partition: counts}, counts=counts, metrics={})

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from airflow_s3commit import JobOptions, rollback
+from airflow_s3commit import JobOptions, repair, rollback
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
+from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.lifecycle.partition_success import renew_marker
+from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.store.base import Call, Get, Outcome
+from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named
 from tests.protocol.lifecycle.test_begun import lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.sweep.test_release import swept
+from tests.protocol.test_rebase import copied, rebased
+
+T = TypeVar("T")
 
 FIRST, THIRD = an_id("first"), an_id("third")
 
@@ -105,6 +114,7 @@ def test_a_lost_job_takes_the_markers_of_what_it_overwrites() -> None:
     with pytest.raises(JobClosed, match="is lost"):
         lake.job().recover()
     assert markers(lake) == {"dt=2": 2}
+    assert not any(where.startswith("dt=") for where in problems(lake))
     lake.sealed({"dt=1/c": b"c"}, job_id=THIRD, conflict_mode="append").commit()
     assert markers(lake) == {"dt=1": 5, "dt=2": 2}
 
@@ -146,9 +156,122 @@ def test_a_rollback_that_died_is_made_up_for() -> None:
         if again:
             roll_back()
         else:
+            assert problems(lake).keys() >= {"dt=1/_SUCCESS", "dt=3/_SUCCESS"}
             lake.store_clock.advance(10)
             swept(lake)
         assert markers(lake) == ({"dt=1": 3, "dt=2": 1} if again else {"dt=2": 1})
+
+
+def problems(lake: Lake) -> dict[str, str]:
+    """Return what a check of the table finds wrong with its log, by record."""
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, TableReport)
+    return {one.where.removeprefix(f"s3://{BUCKET}/{ROOT}"): one.problem for one in report.log}
+
+
+def mend(lake: Lake) -> list[str]:
+    """Repair the lake, and return which records were rebuilt."""
+    found = repair(lake.store, lake.destination, dry_run=False, clock=lake.clock, threads=0)
+    assert found.is_sound
+    return [one.where.removeprefix(f"s3://{BUCKET}/{ROOT}") for one in found.repaired]
+
+
+@each(
+    ("harm", "problem"),
+    [
+        (None, "is missing; the newest commit there is generation 2, of job "),
+        (b"{", "is damaged or of another program; the newest commit there is generation 2"),
+        (b"", "is damaged or of another program"),
+        ("too large", "is damaged or of another program"),
+        ("older", f"names generation 1, of job {FIRST}; the newest commit there is generation 2"),
+    ],
+)
+def test_a_wrong_one_is_found_and_mended(harm: bytes | str | None, problem: str) -> None:
+    """A marker that is gone, damaged or of an older commit is named by verify, and written anew by repair."""
+    lake = marked()
+    key = f"{ROOT}dt=1/_SUCCESS"
+    older = lake.get(key)
+    lake.sealed({"dt=1/a": b"new"}).commit()
+    assert problems(lake) == {}
+    if harm is None:
+        lake.store.delete(BUCKET, key)
+    else:
+        named_ones = {"older": older, "too large": bytes(largest(SuccessData) + 1)}
+        lake.store.put(BUCKET, key, named_ones[harm] if isinstance(harm, str) else harm)
+    found = problems(lake)
+    assert found.keys() == {"dt=1/_SUCCESS"}
+    assert found["dt=1/_SUCCESS"].startswith(problem)
+    assert mend(lake) == ["dt=1/_SUCCESS"]
+    assert markers(lake) == {"dt=1": 2, "dt=2": 1}
+    assert (problems(lake), mend(lake)) == ({}, [])
+
+
+def test_one_that_vouches_for_deleted_files_is_found_and_removed() -> None:
+    """A commit's marker in an emptied partition goes; one of another program stays there."""
+    lake = marked()
+    older = lake.get(f"{ROOT}dt=2/_SUCCESS")
+    lake.sealed({"dt=1/a": b"new"}, committer="directory").commit()
+    lake.put({"dt=2/_SUCCESS": older})
+    assert problems(lake) == {"dt=2/_SUCCESS": "names generation 1; no commit's files are left there"}
+    assert mend(lake) == ["dt=2/_SUCCESS"]
+    assert markers(lake) == {"dt=1": 2}
+    lake.put({"dt=2/_SUCCESS": b""})
+    assert (problems(lake), mend(lake)) == ({}, [])
+
+
+def test_they_are_not_judged_beside_a_job_at_work() -> None:
+    """While a commit deletes what it replaces its markers are missing; after its recovery all is well."""
+    lake = marked()
+    job = lake.sealed({"dt=1/a": b"new"})
+    crash(lake, job.commit, "put", "dt=1/_SUCCESS")
+    assert (problems(lake), mend(lake)) == ({}, [])
+    lake.job().recover()
+    assert problems(lake) == {}
+
+
+def test_a_commit_that_ends_meanwhile_is_no_finding() -> None:
+    """Markers that a commit writes while they are compared are right by the log as it is then."""
+    lake = marked()
+    job = lake.sealed({"dt=1/a": b"new"})
+
+    class Meanwhile(ForwardingStore):
+        """Commits a job when the first marker is read."""
+
+        done = False
+
+        def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
+            for tag, call in calls:
+                if not self.done and isinstance(call, Get) and call.key.endswith("dt=1/_SUCCESS"):
+                    self.done = True
+                    job.commit()
+                yield from super().perform([(tag, call)])
+
+    store = Meanwhile(lake.store)
+    assert (LogCheck(store, Destination.parse(lake.destination)).read().findings, store.done) == ([], True)
+    assert problems(lake) == {}
+
+
+def test_a_repair_leaves_what_a_commit_wrote_meanwhile() -> None:
+    """A marker that has changed since the check is the one of a later commit."""
+    lake = marked()
+    key = f"{ROOT}dt=1/_SUCCESS"
+    lake.store.put(BUCKET, key, b"damaged")
+    [misplaced] = LogCheck(lake.store, Destination.parse(lake.destination)).read().misplaced.values()
+    lake.sealed({"dt=1/a": b"new"}).commit()
+    before = lake.get(key)
+    renew_marker(lake.context(), misplaced.partition, misplaced.etag, None)
+    assert lake.get(key) == before
+
+
+def test_a_rebase_writes_those_of_the_copy() -> None:
+    """The markers of a copied table name manifests of the copy after its rebase, in every partition."""
+    copy = copied(marked())
+    assert rebased(copy).generation == 2
+    for partition in ("dt=1", "dt=2"):
+        marker = decode(SuccessData, copy.get(f"copy/{partition}/_SUCCESS"), partition)
+        assert marker.generation == 2
+        assert str(marker.manifest_uri).startswith(f"s3://{BUCKET}/copy/_s3commit/manifests/")
+    assert problems(copy) == {}
 
 
 def test_readers_and_sweeps_pass_them_over() -> None:
