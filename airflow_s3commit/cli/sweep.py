@@ -12,6 +12,7 @@ from airflow_s3commit.cli.command import Session, as_duration, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
 from airflow_s3commit.present.facts import cost_per_month
+from airflow_s3commit.protocol.model.destination import split_uri
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
@@ -48,9 +49,10 @@ _BATCH = 1_000
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
     """Remove leftovers of dead jobs at a destination: pending uploads, records, a lapsed lock.
 
-    Also deletes files that commits replaced, after the time that their jobs' option retain says; --older-than
-    does not apply to them. A dry run unless --apply is given. Lists a job whose commit was interrupted, but
-    does not touch it: use recover. Exit code 1 if a removal failed.
+    Also removes lists of files that no entry of the log names, and files that commits replaced, after the
+    time that their jobs' option retain says; --older-than does not apply to these files. A dry run unless
+    --apply is given. Lists a job whose commit was interrupted, but does not touch it: use recover. Exit code
+    1 if a removal failed.
     """
     if apply and dry_run:
         raise click.UsageError("--apply and --dry-run exclude each other")
@@ -75,7 +77,7 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:
     """Apply a plan in pieces, to show progress."""
-    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[], replaced=[])
+    nothing = msgspec.structs.replace(plan, jobs=[], uploads=[], lock=None, spent=[], replaced=[], lists=[])
     pieces = [msgspec.structs.replace(nothing, jobs=[job]) for job in plan.jobs]
     pieces += [msgspec.structs.replace(nothing, uploads=batch) for batch in in_batches(plan.uploads, _BATCH)]
     if plan.lock is not None:
@@ -84,6 +86,8 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         pieces.append(msgspec.structs.replace(nothing, spent=plan.spent))
     if plan.replaced:
         pieces.append(msgspec.structs.replace(nothing, replaced=plan.replaced))
+    if plan.lists:
+        pieces.append(msgspec.structs.replace(nothing, lists=plan.lists))
     reports = []
     with session.output.working("sweeping", len(pieces)) as step:
         for piece in pieces:
@@ -98,6 +102,7 @@ def _applied(session: Session, plan: SweepPlan) -> SweepReport:
         lock=any(report.lock for report in reports),
         spent=sum(report.spent for report in reports),
         replaced=sum(report.replaced for report in reports),
+        lists=sum(report.lists for report in reports),
         skipped=[left for report in reports for left in report.skipped],
         failures=[left for report in reports for left in report.failures],
     )
@@ -143,6 +148,15 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         yield Line(f"Lapsed lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
     if plan.spent:
         yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
+    if plan.lists:
+        yield Table(
+            (Column("path", whole=False), Column("size", right=True), Column("age", right=True)),
+            [
+                [session.destination.relative(split_uri(one.uri)[1]), size(one.bytes), age(one.age)]
+                for one in plan.lists[:_SHOWN]
+            ],
+            "Lists of files that no entry of the log names",
+        )
     if plan.replaced:
         yield Table(
             (
@@ -174,12 +188,13 @@ def _report_views(report: SweepReport) -> Iterator[View]:
     taken = sum(job.objects for job in report.jobs)
     old = f", {several(report.spent, 'old record')} removed" if report.spent else ""
     replaced = f", {several(report.replaced, 'replaced file')} deleted" if report.replaced else ""
+    lists = f", {several(report.lists, 'list')} of files removed" if report.lists else ""
     yield Line(
         f"swept: {several(len(report.jobs), 'job')} ended ({several(with_jobs, 'upload')},"
         f" {several(taken, 'object')} taken back),"
         f" {several(report.uploads, 'orphan')} discarded ({size(report.bytes)})"
         f"{', the lock removed' if report.lock else ''}"
-        f"{old}{replaced}",
+        f"{old}{replaced}{lists}",
         "green",
     )
     yield from _list("skipped", report.skipped, "yellow")
@@ -188,7 +203,9 @@ def _report_views(report: SweepReport) -> Iterator[View]:
 
 def _and_delete(plan: SweepPlan) -> str:
     files = sum(one.files for one in plan.replaced)
-    return f", and delete {several(files, 'replaced file')}" if plan.replaced else ""
+    deleted = [several(files, "replaced file")] if plan.replaced else []
+    deleted += [f"{several(len(plan.lists), 'list')} of files"] if plan.lists else []
+    return f", and delete {' and '.join(deleted)}" if deleted else ""
 
 
 def _list(label: str, things: list[LeftAlone], style: str) -> Iterator[Line]:

@@ -170,6 +170,8 @@ def _rows(plan: SweepPlan) -> Iterator[tuple[object, ...]]:
         yield f"job {job.job_id}", job.action, silent, job.uploads, job.bytes, job.reason
     for upload in plan.uploads:
         yield upload.key, "discard", round(upload.age / _HOUR, 1), 1, upload.bytes, upload.reason
+    for orphan in plan.lists:
+        yield orphan.uri, "discard", round(orphan.age / _HOUR, 1), 0, orphan.bytes, orphan.reason
     if plan.lock is not None:
         yield (
             plan.lock.uri,

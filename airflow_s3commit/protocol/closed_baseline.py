@@ -139,6 +139,7 @@ def baseline(
         bar_older_versions(context, settle)
         if sorted(manifests_at(store, place)) != manifests:
             continue
+        log.refuse_if_swept()
         number = log.position + 1
         entry = table_entry(
             context,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from msgspec import structs
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import record_ending
@@ -207,6 +207,19 @@ class Log:
         body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
         self._take(_decode_entry(destination, key, body, entry.number), body)
         return False
+
+    def refuse_if_swept(self) -> None:
+        """Raise if a sweep has abandoned this process, which is no job, because it did nothing for so long.
+
+        Raises:
+            DestinationChanged: It has.
+
+        """
+        if self._ending is not None:
+            raise DestinationChanged(
+                f"{self._context.layout.destination.uri}: entry {self._ending.number} of its log, by a sweep,"
+                " ends this process, which did nothing for long; nothing was changed: run it again"
+            )
 
     def record_newest(self) -> None:
         """Write the manifest or abort record of the newest entry, unless it is there. Repeatable."""

@@ -49,11 +49,13 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
 from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.sweep.lists import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
     LapsedLock,
     LeftAlone,
+    OrphanList,
     OrphanUpload,
     ReplacedFiles,
     SpentId,
@@ -107,6 +109,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
         lock: Whether the lapsed lock was removed.
         spent: Number of records of aborts that were removed.
         replaced: Number of retained files that were deleted.
+        lists: Number of lists of files that were removed.
         skipped: Planned items that were left because they had changed.
         failures: Planned items that could not be removed, each with its error; sweep again.
 
@@ -120,6 +123,7 @@ class SweepReport(Plain, Struct, frozen=True, kw_only=True):
     lock: bool = False
     spent: int = 0
     replaced: int = 0
+    lists: int = 0
     skipped: list[LeftAlone] = []
     failures: list[LeftAlone] = []
 
@@ -136,7 +140,7 @@ def sweep(
     threads: int = 16,
     signer: Signer | None = None,
 ) -> SweepReport:
-    """Remove what dead jobs left at a destination: pending uploads, records, a lapsed lock.
+    """Remove what dead jobs left at a destination: pending uploads, records, lists of files, a lapsed lock.
 
     Also releases and deletes the files that commits replaced, once their jobs' ``retain`` has passed. A job
     is dead after ``older_than`` seconds without activity. Each item is checked again right before its
@@ -198,7 +202,7 @@ def apply_sweep(
         run.guard(f"job {job.job_id} ({job.staging})", run.end_job, job)
     for batch in in_batches(plan.uploads, _BATCH):
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
-    if plan.lock is not None or plan.spent or plan.replaced:
+    if plan.lock is not None or plan.spent or plan.replaced or plan.lists:
         run.guard("the store's profile", partial(follow_profiles, store), scope.destination)
     if plan.lock is not None:
         run.guard(plan.lock.uri, run.remove_lock, plan.lock)
@@ -206,6 +210,8 @@ def apply_sweep(
         run.guard(spent.uri, run.remove_spent, spent)
     if plan.replaced:
         run.guard("retained files", run.release, plan.replaced)
+    if plan.lists:
+        run.guard("lists of files", run.remove_lists, plan.lists)
     return SweepReport(
         plan=plan,
         dry_run=False,
@@ -215,6 +221,7 @@ def apply_sweep(
         lock=run.lock,
         spent=run.spent,
         replaced=run.replaced,
+        lists=run.lists,
         skipped=run.skipped,
         failures=run.failures,
     )
@@ -235,6 +242,7 @@ class _Sweep:
     lock: bool = False
     spent: int = 0
     replaced: int = 0
+    lists: int = 0
     skipped: list[LeftAlone] = field(default_factory=list)
     failures: list[LeftAlone] = field(default_factory=list)
 
@@ -310,6 +318,32 @@ class _Sweep:
             threads=self.scope.threads, signer=self.signer,
         )  # fmt: skip
         self.replaced = release_files(context, [one.generation for one in replaced])
+
+    def remove_lists(self, orphans: list[OrphanList]) -> None:
+        """Remove the lists that no entry of the log names by now, after their jobs have ended."""
+        scope, now = self.scope, self.plan.now or 0.0
+        known = {folder.job_id for folder in scope.folders()}
+        found = plan_lists(scope.store, scope.destination, now, older_than=self.plan.older_than, known=known)
+        # The store's time only grows, so the time of the plan gives a lower bound.
+        still = {one.uri: one for one in found if isinstance(one, OrphanList)}
+        for orphan in orphans:
+            if orphan.uri in still and still[orphan.uri].etag == orphan.etag:
+                self.guard(orphan.uri, self._remove_list, still[orphan.uri])
+            else:
+                self.skipped.append(LeftAlone(what=orphan.uri, reason="it is gone, changed, or in use now"))
+
+    def _remove_list(self, orphan: OrphanList) -> None:
+        if orphan.ended:
+            self.lists += self._removed(split_uri(orphan.uri)[1], orphan.etag)
+            return
+        # After its entry nobody can commit under this id, so nothing can name the list, which it deletes.
+        layout = Layout.of(self.scope.destination, orphan.job_id)
+        context = JobContext(
+            self.scope.store, layout, clock=self.clock, new_id=self.new_id, threads=self.scope.threads,
+            signer=self.signer,
+        )  # fmt: skip
+        abort_job(context, reason=f"swept: {orphan.reason}")
+        self.lists += 1
 
     def _removed(self, key: str, etag: str) -> bool:
         bucket = self.scope.destination.bucket

@@ -132,6 +132,29 @@ class SpentId(Struct, frozen=True, kw_only=True):
     age: float
 
 
+class OrphanList(Struct, frozen=True, kw_only=True):
+    """A list of files that no entry of the log names, of a process that died before its entry.
+
+    Attributes:
+        uri: URI of the list.
+        etag: Its ETag. If it has changed, the list is left alone.
+        job_id: The job whose list it is.
+        age: Seconds since its last write.
+        bytes: Its size.
+        ended: Whether the job has ended; if not, it is abandoned first.
+        reason: Why it is to be removed.
+
+    """
+
+    uri: str
+    etag: str
+    job_id: str
+    age: float
+    bytes: int
+    ended: bool
+    reason: str
+
+
 class LeftAlone(Struct, frozen=True, kw_only=True):
     """Something that a sweep does not remove.
 
@@ -158,6 +181,7 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
         lock: The lapsed lock to remove; None if there is none.
         spent: Records of aborts to remove.
         replaced: Retained files to release and delete.
+        lists: Lists of files to remove, which no entry of the log names.
         left: What it leaves, and why: among them the jobs that need a recovery.
 
     """
@@ -173,12 +197,13 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     lock: LapsedLock | None = None
     spent: list[SpentId] = []
     replaced: list[ReplacedFiles] = []
+    lists: list[OrphanList] = []
     left: list[LeftAlone] = []
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to remove."""
-        return not (self.jobs or self.uploads or self.lock or self.spent or self.replaced)
+        return not (self.jobs or self.uploads or self.lock or self.spent or self.replaced or self.lists)
 
     @property
     def pending(self) -> int:

@@ -8,7 +8,8 @@ A sweep removes:
 * pending uploads that no job claims, started as long ago;
 * a lapsed commit lock whose job is gone;
 * records of aborts that are older than ``older_than`` and thirty days;
-* files that a commit has replaced and retained for as long as its job's ``retain`` says.
+* files that a commit has replaced and retained for as long as its job's ``retain`` says;
+* lists of files that no entry of the log names, written as long ago.
 
 It leaves everything that a live job may need, and every job that is ``committing``: some of its output may be
 visible, and an operator decides with ``recover`` whether to commit it or roll it back. It also leaves a
@@ -59,11 +60,13 @@ from airflow_s3commit.protocol.model.layout import (
     older_lock_key,
     owner_of,
 )
+from airflow_s3commit.protocol.sweep.lists import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
     LapsedLock,
     LeftAlone,
+    OrphanList,
     OrphanUpload,
     ReplacedFiles,
     SpentId,
@@ -132,6 +135,7 @@ def plan_sweep(
     planner = _Planner(scope, older_than, now)
     planner.judge_all(folders, uploads)
     planner.judge_replaced()
+    planner.judge_lists(folders)
     return SweepPlan(
         destination=destination.uri,
         staging_root=staging_root.uri if staging_root is not None else None,
@@ -144,6 +148,7 @@ def plan_sweep(
             spent_ids(store, destination, now=now, older_than=older_than, folders=folders, uploads=uploads)
         ),
         replaced=planner.replaced,
+        lists=planner.lists,
         left=planner.left,
     )
 
@@ -281,6 +286,7 @@ class _Planner:
         self.jobs: list[DeadJob] = []
         self.orphans: list[OrphanUpload] = []
         self.replaced: list[ReplacedFiles] = []
+        self.lists: list[OrphanList] = []
         self.left: list[LeftAlone] = []
 
     def judge_replaced(self) -> None:
@@ -296,6 +302,22 @@ class _Planner:
                     self.left.append(found)
         except InvalidRecord as error:
             self._leave("retained files", f"the log cannot be read: {error}")
+
+    def judge_lists(self, folders: Sequence[StagingFolder]) -> None:
+        """Decide about the lists of files that no entry of the log names."""
+        if not self._has_records:
+            return
+        scope, known = self._scope, {folder.job_id for folder in folders}
+        try:
+            for found in plan_lists(
+                scope.store, scope.destination, self._now, older_than=self._older_than, known=known
+            ):
+                if isinstance(found, OrphanList):
+                    self.lists.append(found)
+                else:
+                    self.left.append(found)
+        except InvalidRecord as error:
+            self._leave("lists of files", f"the log cannot be read: {error}")
 
     def judge_all(self, folders: Sequence[StagingFolder], uploads: Sequence[Upload]) -> None:
         """Decide about every folder and the uploads that it claims, then about those that no job claims."""

@@ -1,0 +1,129 @@
+"""Find lists of files that no entry of the log names, and that none ever will.
+
+A process that dies between a list and its entry leaves one: a commit, a rollback, a baseline or a rebase. So
+does a committer that slept while its job was ended. Such a list is an orphan if the log shows the end of its
+job, or if its job has nothing else at the destination; then its sweep abandons the job first, so that a
+process which sleeps still cannot enter it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from airflow_s3commit._format import age
+from airflow_s3commit.protocol.lifecycle.release import context_of
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.log import read_entries
+from airflow_s3commit.protocol.metadata.manifests import list_key
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import manifests_prefix, owner_of
+from airflow_s3commit.protocol.sweep.plan import LeftAlone, OrphanList
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+
+
+def plan_lists(
+    store: ObjectStore, destination: Destination, now: float, *, older_than: float, known: Collection[str]
+) -> Iterator[OrphanList | LeftAlone]:
+    """Yield the lists of files to remove, and those that look like orphans and are kept.
+
+    Reads the whole log if a list is old enough and has no manifest beside it, and only then.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        now: The store's time, in seconds since the epoch.
+        older_than: Seconds since its last write after which a list is an orphan.
+        known: Jobs with staging: their own recovery or abort deals with their lists.
+
+    Raises:
+        InvalidRecord: An entry of the log is damaged or missing.
+
+    """
+    bucket, prefix = destination.bucket, manifests_prefix(destination)
+    listed = {info.key: info for info in store.list_objects(bucket, prefix, recursive=False)}
+    suspects: dict[str, ObjectInfo] = {}
+    for key, info in listed.items():
+        job_id, has_manifest = _job_of(prefix, key), key.removesuffix("l") in listed
+        if job_id and job_id not in known and not has_manifest and now - info.modified >= older_than:
+            suspects[key] = info
+    if not suspects:
+        return
+    log = _Named.of(store, destination)
+    for key, info in sorted(suspects.items()):
+        if key in log.lists:
+            continue
+        job_id = _job_of(prefix, key) or ""
+        uri, kept = join_uri(bucket, key), None
+        # Only an entry of a job that has begun names the list of a lost one, and only a copied log can still
+        # get one that names lists of a rebase.
+        has_ended = job_id in log.ended or key != f"{prefix}{job_id}.jsonl"
+        if log.is_copied:
+            kept = f"the log is a copy: s3commit repair {destination.uri} --rebase may name it yet"
+        elif job_id in log.begun:
+            kept = f"job {job_id} has begun: s3commit recover {destination.uri} {job_id}"
+        elif not has_ended and _has_data(store, destination, job_id):
+            kept = (
+                f"files of job {job_id} are here, and its staging is elsewhere: name that with --staging, or"
+                f" end the job: s3commit recover {destination.uri} {job_id} --staging …"
+            )
+        if kept is not None:
+            yield LeftAlone(what=f"list of files {uri}", reason=kept)
+            continue
+        past = now - info.modified
+        reason = "its job has ended" if has_ended else "nothing else of its job is here"
+        yield OrphanList(
+            uri=uri,
+            etag=info.etag,
+            job_id=job_id,
+            age=past,
+            bytes=info.size,
+            ended=has_ended,
+            reason=f"no entry of the log names it, {reason}, and it was written {age(past)} ago",
+        )
+
+
+def _job_of(prefix: str, key: str) -> str | None:
+    """Return the job of a list of files by its key; None for any other key."""
+    name, job_id = key.removeprefix(prefix), owner_of(key)
+    is_list = job_id is not None and name.startswith((f"{job_id}.", f"lost-{job_id}.", f"rebased-{job_id}."))
+    return job_id if is_list and name.endswith(".jsonl") else None
+
+
+@dataclass
+class _Named:
+    """What a log says of lists of files.
+
+    Attributes:
+        lists: Keys of the lists that its entries name, those of the original of a copy included.
+        ended: Jobs that have ended.
+        begun: Jobs that have begun and not ended.
+        is_copied: Whether its newest entry names another destination.
+
+    """
+
+    lists: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    begun: Collection[str] = ()
+    is_copied: bool = False
+
+    @classmethod
+    def of(cls, store: ObjectStore, home: Destination) -> _Named:
+        found = cls()
+        for entry, _ in read_entries(store, home, 0):
+            manifest = entry.manifest
+            if manifest is not None:
+                lost = manifest.lost is not None
+                found.lists.add(list_key(home, entry.job_id, manifest.files_sha256, lost=lost))
+            if manifest is not None or entry.aborted is not None:
+                found.ended.add(entry.job_id)
+            for commit in entry.rebase.lists if entry.rebase is not None else ():
+                found.lists.add(list_key(home, commit.job_id, commit.files_sha256, lost=False, rebased=True))
+            found.begun, found.is_copied = entry.begun.keys(), entry.destination != home.uri
+        return found
+
+
+def _has_data(store: ObjectStore, destination: Destination, job_id: str) -> bool:
+    """Return whether a data object has the job's id in its name."""
+    objects = data_objects(context_of(store, destination), None)
+    return any(owner_of(info.key) == job_id for info in objects)
