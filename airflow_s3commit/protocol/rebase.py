@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from msgspec import field
 from msgspec.structs import replace
@@ -148,20 +149,12 @@ def rebase(
     )
     if not dry_run:
         check_store(context, JobOptions())
-    for _ in _Lists(context, copied, report).compare(step, write=False):
-        pass
+    lists = _Lists(context, copied, report)
+    lists.compare(step)
     if dry_run or not report.acceptable:
         return report
     bar_older_versions(context, settle)
-    log, again = (
-        Log(context),
-        RebaseReport(destination=place.uri, origin=copied.destination, accepts_sizes=accept_sizes),
-    )
-    entry = _entry(context, _Lists(context, copied, again), snapshot.number + 1)
-    if not again.acceptable or again.files != report.files:
-        raise DestinationChanged(
-            f"{place.uri}: files of it changed while they were compared; rebase it again"
-        )
+    log, entry = Log(context), _entry(context, lists, snapshot.number + 1)
     if log.read() != snapshot.number or not log.add(entry):
         raise DestinationChanged(
             f"{place.uri}: entry {log.position} of its log came meanwhile, so the history is not taken over;"
@@ -249,28 +242,37 @@ class _Lists:
                     rebased=retained.rebased,
                 )
         self._held = [held[number] for number in sorted(held)]
+        #: The new lists one after another, and how many files are in each.
+        self._compared = FileList(context)
+        self._commits: list[tuple[LiveCommit, int]] = []
 
-    def compare(self, step: Callable[[int], None], *, write: bool) -> Iterator[LiveCommit]:
-        """Compare each file, and yield each commit with its new list, which is written if asked for."""
+    def compare(self, step: Callable[[int], None]) -> None:
+        """Compare each file, by one HEAD, and collect the new lists: on disk, if they are long."""
         context, home = self._context, self._context.layout.destination
         compared = 0
         for commit, entries in live_files(context.store, home, self._held, FileEntry, origin=self.origin):
-            files = FileList(context)
+            files, count = FileList(context), 0
             for batch in in_batches(entries, _BATCH):
                 for entry in self._found(batch):
                     files.add_entry(entry)
+                    count += 1
                     partition = partition_of(entry.key[len(home.prefix) :])
-                    if write and partition in self._live.get(commit.number, ()):
+                    if partition in self._live.get(commit.number, ()):
                         self.table.add_entry(entry)
                         counts = Counts(files=1, bytes=entry.size, rows=entry.rows)
                         self.partitions[partition] = self.partitions.get(partition, Counts()).plus(counts)
                 compared += len(batch)
                 step(compared)
-            sha256 = files.sha256
-            if write:
-                key = Layout.of(home, commit.job_id).rebased_files(sha256)
-                write_files(context, files, key)
-            yield replace(commit, files_sha256=sha256, rebased=True)
+            self._compared.extend(files)
+            self._commits.append((replace(commit, files_sha256=files.sha256, rebased=True), count))
+
+    def write(self) -> list[LiveCommit]:
+        """Write the new lists, and return the commits that have them."""
+        context, lines = self._context, self._compared.lines()
+        for commit, count in self._commits:
+            layout = Layout.of(context.layout.destination, commit.job_id)
+            write_files(context, islice(lines, count), layout.rebased_files(commit.files_sha256))
+        return [commit for commit, _ in self._commits]
 
     def _found(self, batch: list[FileEntry]) -> Iterator[FileEntry]:
         """Yield the files of the original as they are in the copy, without those that are gone or changed."""
@@ -329,7 +331,7 @@ def _changed(entry: FileEntry, info: ObjectInfo) -> Changed:
 
 def _entry(context: JobContext, lists: _Lists, number: int) -> LogEntry:
     """Write the lists, and return the entry that takes over the history."""
-    written = list(lists.compare(lambda _: None, write=True))
+    written = lists.write()
     entry = table_entry(
         context,
         number,

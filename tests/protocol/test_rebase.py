@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -290,3 +291,14 @@ def test_a_signed_dataset() -> None:
 def test_etags_of_one_part_prove_the_bytes(one: str, other: str, same: bool) -> None:
     """The ETag of an upload of one part is the MD5 of the MD5 of its bytes."""
     assert have_same_md5(one, other) is same
+
+
+def test_each_file_is_looked_at_once() -> None:
+    """A rebase sends one HEAD for each file, and writes its lists by what these said."""
+    copy = copied(two_generations())
+    copy.store.calls.clear()
+    assert rebased(copy).files == 3
+    heads = Counter(call.key for call in copy.store.calls if call.verb == "head")
+    assert {key: count for key, count in heads.items() if "/dt=" in key} == {
+        f"{COPY}{path}": 1 for path in (OLD, OLD2, NEW)
+    }

@@ -156,7 +156,7 @@ def enter_commit(
     context = run.context
     files = run.files or FileList.of_sealed(context, seal)
     try:
-        digest = write_files(context, files, context.layout.manifest_files)
+        digest = write_files(context, files.lines(), context.layout.manifest_files)
     except NoSuchUpload as error:
         # Another process ended the job and aborted this upload.
         run.log.read()
@@ -213,7 +213,7 @@ def enter_lost(
         run.delete_planned(job, seal, plan)
     files = run.left or FileList.of_sealed(context, seal, without=run.lost)
     key = context.layout.lost_files(files.sha256)
-    digest = write_files(context, files, key)
+    digest = write_files(context, files.lines(), key)
     counts = files.counts()
     draft = msgspec.structs.replace(
         draft_manifest(context, job, seal, plan, files_sha256=digest, metrics=run.metrics),

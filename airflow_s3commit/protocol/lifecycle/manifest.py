@@ -9,7 +9,7 @@ the same bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -92,7 +92,7 @@ def table_entry(
         counts=Counts.total(partitions.values()),
         partitions=partitions,
         files=join_uri(context.bucket, key),
-        files_sha256=write_files(context, files, key),
+        files_sha256=write_files(context, files.lines(), key),
         generation=number,
         tasks=0,
         nonce=context.new_id(),
@@ -108,14 +108,14 @@ def table_entry(
     )
 
 
-def write_files(context: JobContext, files: FileList, key: str) -> str:
+def write_files(context: JobContext, lines: Iterable[bytes], key: str) -> str:
     """Write the list of a job's files in constant memory, and return its SHA-256 in hexadecimal.
 
     Repeatable: every process writes the same bytes.
 
     Args:
         context: The job.
-        files: The list.
+        lines: The list, as `FileList.lines` yields it.
         key: Its key in the destination's bucket.
 
     Raises:
@@ -126,7 +126,7 @@ def write_files(context: JobContext, files: FileList, key: str) -> str:
     digest, buffer = hashlib.sha256(), bytearray()
     etags: list[str] = []
     upload_id = None
-    for line in files.lines():
+    for line in lines:
         digest.update(line)
         buffer += line
         if len(buffer) >= _PART_BYTES:
@@ -202,6 +202,10 @@ class FileList:
     def add_entry(self, entry: FileEntry) -> None:
         """Append one file."""
         self._spool.write(self._encoder.encode(entry) + b"\n")
+
+    def extend(self, other: FileList) -> None:
+        """Append the files of another list."""
+        self._spool.writelines(other.lines())
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, each with its line feed."""
