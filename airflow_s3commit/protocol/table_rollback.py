@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import DestinationChanged, LockHeld, NoSuchKey, NotReversible
+from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, LockHeld, NoSuchKey, NotReversible
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
 from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
@@ -125,7 +125,7 @@ def rollback(
         DestinationChanged: Another job has committed meanwhile. Nothing was changed.
         LockHeld: A job with fixed names, or that deletes before it publishes, is committing. Nothing was
             changed.
-        InvalidOption: ``retain`` is no duration.
+        InvalidOption: ``retain`` is no duration, or the table has a marker in each partition.
         StoreUnsuitable: The store ignores conditional writes.
         InvalidRecord: An entry of the log or a list of files is damaged.
         OutcomeUnknown: A response was lost: look at ``s3commit log``, and run it again.
@@ -141,6 +141,12 @@ def rollback(
         check_store(context, JobOptions())
     for _ in range(_TRIES):
         change = _change(context, log, to, newest)
+        if seconds and log.marking:
+            raise InvalidOption(
+                f"{place.uri}: retain={retain!r} is refused, because a commit has asked for"
+                " partition_success=True: a reader that waits for the marker of a partition lists it, and"
+                " would see the retained files too; nothing was changed: roll back without --retain"
+            )
         newest = change.now.generation
         target = _checked(context, change)
         marker = existing_success(context)
@@ -167,6 +173,7 @@ def rollback(
             if last is not None and last.manifest is not None and last.manifest.rolled_back_to is not None:
                 _renew_markers(context, log, last.manifest)
             return report
+        log.refuse_if_swept()
         entry = _entry(context, log, change, target, seconds)
         if log.add(entry):
             logger.info("%s: rolled back to %d, generation %d", place.uri, to, entry.number)

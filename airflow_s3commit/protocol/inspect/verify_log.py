@@ -357,14 +357,14 @@ class LogCheck:
     def _compare_partition_markers(self) -> None:
         """Compare ``_SUCCESS`` in each partition with the log, unless a job that may change it is at work."""
         wrong = self._wrong_markers(self._marked)
-        if not wrong or self._has_begun or self._is_at_work():
+        if not wrong or self._is_at_work():
             return
         # Again, because a job may have ended since: its markers are in place before its records go.
         expected = {misplaced.partition: misplaced.generation for misplaced, _ in wrong}
         wrong = self._wrong_markers(expected)
         self.catch_up()
-        for misplaced, problem in wrong:
-            if not self._has_begun and self._marked.get(misplaced.partition) == misplaced.generation:
+        for misplaced, problem in [] if self._has_begun else wrong:
+            if self._marked.get(misplaced.partition) == misplaced.generation:
                 key = self._marker_key(misplaced.partition)
                 self.misplaced[key] = misplaced
                 self._add(key, problem, _PARTITION_MARKER, harmless=False)
@@ -408,6 +408,8 @@ class LogCheck:
         return f"names generation {named}, of job {found.jobId or '?'}; {newest}"
 
     def _is_at_work(self) -> bool:
+        if self._has_begun:
+            return True
         for folder in folders_below(self.store, self.destination):
             facts = job_facts(JobContext(self.store, folder.layout(self.destination)))
             if facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK):

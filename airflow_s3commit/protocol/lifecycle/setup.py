@@ -12,6 +12,7 @@ from airflow_s3commit.exceptions import (
     AccessDenied,
     DestinationNotEmpty,
     InvalidDestination,
+    InvalidOption,
     JobClosed,
     JobMismatch,
     NoSuchKey,
@@ -27,6 +28,7 @@ from airflow_s3commit.protocol.metadata.log_end import find_head, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
@@ -69,6 +71,8 @@ def set_up_job(
         JobClosed: A job of this id was aborted.
         DestinationNotEmpty: Committer ``directory``, conflict mode ``fail``, and there is data.
         InvalidDestination: The destination is an object.
+        InvalidOption: ``retain`` on a table with a marker in each partition, or ``partition_success`` on one
+            with retained files.
         StoreUnsuitable: The store ignores conditional writes and ``fencing`` is ``required``.
 
     """
@@ -87,6 +91,7 @@ def set_up_job(
             if newest is None:
                 _refuse_object(context)
             _refuse_data(context, options, newest)
+            _refuse_markers_beside_retained(context, options, newest)
             record = JobRecord(
                 **context.layout.place,
                 options=options,
@@ -202,6 +207,33 @@ def _refuse_object(context: JobContext) -> None:
         # A role limited to the destination's prefix may not read this key, which is not below it.
         return
     raise InvalidDestination(f"{join_uri(destination.bucket, key)} is an object; data goes into a directory")
+
+
+def _refuse_markers_beside_retained(
+    context: JobContext, options: JobOptions, newest: LogEntry | None
+) -> None:
+    """Refuse what would show retained files to a reader that waits for a marker and lists the partition."""
+    home = context.layout.destination.uri
+    if newest is None:
+        return
+    if options.retain_seconds and newest.marking:
+        raise InvalidOption(
+            f"{context.name}: retain={options.retain!r} is refused, because a commit of {home} has asked for"
+            " partition_success=True: a reader that waits for the marker of a partition lists it, and would"
+            " see the retained files too. Set the job up without retain"
+        )
+    if not options.partition_success or newest.marking or not newest.retaining:
+        return
+    snapshot = read_snapshot(context.store, context.layout.destination, at_least=newest.number)
+    retained = snapshot.retained() if snapshot is not None else []
+    removed = [commit.removed for commit in retained if not commit.released]
+    if removed:
+        raise InvalidOption(
+            f"{context.name}: partition_success=True is refused, because {home} retains files that generation"
+            f" {max(removed)} replaced: a reader that waits for the marker of a partition lists it, and would"
+            " see them too. Set the job up without it, or first remove them once their time has passed:"
+            f" s3commit sweep {home} --older-than 7d --apply"
+        )
 
 
 def _refuse_data(context: JobContext, options: JobOptions, newest: LogEntry | None) -> None:

@@ -22,6 +22,7 @@ from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named
 from tests.protocol.lifecycle.test_begun import lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
+from tests.protocol.metadata.test_retained import two_generations
 from tests.protocol.sweep.test_release import swept
 from tests.protocol.test_rebase import copied, rebased
 
@@ -294,6 +295,30 @@ def test_a_store_without_conditions_gets_them_too() -> None:
             {"dt=1/a": b"1"}, job_id=job_id, conflict_mode=mode, partition_success=True, fencing="best-effort"
         ).commit()
     assert markers(lake) == {"dt=1": 2}
+
+
+def test_a_table_has_no_markers_beside_retained_files() -> None:
+    """Whichever of the two comes second is refused before it writes anything."""
+    lake = marked()
+    with pytest.raises(InvalidOption, match=r"retain='7d' is refused, because a commit of s3://"):
+        lake.set_up(THIRD, retain="7d")
+    lake.sealed({"dt=1/a": b"new"}, conflict_mode="append").commit()
+    with pytest.raises(InvalidOption, match=r"roll back without --retain"):
+        rollback(lake.store, lake.destination, to=1, retain="7d", clock=lake.clock, threads=0)
+    lake = two_generations()
+    before = lake.everything()
+    with pytest.raises(InvalidOption, match=r"retains files that generation 2 replaced.*s3commit sweep"):
+        lake.set_up(THIRD, partition_success=True)
+    assert lake.everything() == before
+
+
+def test_a_table_whose_retained_files_are_swept_gets_markers() -> None:
+    """Once a sweep has removed what was retained, a job may ask for markers."""
+    lake = two_generations()
+    lake.store_clock.advance(8 * 86_400.0)
+    swept(lake)
+    lake.sealed({"dt=1/a": b"3"}, job_id=THIRD, partition_success=True).commit()
+    assert markers(lake) == {"dt=1": 4}
 
 
 def test_they_exclude_retained_files() -> None:

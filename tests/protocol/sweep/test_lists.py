@@ -12,7 +12,7 @@ from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, once
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_begun import half_published, lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.metadata.test_retained import FLIGHTS, two_generations
@@ -139,8 +139,8 @@ def test_a_job_at_work_keeps_its_list() -> None:
 def test_the_list_of_a_job_whose_staging_is_elsewhere_stays() -> None:
     """A job that has published files, and whose staging the sweep does not see, is not ended by its list."""
     lake = two_generations()
-    job = lake.sealed({"dt=4/a": b"4"}, job_id=THEIRS, staging="s3://other/staging/")
-    crash(lake, job.commit, "put", NEXT)
+    lake.put({named("dt=4/a", THEIRS): b"4"})
+    lake.store.put(BUCKET, f"{MANIFESTS}{THEIRS}.jsonl", b"of its commit")
     lake.store_clock.advance(2 * DAY)
     report = lake.sweep()
     assert report.lists == 0
