@@ -44,6 +44,9 @@ def _views(report: BaselineReport) -> Iterator[View]:
     if report.closed:
         yield Line(f"commits list every file of {report.destination}: there is nothing to do", "green")
         return
+    if not report.files and not report.unfinished:
+        yield Line(f"no file is at {report.destination}: are bucket and prefix right?", "yellow")
+        return
     what = (
         f"{several(report.files, 'file')} ({size(report.bytes)}) in {several(report.partitions, 'partition')}"
     )

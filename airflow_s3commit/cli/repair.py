@@ -97,7 +97,10 @@ def _views(report: RepairReport) -> Iterator[View]:
     if report.dry_run and report.repaired:
         yield NOT_APPLIED
     if not (report.repaired or report.left or report.failures):
-        yield Line(f"nothing to repair at {report.destination}", "green")
+        if not report.entries:
+            yield Line(f"no log is at {report.destination}: are bucket and prefix right?", "yellow")
+        else:
+            yield Line(f"nothing to repair at {report.destination}", "green")
     yield from _lines("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
     yield from _lines("CANNOT BE REBUILT", report.left, "red", remedy=True)
     yield from _lines("FAILED", report.failures, "red")

@@ -75,6 +75,12 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
     ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
 
+#: The same after errors of commands about a table, which name no job: these come first.
+_AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
+    ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
+    ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
+)
+
 
 class NextStep(NamedTuple):
     """A next step.
@@ -120,7 +126,8 @@ def after_error(error: S3CommitError, commands: CommandLines) -> list[NextStep]:
     """Return the next steps after an error; empty if its message is enough."""
     if isinstance(error, OutcomeUnknown) and commands.job_id is None:
         return [NextStep("run the same command again")]
-    steps = next((steps for kinds, steps in _AFTER if isinstance(error, kinds)), ())
+    table = _AFTER if commands.job_id is not None else (*_AFTER_ABOUT_TABLE, *_AFTER)
+    steps = next((steps for kinds, steps in table if isinstance(error, kinds)), ())
     if commands.job_id is None:
         steps = tuple(_LIST if step == _SHOW else step for step in steps)
     return [NextStep(words, commands.line(*command) if command else None) for words, *command in steps]

@@ -5,8 +5,19 @@ from __future__ import annotations
 import shlex
 
 from airflow_s3commit import Destination
-from airflow_s3commit.exceptions import NoSuchBucket, OutcomeUnknown
+from airflow_s3commit.exceptions import (
+    DestinationChanged,
+    DestinationNotEmpty,
+    InvalidRecord,
+    JobFailed,
+    LockHeld,
+    NoSuchBucket,
+    NotReversible,
+    OutcomeUnknown,
+    S3CommitError,
+)
 from airflow_s3commit.present.next_steps import CommandLines, after_error
+from tests.cases import each
 
 FLIGHTS = Destination.parse("s3://lake/flights and more/")
 RECORDS = Destination.parse("s3://records/")
@@ -34,3 +45,22 @@ def test_steps_after_an_error_depend_on_whether_a_job_is_named() -> None:
     assert step.command is not None
     assert "doctor" in step.command
     assert "j1" not in step.command
+
+
+@each(
+    ("kind", "command"),
+    [
+        (NotReversible, "log"),
+        (DestinationChanged, "log"),
+        (InvalidRecord, "repair"),
+        (LockHeld, "jobs"),
+        (JobFailed, "jobs"),
+        (DestinationNotEmpty, "jobs"),
+    ],
+)
+def test_after_an_error_about_a_table_nobody_is_told_to_change_a_job(
+    kind: type[S3CommitError], command: str
+) -> None:
+    """A refused rollback or rebase leads to a command that only looks, and runs without a job's id."""
+    steps = after_error(kind("refused"), CommandLines(FLIGHTS))
+    assert [shlex.split(step.command or "") for step in steps] == [["s3commit", command, FLIGHTS.uri]]

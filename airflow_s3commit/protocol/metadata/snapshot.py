@@ -63,7 +63,9 @@ def read_snapshot(
         return snapshot if snapshot.generation else None
     if snapshot.number < generation or not snapshot.generation:
         newest = newest_commit(store, destination)
-        found = f"the newest is {newest.number}" if newest is not None else "no commit is in its log"
+        found = "no commit is in its log; are bucket and prefix right?"
+        if newest is not None:
+            found = f"the newest is {newest.number}; list them with: s3commit log {destination.uri}"
         raise NoSuchKey(f"{destination.uri} has no generation {generation}: {found}")
     return snapshot
 

@@ -113,7 +113,10 @@ class Destination:
         if prefix:
             elements = prefix.split("/")
             if "" in elements or "." in elements or ".." in elements:
-                raise InvalidDestination(f"{uri!r} has an empty element, '.' or '..' in its path")
+                meant = "/".join(element for element in elements if element not in ("", ".", ".."))
+                raise InvalidDestination(
+                    f"{uri!r} has an empty element, '.' or '..' in its path; is s3://{bucket}/{meant}/ meant?"
+                )
             if _CONTROL.search(prefix) or "\\" in prefix:
                 raise InvalidDestination(f"{uri!r} has a control character or a backslash in its path")
             if len(prefix.encode()) > MAX_KEY_BYTES - 256:
