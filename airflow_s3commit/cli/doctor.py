@@ -72,7 +72,7 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     with session.output.working("checking the bucket", total) as step:
         diagnosis = examine(
             session.store, session.destination, session.staging_root, object_options=asked,
-            progress=lambda _: step(next(begun)),
+            signer=session.signer, progress=lambda _: step(next(begun)),
         )  # fmt: skip
     return session.output.result(diagnosis.to_dict(), *_views(diagnosis), ok=diagnosis.healthy)
 

@@ -30,6 +30,7 @@ from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Upload
+from airflow_s3commit.store.profile import StoreProfile
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 
@@ -59,6 +60,7 @@ class Sandbox:
         home: The directory of the probes' objects, hidden from readers.
         clock: Source of this machine's time.
         rehearsed: Whether jobs ran in it, whose objects and uploads have names of their own.
+        profile: What was measured of the bucket; None if nothing was.
 
     """
 
@@ -67,6 +69,7 @@ class Sandbox:
     home: Destination
     clock: Clock
     rehearsed: bool = False
+    profile: StoreProfile | None = None
     _keys: set[str] = field(default_factory=set)
     _uploads: set[str] = field(default_factory=set)
 

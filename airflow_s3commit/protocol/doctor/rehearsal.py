@@ -36,7 +36,7 @@ _MISSED = (
 
 def _profile(sandbox: Sandbox) -> Finding:
     sandbox.rehearsed = True
-    profile = measure(
+    profile = sandbox.profile = measure(
         sandbox.store, sandbox.bucket, sandbox.key("profile"), uploads=sandbox.upload_key("profile")
     )
     if not profile.losses:

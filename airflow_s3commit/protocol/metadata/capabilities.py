@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.layout import store_key
+from airflow_s3commit.protocol.model.layout import probes_prefix, store_key
 from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
 from airflow_s3commit.protocol.model.store_record import StoreRecord
@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that kept profiles are used for, by the store's clock: stores are upgraded.
 FRESH_SECONDS = 30 * 86_400.0
+
+#: Seconds after which nobody measures with a probe any more, by the store's clock.
+_LEFT_SECONDS = 86_400.0
 
 #: Uploads on a page of the listing that is tried.
 _PAGE = 2
@@ -122,9 +125,23 @@ def _profiles(context: JobContext) -> dict[str, StoreProfile]:
             logger.warning("bucket %s of %s: %s", bucket, store.endpoint, loss)
     if missing:
         keep_profiles(store, context.layout.destination, found, context.signer)
+        _remove_left_probes(store, context.layout.destination)
     for bucket in buckets:
         store.follow(bucket, found[bucket])
     return found
+
+
+def _remove_left_probes(store: ObjectStore, destination: Destination) -> None:
+    """Delete the probes of set-ups that died, of whose jobs nothing else is there; not concurrent ones."""
+    bucket = destination.bucket
+    left = list(store.list_objects(bucket, probes_prefix(destination)))
+    if not left:
+        return
+    # Written just now.
+    now = store.head(bucket, store_key(destination)).modified
+    for info in left:
+        if now - info.modified > _LEFT_SECONDS:
+            store.delete(bucket, info.key)
 
 
 def find_profiles(
@@ -157,31 +174,46 @@ def find_profiles(
     return record.buckets if is_fresh and record.endpoint == store.endpoint else {}
 
 
-def follow_profiles(store: ObjectStore, destination: Destination) -> None:
+def follow_profiles(store: ObjectStore, destination: Destination, signer: Signer | None = None) -> None:
     """Have the store follow the profiles that are kept at a destination, if any; for steps without a job.
+
+    Args:
+        store: The store.
+        destination: The destination.
+        signer: As for `find_profiles`.
 
     Raises:
         S3CommitError: The request failed.
 
     """
-    for bucket, profile in find_profiles(store, destination).items():
+    for bucket, profile in find_profiles(store, destination, signer).items():
         store.follow(bucket, profile)
 
 
-def remember(store: ObjectStore, destination: Destination) -> None:
-    """Have further jobs go by what the store knows of a destination's bucket now.
+def remember(
+    store: ObjectStore, destination: Destination, profile: StoreProfile, signer: Signer | None = None
+) -> None:
+    """Have further jobs go by what was measured of a destination's bucket now. Repeatable.
 
     Changes the profiles that are kept at the destination, if there are any.
+
+    Args:
+        store: The store.
+        destination: The destination.
+        profile: What was measured.
+        signer: Signs the profiles; others than it trusts are dropped.
 
     Raises:
         S3CommitError: A request failed.
 
     """
-    profile = store.profile(destination.bucket)
-    _known.setdefault(store_without_headers(store), _Known()).profiles[destination.bucket] = profile
-    kept = find_profiles(store, destination)
-    if kept and kept.get(destination.bucket) != profile:
-        keep_profiles(store, destination, kept | {destination.bucket: profile})
+    bucket = destination.bucket
+    _known.setdefault(store_without_headers(store), _Known()).profiles[bucket] = profile
+    if not find_profiles(store, destination):
+        return
+    kept = find_profiles(store, destination, signer)
+    if kept.get(bucket) != profile:
+        keep_profiles(store, destination, kept | {bucket: profile}, signer)
 
 
 def keep_profiles(

@@ -234,6 +234,11 @@ def time_key(destination: Destination) -> str:
     return destination.key(f"{HOME}/time")
 
 
+def probes_prefix(destination: Destination) -> str:
+    """Return the prefix of the probes with which set-ups of jobs measure the destination's bucket."""
+    return destination.key(f"{HOME}/probe-")
+
+
 def store_key(destination: Destination) -> str:
     """Return the key of the record of what was measured of the store."""
     return destination.key(f"{HOME}/store.json")
@@ -388,7 +393,7 @@ class Layout:
     @property
     def probe(self) -> str:
         """Key of the probe upload that setup starts and aborts to check permissions."""
-        return self.destination.key(f"{HOME}/probe-{self.job_id}")
+        return f"{probes_prefix(self.destination)}{self.job_id}"
 
     @property
     def measured(self) -> str:

@@ -203,7 +203,7 @@ def apply_sweep(
     for batch in in_batches(plan.uploads, _BATCH):
         run.guard(f"{len(batch)} uploads", run.abort_orphans, batch)
     if plan.lock is not None or plan.spent or plan.replaced or plan.lists:
-        run.guard("the store's profile", partial(follow_profiles, store), scope.destination)
+        run.guard("the store's profile", partial(follow_profiles, store, signer=signer), scope.destination)
     if plan.lock is not None:
         run.guard(plan.lock.uri, run.remove_lock, plan.lock)
     for spent in plan.spent:

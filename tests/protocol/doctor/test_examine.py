@@ -16,6 +16,7 @@ from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
+from airflow_s3commit.protocol.model.signing import HmacSigner
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,
@@ -194,6 +195,27 @@ def test_the_kept_profile_is_brought_up_to_date() -> None:
     kept = find_profiles(store, home)
     assert kept == {"lake": store.profile("lake"), "records": StoreProfile()}
     assert not kept["lake"].conditional_delete
+
+
+def test_a_signed_profile_is_kept_signed() -> None:
+    """Signed jobs go by what the doctor found, whether the profile before it was signed or not."""
+    home, signer = Destination("lake", "flights/"), HmacSigner.of_text("k" * 32)
+    for before in (signer, None):
+        store = Lacking("conditional delete")
+        keep_profiles(store, home, {"lake": StoreProfile()}, before)
+        examine(store, FLIGHTS, signer=signer, clock=store.clock)
+        assert find_profiles(store, home, signer) == {"lake": store.profile("lake")}
+        assert not store.profile("lake").conditional_delete
+
+
+def test_a_profile_is_not_changed_by_a_measurement_that_failed() -> None:
+    """Where the bucket could not be measured, jobs go by what was found before."""
+    home, known = Destination("lake", "flights/"), StoreProfile(bulk_etags=False)
+    store = Lacking("metadata", "conditional delete")
+    store.follow("lake", known)
+    keep_profiles(store, home, {"lake": known})
+    assert _check(_examined(store), "fencing").verdict == "failed"
+    assert (store.profile("lake"), find_profiles(store, home)) == (known, {"lake": known})
 
 
 @pytest.mark.parametrize(

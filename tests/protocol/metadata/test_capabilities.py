@@ -238,6 +238,17 @@ def test_a_probe_that_fails_is_removed() -> None:
     assert check_store(lake.context(), REQUIRED)
 
 
+def test_a_dead_setups_probe_is_removed() -> None:
+    """The next measurement removes a completed probe of days ago, but not one that another job may need."""
+    lake = Lake()
+    old, new = (f"flights/_s3commit/probe-{name}" for name in ("old", "new"))
+    lake.store.put(BUCKET, old, b"")
+    lake.store_clock.sleep(2 * 86_400.0)
+    lake.store.put(BUCKET, new, b"")
+    check_store(lake.context(), REQUIRED)
+    assert lake.keys("") == [new, RECORD]
+
+
 @pytest.mark.parametrize(
     ("days", "level"), [(None, logging.INFO), (0, logging.WARNING), (1, logging.WARNING), (7, None)]
 )
