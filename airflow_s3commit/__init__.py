@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
+    from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
     from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
@@ -154,6 +155,7 @@ __all__ = [
     "manifest_files",
     "read_manifest",
     "rebase",
+    "register_destination",
     "register_partitions",
     "repair",
     "rollback",
@@ -186,6 +188,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.protocol.metadata.manifests": (
                 "latest_manifest", "manifest_files", "read_manifest",
             ),
+            "airflow_s3commit.protocol.metadata.registry": ("register_destination",),
             "airflow_s3commit.protocol.model.destination": ("Destination",),
             "airflow_s3commit.protocol.model.job": (
                 "AbortReport", "JobOptions", "JobReference", "StateRecord",

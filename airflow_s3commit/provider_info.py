@@ -50,6 +50,21 @@ _OPTIONS: dict[str, dict[str, str | None]] = {
         "example": "s3://lake/flights/, s3://lake/weather/",
         "default": "",
     },
+    "registry": {
+        "description": "A prefix for the registry: one small object for each destination, written by the "
+        "setup of its first job. The page and sweeps then know every destination. Empty: no registry.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "s3://lake-ops/s3commit/",
+        "default": "",
+    },
+    "registry_conn_id": {
+        "description": "The aws connection of the registry's store. Empty: aws_conn_id of this section.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "lake",
+        "default": "",
+    },
 }
 
 

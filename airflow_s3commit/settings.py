@@ -20,6 +20,8 @@ __all__ = [
     "DEFAULT_DEFERRABLE",
     "DEFAULT_POKE_INTERVAL",
     "DEFAULT_SWEEP_AGE",
+    "REGISTRY",
+    "REGISTRY_CONNECTION",
     "SECTION",
     "SIGNING_CONNECTION",
     "api_base_url",
@@ -43,6 +45,12 @@ DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrab
 
 #: Time without a new upload or record after which a sweep treats a job as dead, by default.
 DEFAULT_SWEEP_AGE: Final = timedelta(days=conf.getfloat(SECTION, "sweep_age_days", fallback=7.0))
+
+#: The prefix of the registry of destinations; None for none.
+REGISTRY: Final[str | None] = conf.get(SECTION, "registry", fallback="") or None
+
+#: The ``aws`` connection of the registry.
+REGISTRY_CONNECTION: Final[str] = conf.get(SECTION, "registry_conn_id", fallback="") or DEFAULT_CONNECTION
 
 
 def page_destinations() -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from report import as_markdown, machine, show, write_section
 
-from airflow_s3commit import Job, JobOptions, MemoryStore, write_job
+from airflow_s3commit import Job, JobOptions, MemoryStore, register_destination, write_job
 from airflow_s3commit.store.counting import CountingStore
 
 if TYPE_CHECKING:
@@ -188,6 +188,17 @@ def _less(one: dict[str, Counter[str]], other: dict[str, Counter[str]]) -> dict[
     return result
 
 
+def registry() -> dict[str, Counter[str]]:
+    """Return what the registry of destinations asks of the first and of a later set-up at a destination."""
+    store = CountingStore(MemoryStore(buckets=("lake", "ops")))
+    counted = {}
+    for name in ("first job", "later job"):
+        before = Counter(store.counters)
+        register_destination(store, "s3://ops/registry/", "s3://lake/t/")
+        counted[name] = Counter(store.counters) - before
+    return counted
+
+
 def dollars(requests: Counter[str]) -> float:
     """Return what requests cost, by Hadoop's names of them or by ours."""
     reads, free = READS | {"GET", "HEAD"}, FREE | {"delete", "bulk delete", "abort"}
@@ -234,6 +245,9 @@ def main() -> None:
                     figures[key] = sum(steps[step].values())
             file, task = (together(each[what]) for what in ("file", "task"))
             totals.append((f"ours: {name}", words(file), words(task), *_prices(file, task), "counted"))
+    for what, requests in registry().items():
+        rows.append(("registry, if there is one", what, words(requests), "none", "none"))
+        figures[f"registry_{what}".replace(" ", "_")] = sum(requests.values())
     for name, (file, task, note) in ELSEWHERE.items():
         totals.append((name, words(file), words(task), *_prices(file, task), note))
     first, second = "What each thing asks for, by step", "A file and a task, beside other committers"

@@ -32,8 +32,8 @@ FACES = {
         RegistrationReport RepairReport RetryPolicy RollbackReport S3Config S3Store SealReference
         Signer StateRecord SweepReport TableReport TaskAttempt VerifyReport __version__ audit
         baseline dataset history latest_manifest manifest_files read_manifest rebase
-        register_partitions repair rollback search_manifest sweep verify verify_manifest write_job
-        write_table
+        register_destination register_partitions repair rollback search_manifest sweep verify
+        verify_manifest write_job write_table
     """,
     "airflow_s3commit.hooks": "S3CommitHook StoreAddress configured_signer",
     "airflow_s3commit.notifications": "AbortUploadsNotifier",

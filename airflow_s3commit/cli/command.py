@@ -29,6 +29,7 @@ from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: The environment variables of a destination and a job.
 _VARIABLES = ("S3COMMIT_DESTINATION", "S3COMMIT_JOB")
@@ -67,6 +68,18 @@ as_duration = _checked(seconds_of)
 as_job_id = _checked(check_id)
 as_stage = _checked(_stage)
 as_uri = _checked(_uri)
+
+
+def registry_option(description: str) -> Callable[[Command], Command]:
+    """Add the option of the prefix of a registry, which the environment may give too."""
+    return click.option(
+        "--registry",
+        type=as_destination,
+        metavar="URI",
+        envvar="S3COMMIT_REGISTRY",
+        show_envvar=True,
+        help=description,
+    )
 
 
 class DescribedArgument(click.Argument):

@@ -13,13 +13,14 @@ from uuid import uuid4
 import click
 
 from airflow_s3commit._format import several, size
-from airflow_s3commit.cli.command import Session, as_job_id, store_command
+from airflow_s3commit.cli.command import Session, as_job_id, registry_option, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import Facts, Line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
 from airflow_s3commit.protocol.metadata.seals import committed_attempts
-from airflow_s3commit.protocol.model.destination import is_hidden
+from airflow_s3commit.protocol.model.destination import Destination, is_hidden
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing, JobOptions
 
 #: Bytes to read at once.
@@ -80,13 +81,19 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     help="best-effort for stores without conditional writes.",
 )
 @click.option("--retain", default="0s", show_default=True, help="How long replaced files stay, such as 7d.")
-def setup(session: Session, *, new_id: str | None, name: str | None, **options: Any) -> ExitCode:
+@registry_option("Enter the destination in the registry at this prefix; a failure is only logged.")
+def setup(
+    session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
+) -> ExitCode:
     """Set up a job: one refresh of one destination. Prints the job's id, and nothing else.
 
     Write its output with put, seal each stage, then commit; or abort. --object-option gives the options of
     the objects that the job writes. With --job-id it may be repeated.
     """
     root = session.staging_root
+    if registry is not None:
+        with failures_logged(registry.uri, session.destination.uri):
+            register_destination(session.store, registry, session.destination, staging=root)
     job = Job.setup(
         session.store,
         session.destination,

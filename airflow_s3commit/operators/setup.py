@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from airflow_s3commit.exceptions import AlreadyCommitted
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_abort
 from airflow_s3commit.operators.abort import KILL_WINDOW, abort_until_quiet
 from airflow_s3commit.operators.base import S3CommitBaseOperator, refusals_are_final
 from airflow_s3commit.params import CONFLICT_MODE, check_conflict_mode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
+from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +37,9 @@ _STEPS = frozenset(
         "S3CommitAbortOperator",
     }
 )
+
+#: Seconds for which a set-up tries to enter its destination in the registry.
+_REGISTRY_SECONDS = 5.0
 
 #: The key of the task's jobs in its ``task_state_store``.
 REMEMBERED_JOBS = "s3commit.jobs"
@@ -136,6 +141,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             self._abort_earlier(context, options)
             reference = self._choose_job()
             self._remember(context, [reference.to_dict()])
+            self._register(reference)
             job = Job.setup(
                 self.hook.store,
                 reference.destination,
@@ -188,6 +194,27 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         root = Destination.parse(self.staging) if self.staging else None
         layout = Layout.of(destination, str(uuid4()), root)
         return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
+
+    def _register(self, reference: JobReference) -> None:
+        """Enter the destination in the installation's registry, if there is one: one request."""
+        from airflow_s3commit.protocol.metadata.registry import (  # noqa: PLC0415 - keeps DAG parsing light
+            failures_logged,
+            register_destination,
+        )
+
+        if REGISTRY is None:
+            return
+        with failures_logged(REGISTRY, reference.destination):
+            hook = S3CommitHook(
+                REGISTRY_CONNECTION, retry_deadline=_REGISTRY_SECONDS, timeout=_REGISTRY_SECONDS
+            )
+            register_destination(
+                hook.store,
+                REGISTRY,
+                reference.destination,
+                staging=self.staging,
+                aws_conn_id=self.aws_conn_id,
+            )
 
     def _taken_up(self, context: Context, options: JobOptions) -> dict[str, str] | None:
         """Return the run's earlier job if it can go on, and no stage was cleared; otherwise None."""

@@ -17,6 +17,7 @@ from airflow_s3commit.protocol.model import (
     object_options,
     pendingset,
     plan,
+    registry,
     seal,
     snapshot,
     store_record,
@@ -64,7 +65,7 @@ OURS = (
     "SealedTask", "SealRecord", "SealedStage", "Counts", "PlanRecord", "PlanPart", "PlannedObject",
     "ShardRecord", "LogEntry", "Baseline", "PlanName", "CheckpointHead", "LiveCommit",
     "ManifestRecord", "FileEntry", "LockRecord", "AbortedRecord",
-    "StoreRecord", "StoreProfile",
+    "StoreRecord", "StoreProfile", "RegisteredDestination",
     "JobReference", "SealReference", "PlanReference", "CommittedTask", "AbortReport",
 )  # fmt: skip
 
@@ -73,7 +74,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, log, snapshot, manifest, store_record)
+    modules = (job, object_options, plan, seal, log, snapshot, manifest, store_record, registry)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]

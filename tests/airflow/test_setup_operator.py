@@ -10,13 +10,15 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_s3commit import Job, JobReference, MemoryStore
+from airflow_s3commit import Destination, Job, JobReference, MemoryStore
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.operators import (
     S3CommitJobOperator,
     S3CommitResolveConflictsOperator,
     S3CommitSetupOperator,
+    setup,
 )
+from airflow_s3commit.protocol.metadata.registry import read_registry
 from tests.airflow.runs import (
     FLIGHTS,
     TaskStateStore,
@@ -353,3 +355,21 @@ def test_a_job_with_other_options_or_destination_is_not_taken_up(store) -> None:
     assert pending(store) == []
     Job.at(store, JobReference.from_dict(second)).seal([])
     assert run.set_up(DONE, conflict_mode="append", destination="s3://lake/other/") != second
+
+
+def test_it_enters_the_destination_in_the_registry(store, context, monkeypatch) -> None:
+    """The object has the connection and the staging by which the page and sweeps find the jobs."""
+    monkeypatch.setattr(setup, "REGISTRY", "s3://lake/registry/")
+    operator(aws_conn_id="lake", staging="s3://lake/records/").execute(context)
+    (entry,) = read_registry(store, Destination.parse("s3://lake/registry/"))
+    assert entry.record.destination == FLIGHTS
+    assert (entry.record.aws_conn_id, entry.record.staging) == ("lake", "s3://lake/records/")
+
+
+@pytest.mark.parametrize("registry", ["s3://no-such-bucket/registry/", "nonsense"])
+def test_a_registry_that_fails_does_not_fail_the_job(store, context, monkeypatch, caplog, registry) -> None:
+    """The job is open, and the log says once that its destination is not in the registry."""
+    monkeypatch.setattr(setup, "REGISTRY", registry)
+    reference = operator().execute(context)
+    assert state(store, reference) == "open"
+    assert sum("could not be entered in the registry" in line for line in caplog.messages) == 1

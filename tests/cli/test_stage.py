@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from airflow_s3commit import Destination
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.protocol.metadata.registry import read_registry
 from tests.cli.conftest import RunProgram, plain_json
 from tests.protocol.building import OURS, Lake, once
 
@@ -165,3 +167,16 @@ def test_a_sealed_attempt_takes_no_more(lake: Lake, run: RunProgram, files: Path
     assert refused.exit_code == 3
     assert "is sealed" in refused.stderr
     assert len(lake.pending()) == 2
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_a_set_up_enters_its_destination_in_a_registry(
+    lake: Lake, run: RunProgram, *, by_variable: bool
+) -> None:
+    """By an option or by a variable; the output is the job's id alone."""
+    registry = "s3://lake/registry/"
+    words = [] if by_variable else ["--registry", registry]
+    variables = {"S3COMMIT_REGISTRY": registry} if by_variable else {}
+    assert run("setup", lake.destination, "--job-id", OURS, *words, **variables).stdout == f"{OURS}\n"
+    (entry,) = read_registry(lake.store, Destination.parse(registry))
+    assert entry.record.destination == lake.destination

@@ -25,7 +25,15 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.ownership import Proof, Thing, is_ours, why_not
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.store.base import Abort, DeleteFailure, DeleteMany, Head, ObjectInfo, ObjectToDelete
+from airflow_s3commit.store.base import (
+    Abort,
+    DeleteFailure,
+    DeleteMany,
+    Head,
+    ObjectInfo,
+    ObjectStore,
+    ObjectToDelete,
+)
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
@@ -101,6 +109,22 @@ def delete_unchanged(context: JobContext, bucket: str, key: str, etag: str) -> b
         except NoSuchKey:
             return True
         delete_record(context, bucket, key)
+    return True
+
+
+def forget_destination(store: ObjectStore, bucket: str, key: str, etag: str) -> bool:
+    """Delete a destination's object in a registry; its next job creates it again. Return whether it is gone.
+
+    Raises:
+        S3CommitError: The request failed, or was refused.
+
+    """
+    try:
+        store.delete(bucket, key, if_match=etag)
+    except PreconditionFailed:
+        return False
+    except StoreRejected:
+        store.delete(bucket, key)
     return True
 
 

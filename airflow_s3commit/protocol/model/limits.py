@@ -75,6 +75,7 @@ LARGEST: Final[Mapping[str, int]] = {
     "SuccessData": 4 * MIB,
     "LockRecord": 64 * KIB,
     "StoreRecord": 64 * KIB,
+    "RegisteredDestination": 64 * KIB,
     # The context, the reason, and a thousand keys of lost files.
     "AbortedRecord": 8 * MIB,
     "ShardRecord": 64 * KIB,

@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.model import (
     manifest,
     pendingset,
     plan,
+    registry,
     seal,
     snapshot,
     store_record,
@@ -283,6 +284,7 @@ def test_every_record_has_a_limit() -> None:
             plan,
             seal,
             snapshot,
+            registry,
             store_record,
             success,
         )

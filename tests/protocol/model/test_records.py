@@ -23,6 +23,7 @@ from airflow_s3commit.protocol.model import (
     manifest,
     object_options,
     plan,
+    registry,
     seal,
     snapshot,
     store_record,
@@ -526,6 +527,9 @@ RECORDS.update(
 RECORDS["store-1"] = store_record.StoreRecord(
     endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
 )
+RECORDS["destination-1"] = registry.RegisteredDestination(
+    destination=HERE, aws_conn_id="lake", staging="s3://private/staging/"
+)
 #: As it was written before it could be signed, with the signature that it may have since.
 RECORDS["store-1-signed"] = msgspec.structs.replace(RECORDS["store-1"], signature="0f" * 32)
 #: As it was written before commits could write a marker in each partition, with what it says since.
@@ -589,7 +593,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (driver_seal, job, log, manifest, object_options, plan, seal, snapshot, store_record)
+    modules = (driver_seal, job, log, manifest, object_options, plan, registry, seal, snapshot, store_record)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS == kinds
