@@ -23,8 +23,8 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.file_settings import OTHER_WRITER, with_file_settings
-from airflow_s3commit.spark.options import parse_options
+from airflow_s3commit.spark.file_settings import column_settings, with_file_settings
+from airflow_s3commit.spark.options import OTHER_WRITER, parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
@@ -180,9 +180,11 @@ class S3CommitWriter(DataSourceArrowWriter):
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
         hadoop, session = self._hadoop, context.getLocalProperty
+        # Only the whole has the keys that end with the name of a column.
+        columns = column_settings(getattr(context, "_localProperties", None) or {})
 
         def conf(key: str) -> str | None:
-            return session(key) or hadoop.get(key)
+            return columns.get(key) or session(key) or hadoop.get(key)
 
         options = with_file_settings(self._options, conf)
         target = target_of(options, self._write_id, conf)

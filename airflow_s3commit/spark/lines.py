@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that PySpark's u
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.spark.clustering import quoted
-from airflow_s3commit.spark.file_settings import OTHER_WRITER
+from airflow_s3commit.spark.options import OTHER_WRITER
 from airflow_s3commit.spark.plan import check_schema
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.option_values import parse_flag

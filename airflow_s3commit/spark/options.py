@@ -24,6 +24,9 @@ _MIB = 1024 * 1024
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
 
+#: Where to write what this package cannot.
+OTHER_WRITER = "use Spark's own writer: writer='spark' of committer_conf and the Spark operator"
+
 #: One part in this number of a task's encoded bytes may be in flight.
 _IN_FLIGHT_SHARE = 2
 
@@ -237,6 +240,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *STORE_OPTIONS,
 )
 
+_NAMES = {option.name.lower() for option in WRITE_OPTIONS}
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
 _TEXT_FIELDS = {option.field for option in TEXT_OPTIONS}
 _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
@@ -258,6 +262,10 @@ def parse_options(
             option or the save mode.
 
     """
+    for name in options:
+        if name.lower().startswith(("parquet.", "orc.")) and name.lower() not in _NAMES:
+            # Its value may be a secret.
+            raise InvalidOption(f"s3commit cannot do option {name}: leave it out, or {OTHER_WRITER}")
     found = read_options(options, WRITE_OPTIONS)
     given = frozenset(found)
     try:

@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from airflow_s3commit.spark.file_settings import OTHER_WRITER
-from airflow_s3commit.tables.formats import SparkFooter, UnsupportedColumn
+from airflow_s3commit.spark.options import OTHER_WRITER
+from airflow_s3commit.tables.formats import FORMATS, SparkFooter, UnsupportedColumn
 from airflow_s3commit.tables.partitions import resolve_columns, resolve_name
 from airflow_s3commit.tables.write import TablePlan, form_of
 
@@ -75,9 +75,12 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
 
     Raises:
         UnsupportedPartition: A partition column is missing.
-        UnsupportedColumn: The format cannot hold a column's type; or two names differ only in case.
+        UnsupportedColumn: There are no columns, the format cannot hold a column's type, or two names differ
+            only in case.
 
     """
+    if not schema.fields:
+        raise UnsupportedColumn("the frame has no columns, and files need one: select at least one column")
     for name in options.table.partition_by:
         resolve_name(schema.names, name)
     _check_names(schema.names)
@@ -148,6 +151,11 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
         inner: list[DataType]
         if isinstance(kind, StructType):
             inner = [field.dataType for field in kind.fields]
+            if not inner and not FORMATS[file_format].text:
+                raise UnsupportedColumn(
+                    f"column {name!r} has the type {type_name}, a struct without fields, which {file_format}"
+                    " cannot hold: leave it out, or give the struct a field"
+                )
         elif isinstance(kind, MapType):
             inner = [kind.keyType, kind.valueType]
         else:

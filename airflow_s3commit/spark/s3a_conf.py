@@ -10,7 +10,7 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.spark.file_settings import HADOOP_KEYS
+from airflow_s3commit.spark.file_settings import HADOOP_KEYS, column_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,19 +99,22 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 
 
 def conf_of(session: Any) -> ConfGet:
-    """Return a lookup in what a session's conf sets, then in its Hadoop configuration; see `hadoop_conf`."""
+    """Return a lookup in a session's Hadoop configuration, then in its conf; see `hadoop_conf`.
+
+    Spark adds the conf to the Hadoop configuration that a write gets.
+    """
     hadoop, conf = hadoop_conf(session), session.conf
     if hasattr(type(conf), "getAll"):
-        return {**hadoop, **conf.getAll}.get
+        return {**conf.getAll, **hadoop}.get
     # PySpark 3.5 cannot list what a session sets.
-    return lambda key: conf.get(key, None) or hadoop.get(key)
+    return lambda key: hadoop.get(key) or conf.get(key, None)
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
     """Return the settings of files and stored objects in a session's Hadoop configuration.
 
-    Its configuration files are included. A setting of one column, with ``#`` and the column after its key,
-    is returned under the key.
+    Its configuration files are included. A setting of one column that a write cannot follow, with ``#`` and
+    the column after its key, is returned under the key.
 
     The result is empty in Spark Connect, whose client has no access to that configuration.
     """
@@ -121,18 +124,19 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     conf = java.sessionState().newHadoopConf()
     names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL)
     found = {f"{_PREFIX}{name}": conf.get(f"{_PREFIX}{name}") for name in names}
-    settings = (*found.items(), *_file_settings(conf), *_bucket_settings(conf, names))
+    settings = (*found.items(), *_file_settings(conf).items(), *_bucket_settings(conf, names))
     return {key: value for key, value in settings if value}
 
 
-def _file_settings(conf: Any) -> Iterator[tuple[str, str]]:
-    for prefix in ("parquet.", "orc."):
-        for rest, value in dict(conf.getPropsWithPrefix(prefix)).items():
-            key = f"{prefix}{rest}".partition("#")[0]
-            if key in HADOOP_KEYS:
-                yield key, str(value)
+def _file_settings(conf: Any) -> dict[str, str]:
+    found = {
+        f"{prefix}{rest}": str(value)
+        for prefix in ("parquet.", "orc.", "hive.exec.orc.", "hive.orc.")
+        for rest, value in dict(conf.getPropsWithPrefix(prefix)).items()
+    }
     # Hadoop itself sets hundreds of keys with this prefix, and reading each is a call of the JVM.
-    yield from ((key, conf.get(key)) for key in HADOOP_KEYS if key.startswith("mapreduce."))
+    found |= {key: conf.get(key) for key in HADOOP_KEYS if key.startswith("mapreduce.")}
+    return {key: found[key] for key in found.keys() & HADOOP_KEYS} | column_settings(found)
 
 
 def _bucket_settings(conf: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:

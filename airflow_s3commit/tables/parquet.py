@@ -180,6 +180,7 @@ class ParquetEncoder:
             store_decimal_as_integer=True,
             store_schema=False,
             write_page_index=True,
+            write_page_checksum=True,
             use_deprecated_int96_timestamps=self._form.int96,
             metadata_collector=self._footers,
         )

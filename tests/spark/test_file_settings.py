@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -9,7 +10,7 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.spark import register, write_pending
-from airflow_s3commit.spark.file_settings import with_file_settings
+from airflow_s3commit.spark.file_settings import SETTINGS, column_settings, with_file_settings
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from tests.spark.conftest import write
 
@@ -83,7 +84,12 @@ def test_what_spark_heeds_is_heeded(
         (CRYPTO, "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory", "parquet", "encrypted"),
         ("spark.hadoop.parquet.encryption.footer.key", "k1", "parquet", "would not be encrypted"),
         ("parquet.encryption.column.keys", "k2:a", "parquet", "would not be encrypted"),
+        ("parquet.encryption.key.access.token", "secret", "parquet", "would not be encrypted"),
         ("orc.encrypt", "pii:a", "orc", "would not be encrypted"),
+        ("parquet.bloom.filter.expected.ndv", "100", "parquet", "unset it"),
+        ("parquet.column.statistics.enabled", "false", "parquet", "unset it"),
+        ("orc.compression.strategy", "COMPRESSION", "orc", "unset it"),
+        ("spark.sql.orc.impl", "hive", "orc", "Spark's own writer"),
         ("spark.sql.parquet.compression.codec", "lzo", "parquet", "set the write's option compression"),
         ("spark.sql.parquet.compression.codec", "zlib", "parquet", "option compression to one of snappy"),
         (
@@ -103,7 +109,9 @@ def test_what_spark_heeds_is_heeded(
 )
 def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_format: str, says: str) -> None:
     """The error names the setting, its value and what to do; files of other formats are written."""
-    shown = f"{key.removeprefix('spark.hadoop.')}={value}, which s3commit cannot do for {file_format}"
+    # A key of encryption may have a secret.
+    value_shown = "" if "encrypted" in says else f"={value}"
+    shown = f"{key.removeprefix('spark.hadoop.')}{value_shown}, which s3commit cannot do for {file_format}"
     with pytest.raises(InvalidOption, match=says) as error:
         set_by({key: value}, format=file_format)
     assert str(error.value).startswith(f"the session sets {shown}")
@@ -125,6 +133,102 @@ def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_forma
 def test_defaults_are_silent(key: str, value: str) -> None:
     """A setting with Spark's default value, or of reads, changes and refuses nothing."""
     assert set_by({key: value}) == parse_options({}, overwrite=False)
+
+
+def test_settings_of_columns_and_of_hives_names_are_found() -> None:
+    """A key for one column is refused whatever that of the others says, and ORC's keys by Hive's names."""
+    said = {"spark.hadoop.parquet.bloom.filter.enabled#a.b": "true", "parquet.bloom.filter.enabled": "false"}
+    assert column_settings(said) == {"parquet.bloom.filter.enabled": "true"}
+    assert column_settings({"parquet.enable.dictionary#a": "true", "parquet.page.size": "1"}) == {}
+    with pytest.raises(InvalidOption, match=r"sets orc\.row\.index\.stride=5, which"):
+        set_by({"hive.exec.orc.default.row.index.stride": "5"}, format="orc")
+    honoured = set_by({"spark.hadoop.hive.exec.orc.default.stripe.size": "1048576"}, format="orc")
+    assert honoured.table.row_group_bytes == 1 << 20
+
+
+#: Settings that change nothing in the files of a write, by the reason.
+WITHOUT_EFFECT = {
+    "reads": (
+        r"spark\.sql\.parquet\.(aggregatePushdown|binaryAsString|columnarReader.*|enable.*Reader|fieldId\.read.*"
+        r"|filterPushdown.*|ignoreVariantAnnotation|inferTimestampNTZ.*|int96As.*|int96Timestamp.*|mergeSchema"
+        r"|.*RebaseModeInRead|pushdown.*|reader\..*|recordLevelFilter.*|respectSummaryFiles)",
+        r"spark\.sql\.orc\.(aggregatePushdown|columnarReaderBatchSize|enable.*Reader|filterPushdown|mergeSchema)",
+        r"spark\.sql\.files\.(archive.*|ignore.*|maxPartition.*|minPartitionNum|openCostInBytes)",
+        r"spark\.sql\.sources\.(binaryFile.*|bucketing.*|fileCompressionFactor|ignoreDataLocality"
+        r"|parallelPartitionDiscovery.*|partitionColumnTypeInference.*|structPredicateDecompose.*|useList.*"
+        r"|useV1SourceList|v2\..*|validatePartitionColumns|disabledJdbc.*)",
+        r"orc\.(use\.zerocopy|skip\.corrupt\.data|tolerate.*|bloom\.filter\.ignore.*|max\.file\.length|mapred.*|include.*"
+        r"|kryo.*|sarg.*|force.*|schema.*|filter.*|max\.disk.*|min\.disk.*|proleptic\.gregorian\.default)",
+    ),
+    "the commit, which is this package's own": (
+        r"spark\.sql\.(sources\.(commitProtocolClass|outputCommitterClass)|parquet\.output\.committer\.class)",
+    ),
+    "heeded by `spark.overwrite`": (r"spark\.sql\.sources\.partitionOverwriteMode",),
+    "text, which Spark renders itself": (r"spark\.sql\.files\.supportSecondOffsetFormat",),
+    "tables of a catalog, and a format that is not named": (
+        r"spark\.sql\.sources\.(default|schemaStringLengthThreshold)",
+    ),
+    "memory and checks while writing": (
+        r"parquet\.(validation|memory\..*|compression\.codec\.zstd\.(workers|bufferPool\.enabled))",
+        r"spark\.sql\.orc\.columnarWriterBatchSize",
+        r"orc\.(memory\.pool|rows\.between\.memory\.checks|row\.batch\.size|row\.child\.limit"
+        r"|stripe\.size\.check\.ratio|dictionary\.implementation|overwrite\.output\.file|base\.delta\.ratio)",
+    ),
+    "blocks, which S3 does not have": (
+        r"parquet\.writer\.max-padding",
+        r"orc\.(block\..*|write\.variable\.length\.blocks)",
+    ),
+    "bloom filters' size, if there are any": (
+        r"parquet\.bloom\.filter\.(max\.bytes|fpp|adaptive\.enabled|candidates\.number)",
+        r"orc\.(bloom\.filter\.(fpp|write\.version)|default\.bloom\.fpp)",
+    ),
+    "set by Spark itself for each write": (r"parquet\.(compression|write\.support\.class)", r"orc\.compress"),
+}
+
+#: parquet-java's classes whose constants are the keys of its writer.
+PARQUETS = (
+    "hadoop.ParquetOutputFormat",
+    "hadoop.codec.ZstandardCodec",
+    "crypto.EncryptionPropertiesFactory",
+    "crypto.keytools.KeyToolkit",
+    "crypto.keytools.PropertiesDrivenCryptoFactory",
+)
+
+
+def settings_of(spark: SparkSession) -> set[str]:
+    """Return the keys that this Spark, its parquet-java and its ORC know."""
+    jvm: Any = spark._jvm
+    conf = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
+    registry = conf.getConfigEntries().iterator()
+    found = set()
+    while registry.hasNext():
+        found.add(registry.next().key())
+    for name in PARQUETS:
+        for constant in jvm.java.lang.Class.forName(f"org.apache.parquet.{name}").getDeclaredFields():
+            if constant.getType().getName() == "java.lang.String":
+                constant.setAccessible(True)
+                found.add(constant.get(None))
+    for each in jvm.org.apache.orc.OrcConf.values():
+        found |= {each.getAttribute(), each.getHiveConfName()} - {None}
+    areas = ("parquet.", "orc.", *(f"spark.sql.{area}." for area in ("parquet", "orc", "files", "sources")))
+    return {key for key in found if key.startswith(areas)}
+
+
+@pytest.mark.spark
+@pytest.mark.seaweedfs
+@pytest.mark.xdist_group("spark")
+def test_every_setting_that_spark_knows_is_decided(spark: SparkSession) -> None:
+    """A setting that a new Spark, parquet-java or ORC brings is honoured, refused, or known to do nothing."""
+    known = settings_of(spark)
+    harmless = [pattern for patterns in WITHOUT_EFFECT.values() for pattern in patterns]
+    idle = {key for key in known for pattern in harmless if re.fullmatch(pattern, key)}
+    assert known - idle - set(SETTINGS) == set()
+    assert idle & set(SETTINGS) == set()
+    encryption = {key for key in known if key.startswith(("parquet.encryption.", "parquet.crypto."))}
+    assert len(encryption) > 10
+    for key in encryption:
+        with pytest.raises(InvalidOption, match="would not be encrypted"):
+            set_by({key: "x"})
 
 
 @pytest.mark.spark

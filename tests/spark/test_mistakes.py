@@ -52,7 +52,14 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"maxRecordPerFile": "1"}, r"no option maxRecordPerFile, did you mean maxRecordsPerFile\?"),
         ({"mergeSchema": "true"}, r"no option mergeSchema; its options are"),
         ({"replaceWhere": "dt=1"}, r"no option replaceWhere; its options are"),
-        ({"parquet.encryption.footer.key": "k"}, r"no option parquet.encryption.footer.key; its options"),
+        (
+            {"parquet.encryption.footer.key": "k"},
+            r"cannot do option parquet.encryption.footer.key: leave it out, or use Spark's own writer",
+        ),
+        (
+            {"parquet.bloom.filter.enabled#id": "true"},
+            r"cannot do option parquet.bloom.filter.enabled#id: leave it out",
+        ),
         ({"partitionBy": "day"}, r"partition column 'day' is not among id, Dt"),
         ({"partitionBy": "Dt,,id"}, r"partitionBy='Dt,,id' of s3commit: a column name is empty"),
         ({"partitionBy": "Dt,dt"}, r"partitionBy='Dt,dt' of s3commit: a column is named twice"),

@@ -74,6 +74,19 @@ def test_an_empty_array_or_map_without_a_type_is_refused(kind: DataType, says: s
             plan_table(schema(each), parse_options({}, overwrite=False))
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_a_struct_without_fields_and_a_frame_without_columns_are_refused(file_format: str) -> None:
+    """Files need a column, and a struct needs a field, at any depth: known before a task runs."""
+    options = parse_options({"format": file_format}, overwrite=False)
+    for each in nested(StructType([])):
+        with pytest.raises(
+            UnsupportedColumn, match=f"'c' has the type .*, a struct without fields, which {file_format}"
+        ):
+            plan_table(schema(each), options)
+    with pytest.raises(UnsupportedColumn, match=r"the frame has no columns.*: select at least one"):
+        plan_table(StructType([]), options)
+
+
 @pytest.mark.parametrize("names", [("id", "ID"), ("a", "b", "A"), ("x", "x")])
 def test_columns_that_differ_only_in_case_are_refused(names: tuple[str, ...]) -> None:
     """Spark reads no file with two columns of one name, and its names have no case."""
