@@ -53,9 +53,11 @@ def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCo
         return session.output.result(plan.to_dict(), *([DRY_RUN] if dry_run else []), _facts(plan))
     if not session.output.as_json:
         session.output.result({}, _facts(plan))
+    is_final = plan.removed and retain == "0s"
+    lost = f" {several(plan.removed, 'file')} will be deleted for good (--retain 7d keeps them)."
     session.output.confirm(
         f"Roll {session.destination.uri} back to generation {to}, in"
-        f" {several(len(plan.partitions), 'partition')}?",
+        f" {several(len(plan.partitions), 'partition')}?{lost if is_final else ''}",
         yes=session.yes,
     )
     with session.output.working("rolling back"):

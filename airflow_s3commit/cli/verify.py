@@ -169,6 +169,15 @@ def _table_views(report: TableReport) -> Iterator[View]:
 
 
 def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextStep]:
+    if not report.complete:
+        words = (
+            "restore the missing and changed files from versions of the objects or a backup, or write their"
+        )
+        yield NextStep(f"{words} partitions again with a replace; who wrote them", commands.line("log"))
+    if report.foreign:
+        yield NextStep("find out which program wrote the foreign objects before you delete them")
+    if any("s3commit repair" in finding.remedy for finding in report.log):
+        yield NextStep("see which records can be rebuilt", commands.line("repair"))
     unfinished = dict.fromkeys(one.job_id for one in report.unfinished)
     for job_id in list(unfinished)[:_JOBS]:
         yield NextStep("see what the unfinished job does", replace(commands, job_id=job_id).line("show"))

@@ -40,6 +40,17 @@ def test_the_table_is_what_it_was(lake: Lake, run: RunProgram) -> None:
     assert "none: generation 3 has the files of generation 1" in again.stdout
 
 
+def test_what_is_deleted_for_good_is_asked_about(lake: Lake, run: RunProgram) -> None:
+    """The question says how many files cannot come back, and how to keep them; no is no."""
+    filled(lake)
+    before = lake.everything()
+    result = run("rollback", lake.destination, "--to", "1", typed="n\n")
+    assert "1 file will be deleted for good (--retain 7d keeps them)." in result.stderr
+    assert lake.everything() == before
+    kept = run("rollback", lake.destination, "--to", "1", "--retain", "2d", typed="n\n")
+    assert "for good" not in kept.stderr
+
+
 def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
     """One object, with what was changed."""
     filled(lake)

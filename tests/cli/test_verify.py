@@ -44,7 +44,12 @@ def test_a_table_is_named_with_what_lies_beside_it(lake: Lake, run: RunProgram) 
         f"unfinished: {ROOT}{named('dt=3/part-0.parquet', an_id('unfinished'))}",
     ):
         assert words in result.stdout
-    for words in (f"show {lake.destination} {an_id('unfinished')}", f"sweep {lake.destination}"):
+    for words in (
+        f"show {lake.destination} {an_id('unfinished')}",
+        f"sweep {lake.destination}",
+        f"log {lake.destination}",
+        "find out which program wrote the foreign objects",
+    ):
         assert words in result.stdout.replace("\n", " ")
     told = plain_json(run("verify", lake.destination, "--json"))
     assert (told["kind"], told["sound"], told["complete"], told["exclusive"]) == (
@@ -54,6 +59,14 @@ def test_a_table_is_named_with_what_lies_beside_it(lake: Lake, run: RunProgram) 
         False,
     )
     assert told["missing"] == [ROOT + named("dt=1/part-0.parquet")]
+
+
+def test_damaged_records_lead_to_repair(lake: Lake, run: RunProgram) -> None:
+    """A marker that is missing is a finding, whose next step is the dry run of a repair."""
+    lake.sealed(FILES).commit()
+    assert "repair" not in run("verify", lake.destination).stdout
+    lake.store.delete(BUCKET, f"{ROOT}_SUCCESS")
+    assert f"s3commit repair {lake.destination}" in run("verify", lake.destination).stdout.replace("\n", " ")
 
 
 def test_an_older_generation_is_checked(lake: Lake, run: RunProgram) -> None:
