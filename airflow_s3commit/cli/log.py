@@ -17,8 +17,10 @@ from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import Column, Line, Table
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present.facts import amount
+from airflow_s3commit.present.next_steps import NextStep
 from airflow_s3commit.protocol.inspect.history import follow, history
 from airflow_s3commit.protocol.metadata.manifests import read_manifest
+from airflow_s3commit.protocol.metadata.snapshot import original_of
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 _COLUMNS = (
@@ -129,7 +131,14 @@ def log(
         return session.output.result(value, Table(_COLUMNS, [_row(record) for record in found]))
     filters = only_job or wanted or since is not None
     nothing = "no such commit is" if filters else "no commit is"
-    return session.output.result(value, Line(f"{nothing} in the log of {session.destination.uri}"))
+    steps: list[NextStep] = []
+    words, home = f"{nothing} in the log of {session.destination.uri}", session.destination
+    if not filters and (original := original_of(session.store, home)) is not None:
+        words = f"{home.uri} is a copy of {original}, without a history of its own"
+        steps = [NextStep("take over that one", session.commands.line("repair", "--rebase"))]
+    code = session.output.result(value, Line(words))
+    session.output.advise(steps)
+    return code
 
 
 def _follow(

@@ -97,7 +97,10 @@ def _views(report: RepairReport) -> Iterator[View]:
     if report.dry_run and report.repaired:
         yield NOT_APPLIED
     if not (report.repaired or report.left or report.failures):
-        if not report.entries:
+        if report.original is not None:
+            words = f"{report.destination} is a copy of {report.original}, whose log it has: add --rebase"
+            yield Line(f"{words} to compare it with that, and to take it over", "yellow")
+        elif not report.entries:
             yield Line(f"no log is at {report.destination}: are bucket and prefix right?", "yellow")
         else:
             yield Line(f"nothing to repair at {report.destination}", "green")

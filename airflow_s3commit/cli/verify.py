@@ -170,10 +170,8 @@ def _table_views(report: TableReport) -> Iterator[View]:
 
 def _next_steps(report: TableReport, commands: CommandLines) -> Iterator[NextStep]:
     if not report.complete:
-        words = (
-            "restore the missing and changed files from versions of the objects or a backup, or write their"
-        )
-        yield NextStep(f"{words} partitions again with a replace; who wrote them", commands.line("log"))
+        words = "restore the files from versions of the objects or a backup, or replace their partitions"
+        yield NextStep(f"{words}; which jobs wrote them", commands.line("log"))
     if report.foreign:
         yield NextStep("find out which program wrote the foreign objects before you delete them")
     if any("s3commit repair" in finding.remedy for finding in report.log):

@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
     DuplicateOutput,
+    ForeignRecord,
     InvalidRecord,
     JobClosed,
     JobFailed,
@@ -78,6 +79,16 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
 #: The same after errors of commands about a table, which name no job: these come first.
 _AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
+    (
+        (ForeignRecord,),
+        (
+            (
+                "if the table was copied here, compare it with its log",
+                "repair",
+                "--rebase",
+            ),
+        ),
+    ),
     ((InvalidRecord,), (("see which records are damaged, and what can be rebuilt", "repair"),)),
 )
 

@@ -45,6 +45,9 @@ def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
     lake.sealed(FILES).commit()
     for info in list(lake.store.list_objects("lake", ROOT)):
         lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
+    for command in (("repair",), ("log",), ("rollback", "--to", "1"), ("verify",)):
+        told = run(command[0], "s3://lake/copy/", *command[1:])
+        assert "--rebase" in told.stdout + told.stderr, command
     sizes = ("repair", "s3://lake/copy/", "--rebase", "--accept-sizes")
     refused = run("repair", "s3://lake/copy/", "--rebase")
     assert (refused.exit_code, "ONLY THE SIZE IS THE SAME" in refused.stdout) == (1, True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey, S3CommitError, TooLarge
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
+from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import F, list_key, list_pieces, read_list
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
@@ -64,6 +65,11 @@ def read_snapshot(
     if snapshot.number < generation or not snapshot.generation:
         newest = newest_commit(store, destination)
         found = "no commit is in its log; are bucket and prefix right?"
+        if snapshot.copied is not None:
+            found = (
+                f"it is a copy of {snapshot.copied.destination}, take over its history with:"
+                f" s3commit repair {destination.uri} --rebase"
+            )
         if newest is not None:
             found = f"the newest is {newest.number}; list them with: s3commit log {destination.uri}"
         raise NoSuchKey(f"{destination.uri} has no generation {generation}: {found}")
@@ -93,6 +99,18 @@ def _rebased(
         if entry.destination == destination.uri:
             return copied
     return None
+
+
+def original_of(store: ObjectStore, destination: Destination) -> str | None:
+    """Return the URI that a log names where it was copied here; None for a destination's own log, or none.
+
+    Raises:
+        InvalidRecord: The newest entry is damaged.
+
+    """
+    head = find_head(store, destination)
+    named = read_entry(store, destination, head).destination if head else destination.uri
+    return named if named != destination.uri else None
 
 
 def refuse_begun(store: ObjectStore, destination: Destination, snapshot: TableSnapshot) -> None:
