@@ -30,7 +30,7 @@ from dev.demo.flights import Flights
 from dev.demo.report import chapter_view, final_table, judge_days
 from dev.demo.servers import own_directory
 from dev.demo.story import REFRESH, Chapter, Story
-from dev.stack.containers import ContainerStack
+from dev.stack.containers import ContainerStack, has_networks
 from dev.stack.kill import KillWhileCommitting
 from dev.stack.loopback import LoopbackStack
 
@@ -61,6 +61,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the stack; return 0 if everything that was checked held."""
     parser = argparse.ArgumentParser(prog="make stack", description=__doc__)
     parser.add_argument("--docker", action="store_true", help="in containers; one is killed in mid-commit")
+    parser.add_argument(
+        "--host-network", action="store_true", help="with --docker: in this machine's network, on loopback"
+    )
     parser.add_argument("--check", action="store_true", help="stop when the nightly DAG has been judged")
     parser.add_argument("--home", type=Path, default=CHECKOUT / ".stack", help="where all it makes lies")
     arguments = parser.parse_args(argv)
@@ -69,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     end_in_order_on_signals()
     try:
         with own_directory(arguments.home) as home, ExitStack() as resources:
-            stack = _started(resources, console, home, in_containers=arguments.docker)
+            stack = _started(resources, console, home, arguments)
             held = _try_out(console, stack)
             if not arguments.check:
                 _stay(console, stack)
@@ -84,16 +87,19 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if held else 1
 
 
-def _started(resources: ExitStack, console: Console, home: Path, *, in_containers: bool) -> Stack:
-    how = "in containers" if in_containers else "without Docker"
+def _started(resources: ExitStack, console: Console, home: Path, arguments: argparse.Namespace) -> Stack:
+    how = "in containers" if arguments.docker else "without Docker"
     console.rule(f"[bold]Starting what docker/compose.yaml describes, {how}[/]", align="left")
     began = time.monotonic()
 
     def tell(name: str) -> None:
         console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {name}")
 
-    if in_containers:
-        return resources.enter_context(ContainerStack(CHECKOUT, home, tell=tell))
+    if arguments.docker:
+        on_host = arguments.host_network or not has_networks()
+        if on_host:
+            console.print("[yellow]The containers are in this machine's network, on loopback.[/]")
+        return resources.enter_context(ContainerStack(CHECKOUT, home, host_network=on_host, tell=tell))
     stack = LoopbackStack(CHECKOUT, home, java_home(home / "java"), tell=tell)
     resources.enter_context(stack)
     for sentence in stack.missing:

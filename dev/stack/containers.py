@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["ContainerStack", "compose_command"]
+__all__ = ["ContainerStack", "compose_command", "has_networks"]
 
 #: What Compose is asked for a published port, by service and the port inside.
 _PUBLISHED = {(API, 8080): "AIRFLOW_PORT", (SPARK, 8080): "SPARK_PORT", (STORE, 8333): "S3_PORT"}
+
+#: The same services in the machine's own network: the ports of ``compose.host.yaml``.
+_ON_HOST = {(API, 8080): 8080, (SPARK, 8080): 8081, (STORE, 8333): 8333}
 
 #: Seconds between two questions for all containers: each starts a program.
 _LOOK_SECONDS = 5.0
@@ -46,6 +49,23 @@ def compose_command() -> list[str]:
     raise ProgramFailed("Docker Compose 2 is missing here: neither docker compose nor docker-compose is it")
 
 
+def has_networks() -> bool:
+    """Return whether the engine gives containers networks of their own; some kernels have no bridges.
+
+    Raises:
+        ProgramFailed: The engine does not answer.
+
+    """
+    _run(["docker", "info", "--format", "{{.ID}}"])
+    name = f"s3commit-probe-{os.getpid()}"
+    try:
+        _run(["docker", "network", "create", name])
+    except ProgramFailed:
+        return False
+    _run(["docker", "network", "rm", name])
+    return True
+
+
 class ContainerStack(Stack):
     """Every service of the Compose file as a container, in a project of its own.
 
@@ -56,6 +76,7 @@ class ContainerStack(Stack):
         checkout: The root of the checkout.
         home: Where its secrets lie, made anew.
         project: The name of Compose's project; what has this name already is removed first.
+        host_network: Every service is in the machine's own network, on fixed ports of loopback.
         tell: Called with a sentence for each step.
 
     """
@@ -66,12 +87,16 @@ class ContainerStack(Stack):
         home: Path,
         *,
         project: str = "s3commit-tried",
+        host_network: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._docker = checkout / "docker"
         self._tell = tell
         self._project = project
-        self._ports = dict(zip(_PUBLISHED, free_ports(len(_PUBLISHED)), strict=True))
+        names = ["compose.yaml", "compose.host.yaml"] if host_network else ["compose.yaml"]
+        self._files = [self._docker / name for name in names]
+        free = dict(zip(_PUBLISHED, free_ports(len(_PUBLISHED)), strict=True))
+        self._ports = _ON_HOST if host_network else free
         self._killed: set[str] = set()
         self._looked = 0.0
         self._command = compose_command()
@@ -156,7 +181,8 @@ class ContainerStack(Stack):
 
         """
         published = {_PUBLISHED[key]: str(port) for key, port in self._ports.items()}
-        files = ("--env-file", str(self.secrets), "--file", str(self._docker / "compose.yaml"))
+        files = ["--env-file", str(self.secrets)]
+        files += [word for file in self._files for word in ("--file", str(file))]
         return _run([*self._command, "--project-name", self._project, *files, *arguments], published)
 
     def _container(self, service: str) -> str:

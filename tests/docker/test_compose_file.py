@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
+HOST = DOCKER / "compose.host.yaml"
 
 TEXT = COMPOSE.read_text()
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
@@ -53,9 +54,8 @@ def test_it_keeps_to_the_format() -> None:
 )
 def test_docker_compose_accepts_it(secrets: Path) -> None:
     """Docker's own reading of the file finds nothing wrong."""
-    subprocess.run(
-        ["docker", "compose", "--env-file", secrets, "--file", COMPOSE, "config", "--quiet"], check=True
-    )
+    for files in (["--file", COMPOSE], ["--file", COMPOSE, "--file", HOST]):
+        subprocess.run(["docker", "compose", "--env-file", secrets, *files, "config", "--quiet"], check=True)
 
 
 def test_it_has_every_service() -> None:
@@ -87,6 +87,26 @@ def test_ports_are_loopback_s(name: str) -> None:
     assert not ports or name in {"airflow-api-server", "seaweedfs", "spark-master"}
     assert "7077" not in str(ports)
     assert SERVICES[name].get("network_mode") is None
+
+
+def test_on_the_host_s_network_everything_listens_on_loopback() -> None:
+    """The override moves every service there, by its name, and leaves no address that others reach."""
+
+    class Loader(yaml.SafeLoader):
+        """Knows Compose's tags."""
+
+    Loader.add_constructor("!reset", lambda *_: None)
+    overrides = yaml.load(HOST.read_text(), Loader)["services"]
+    assert set(overrides) == set(SERVICES)
+    named = {name for name in SERVICES if re.search(rf"(?<![\w-]){name}:\d", TEXT)}
+    for name, service in overrides.items():
+        assert service["network_mode"] == "host"
+        assert service["networks"] is None
+        assert service["ports"] is None
+        assert named <= set(service["extra_hosts"])
+        whole = SERVICES[name].get("environment", {}) | service.get("environment", {})
+        assert not [value for value in whole.values() if "0.0.0.0" in str(value)]
+    assert "listen_addresses=127.0.0.1" in overrides["postgres"]["command"]
 
 
 #: Variables with the control plane's secrets, and the services that use them.
