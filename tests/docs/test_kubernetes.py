@@ -27,6 +27,7 @@ VERSION = "1.37"
 PODS = """
 import json, sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient, models as k8s
@@ -58,7 +59,8 @@ tasks = {
     for task in dag.tasks
 }
 stage = dag.get_task("refresh.load")
-stage.render_template_fields({"ti": Instance(), "ds": "2013-01-01"})
+run = SimpleNamespace(logical_date=None, run_after=datetime(2013, 1, 1, tzinfo=UTC))
+stage.render_template_fields({"ti": Instance(), "dag_run": run})
 print("\\n" + json.dumps({"tasks": tasks, "stage": tell(stage.build_pod_request_obj())}))
 """
 

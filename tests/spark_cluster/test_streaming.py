@@ -102,16 +102,16 @@ class Kills:
             self.driver.kill()
 
 
-def forgets_its_state(request: Request) -> bool:
-    """Tell whether it is the last request of a commit."""
-    return request.method == "DELETE" and request.path.endswith("/state.json")
+def cleans_up(request: Request) -> bool:
+    """Tell whether it is the request with which the clean-up after a commit begins."""
+    return request.method == "DELETE" and request.path.endswith("/job.json")
 
 
 #: Where drivers are killed, each in the batch that has its place in this list.
 DEATHS: list[tuple[str, Callable[[Request], bool], bool]] = [
     ("before the stage's seal", lambda request: request.writes("/sealed.json"), False),
     ("after an upload was completed", lambda request: request.completes, True),
-    ("after the commit, before the checkpoint", forgets_its_state, True),
+    ("after the commit, before the checkpoint", cleans_up, True),
 ]
 
 
