@@ -193,8 +193,9 @@ def job_conf(spark: SparkSession, lake: Lake) -> Iterator[Any]:
     """Return a function that sets a job up and puts it into the session's conf, as an operator would."""
     keys: set[str] = set()
 
-    def set_up(mode: str, attempt: str = "1") -> Job:
-        job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode=mode), job_id=OURS)
+    def set_up(mode: str, attempt: str = "1", committer: str = "partitioned") -> Job:
+        options = JobOptions(conflict_mode=mode, committer=committer)
+        job = Job.setup(lake.store, lake.uri, options=options, job_id=OURS)
         conf = committer_conf(
             job.reference, "load", attempt, endpoint_url=lake.server.endpoint_url, path_style=True
         )

@@ -59,9 +59,12 @@ def leftovers(lake: Lake) -> list[str]:
 @by_committer
 def test_a_retried_task_counts_once(spark: SparkSession, lake: Lake, tmp_path: Path, committer: str) -> None:
     """When each task fails once and leaves uploads, each row is there once and nothing is pending."""
-    failing = fault(lake, tmp_path, streams=committer == "magic").of(padded(spark, 2_000, 2))
+    streams = committer == "magic"
+    failing = fault(lake, tmp_path, streams=streams).of(padded(spark, 2_000, 2))
     write(failing, lake, committer=committer, maxRecordsPerFile="200", **TIGHT)
-    assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0"}
+    # A writer that stages uploads after its input has ended, and may be killed before that.
+    seen = {path.name for path in tmp_path.iterdir()}
+    assert seen == {"0-0", "1-0"} if streams else seen <= {"0-0", "1-0"}
     assert sorted(lake.table("p")["id"].to_pylist()) == list(range(2_000))
     assert lake.manifest().counts.rows == 2_000
     assert max(entry.rows or 0 for entry in lake.files()) <= 200
@@ -76,7 +79,8 @@ def test_a_write_that_fails_leaves_nothing(
     failing = fault(lake, tmp_path, 99, streams=committer == "magic").of(padded(spark, 1_000, 1))
     with pytest.raises(Exception, match="injected into what feeds the writer"):
         write(failing, lake, committer=committer, **TIGHT)
-    assert "0-0" in {path.name for path in tmp_path.iterdir()}
+    # A writer that stages uploads after its input has ended, and may be killed before that.
+    assert committer != "magic" or (tmp_path / "0-0").exists()
     assert leftovers(lake) == []
 
 
@@ -95,15 +99,15 @@ def test_a_failed_attempt_under_a_job_can_be_followed_by_another(
 ) -> None:
     """What a failed stage attempt has left never appears: the next one's rows count, the commit sweeps."""
     frame = padded(spark, 600, 1)
-    job = job_conf("append", "1")
-    failing = fault(lake, tmp_path, 99, streams=False).of(frame)
+    job = job_conf("append", "1", "magic")
+    failing = fault(lake, tmp_path, 99, streams=True).of(frame)
     with pytest.raises(Exception, match="injected into what feeds the writer"):
-        failing.write.format("s3commit").mode("append").option("partitionBy", "p").save()
-    assert {path.name for path in tmp_path.iterdir()} == {"0-0"}
+        failing.write.format("s3commit").mode("append").options(**TIGHT).save()
+    assert "0-0" in {path.name for path in tmp_path.iterdir()}
     assert job.stage_seal("load", "1") is None
     assert len(lake.pending()) >= 3
-    job_conf("append", "2")
-    frame.write.format("s3commit").mode("append").option("partitionBy", "p").save()
+    job_conf("append", "2", "magic")
+    frame.write.format("s3commit").mode("append").options(**TIGHT).save()
     job.seal()
     job.commit()
     assert sorted(lake.table("p")["id"].to_pylist()) == list(range(600))
