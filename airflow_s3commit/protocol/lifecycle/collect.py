@@ -23,11 +23,10 @@ from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.protocol.model.digest import bytes_digest
-from airflow_s3commit.protocol.model.driver_seal import DriverSealRecord, DriverTask
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
-from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+from airflow_s3commit.protocol.model.seal import CommittedTask, DriverSealRecord, DriverTask, SealReference
 
 logger = logging.getLogger(__name__)
 

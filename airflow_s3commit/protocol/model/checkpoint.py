@@ -1,14 +1,18 @@
-"""The lines of a checkpoint: what a destination's log adds up to, compressed."""
+"""A checkpoint: what a destination's log adds up to, as compressed lines of JSON."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.model.codec import Versioned
+from airflow_s3commit.protocol.model.codec import Versioned, decode, decode_lines
 from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Prose, Text
+from airflow_s3commit.protocol.model.log import LiveCommit
 
 #: Bytes of a checkpoint's text: a million commits of one partition each are 200 MiB.
 _TEXT_BYTES = GIB
@@ -78,13 +82,50 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
     newest: NewestSchemas | None = None
 
 
-def decompressed(body: bytes, where: str) -> bytes:
-    """Return the lines of a checkpoint.
+class Checkpoint(NamedTuple):
+    """The lines of a checkpoint; those of commits are read as they are drawn.
 
-    Raises:
-        InvalidRecord: It is damaged, or too large.
+    Attributes:
+        head: The first line.
+        commits: The commits with files in the table, by number.
+        retained: The commits with retained files.
 
     """
+
+    head: CheckpointHead
+    commits: Iterable[LiveCommit]
+    retained: Iterable[RetainedCommit]
+
+    def to_bytes(self) -> bytes:
+        """Return it as it is stored: the same bytes for the same lines."""
+        text = msgspec.json.Encoder().encode_lines([self.head, *self.commits, *self.retained])
+        compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+        return compressor.compress(text) + compressor.flush()
+
+    @classmethod
+    def from_bytes(cls, body: bytes, where: str) -> Checkpoint:
+        """Read it as it is stored.
+
+        Args:
+            body: Its bytes.
+            where: Its URI, for the message.
+
+        Raises:
+            InvalidRecord: It is damaged, or too large.
+
+        """
+        first, *lines = _decompressed(body, where).splitlines() or [b""]
+        head = decode(CheckpointHead, first, where)
+        if len(lines) != head.commits + head.retained:
+            raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")
+        return cls(
+            head,
+            decode_lines(LiveCommit, lines[: head.commits], where),
+            decode_lines(RetainedCommit, lines[head.commits :], where),
+        )
+
+
+def _decompressed(body: bytes, where: str) -> bytes:
     decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         text = decompressor.decompress(body, _TEXT_BYTES)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
+from airflow_s3commit.protocol.model.codec import JobOwned, Plain, Versioned, from_plain
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.limits import Count, Line, Milliseconds, Schemas, Shard, Text
 from airflow_s3commit.protocol.model.statistics import KnownColumns, add_columns
@@ -128,6 +128,50 @@ class StageSealRecord(JobOwned, frozen=True, kw_only=True):
     schemas: Schemas = msgspec.field(default_factory=list)
     created: Milliseconds
     nonce: Text
+
+
+class DriverTask(Struct, frozen=True, kw_only=True):
+    """One task attempt of a write that counts, with its pendingset's digest; Spark counted the rows."""
+
+    task: Text
+    attempt: Text
+    sha256: Text
+    files: Count
+    bytes: Count
+    rows: Count | None = None
+
+
+class DriverSealRecord(Versioned, frozen=True, kw_only=True):
+    """``stages/<stage>-<attempt>/spark/<driver>/<number>.json``: the task attempts of one write that count.
+
+    The jar's ``PendingWrite.java`` creates one for each write of a Spark application, and the stage's seal is
+    made of them.
+
+    Attributes:
+        version: Always 1.
+        job_id: The job.
+        stage: Name of the application's stage.
+        stage_attempt: Id of the stage attempt.
+        application: Spark's id of the application.
+        spark: Its version.
+        write: Number of the write in the application, in the order in which they ended.
+        directory: The written directory below the destination; ``""`` for the destination itself.
+        dynamic: The write overwrites the partitions that it has files for.
+        replaced: Directories that it overwrites, with all below them; ``""`` for the whole destination.
+        tasks: The task attempts that count.
+
+    """
+
+    job_id: Text
+    stage: Text
+    stage_attempt: Text
+    application: Text
+    spark: Text
+    write: Count
+    directory: Line
+    dynamic: bool
+    replaced: list[Line]
+    tasks: list[DriverTask]
 
 
 class SealedStage(Struct, frozen=True, kw_only=True):

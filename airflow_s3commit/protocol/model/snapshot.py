@@ -1,10 +1,9 @@
-"""The table at a generation: what a destination's log adds up to, and the checkpoints that hold it."""
+"""The table at a generation: what a destination's log adds up to."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import zlib
 from bisect import insort
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.checkpoint import (
+    Checkpoint,
     CheckpointHead,
     NewestSchemas,
     RetainedCommit,
-    decompressed,
 )
-from airflow_s3commit.protocol.model.codec import decode, decode_lines
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase, Release
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
@@ -369,9 +367,7 @@ class TableSnapshot:
             if theirs
             else None,
         )
-        text = msgspec.json.Encoder().encode_lines([head, *commits, *retained])
-        compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-        return compressor.compress(text) + compressor.flush()
+        return Checkpoint(head, commits, retained).to_bytes()
 
     @classmethod
     def from_bytes(cls, body: bytes, destination: str, number: int, where: str) -> TableSnapshot:
@@ -387,8 +383,7 @@ class TableSnapshot:
             InvalidRecord: It is damaged, too large, or of another table or entry.
 
         """
-        first, *lines = decompressed(body, where).splitlines() or [b""]
-        head = decode(CheckpointHead, first, where)
+        head, commits, retained_commits = Checkpoint.from_bytes(body, where)
         if (head.destination, head.number) != (destination, number):
             raise InvalidRecord(f"{where} is the checkpoint of entry {head.number} of {head.destination}")
         snapshot = cls(
@@ -398,7 +393,7 @@ class TableSnapshot:
         if head.newest is not None:
             snapshot._newest = check_id(head.newest.job_id), _picked(head.schemas, head.newest.schemas, where)
         last = 0
-        for commit in decode_lines(LiveCommit, lines[: head.commits], where):
+        for commit in commits:
             check_id(commit.job_id)
             if not last < commit.number <= number:
                 raise InvalidRecord(f"{where} names commit {commit.number} after {last}")
@@ -409,7 +404,7 @@ class TableSnapshot:
                 commit.job_id, commit.files_sha256, len(partitions), commit.lost, schemas, commit.rebased
             )
             snapshot._add(commit.number, found, partitions)
-        for retained in decode_lines(RetainedCommit, lines[head.commits :], where):
+        for retained in retained_commits:
             check_id(retained.job_id)
             for partition in retained.partitions:
                 snapshot._retained.setdefault(partition, {})[retained.number] = _Retained(
@@ -421,8 +416,6 @@ class TableSnapshot:
                     _picked(head.schemas, retained.schemas, where),
                     retained.rebased,
                 )
-        if len(lines) != head.commits + head.retained:
-            raise InvalidRecord(f"{where} has {len(lines)} commits; it names {head.commits + head.retained}")
         return snapshot
 
 

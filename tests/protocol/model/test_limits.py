@@ -15,7 +15,6 @@ from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
 from airflow_s3commit.protocol.metadata.plans import planned_objects
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model import (
-    driver_seal,
     hadoop_pendingset,
     job,
     limits,
@@ -275,7 +274,6 @@ def test_every_record_has_a_limit() -> None:
     kinds = {
         name: value
         for module in (
-            driver_seal,
             hadoop_pendingset,
             pendingset,
             job,
