@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NotReversible
+from airflow_s3commit.exceptions import JobClosed
 from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.interleave import play, schedules
 from tests.crash.world import Case, World, held_by, run_with_fault
@@ -46,14 +46,8 @@ def test_a_stopped_sharded_commit_can_be_taken_up_or_undone(
             _in_shards(world, world.store)
         elif going_on == "commit":
             world.commit(world.store)
-        else:
-            try:
-                world.abort(world.store)
-            except (AlreadyCommitted, NotReversible):
-                world.commit(world.store)
-            else:
-                world.check_untouched()
-                continue
+        elif world.abort_or_commit():
+            continue
         world.check_committed()
         stops += 1
     record_property("stops", stops)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit import CommittedTask, Job, JobOptions, JobReference, MemoryStore
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import AlreadyCommitted, NotReversible, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, ReplaceOrder
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
@@ -231,6 +231,21 @@ class World:
         """Take this step and every later one, without faults, as a retrying orchestrator would."""
         for name in STEPS[STEPS.index(step) :]:
             getattr(self, name)(self.store)
+
+    def abort_or_commit(self) -> bool:
+        """Abort the job, or commit it if it is too late; check the outcome, and return whether it is aborted."""
+        try:
+            self.abort(self.store)
+        except AlreadyCommitted:
+            pass
+        except NotReversible:
+            assert not self.case.unique or self.case.order == "delete-then-publish"
+        else:
+            self.check_untouched()
+            return True
+        self.commit(self.store)
+        self.check_committed()
+        return False
 
     # What must come out.
 

@@ -291,6 +291,8 @@ def _shorter(_store: LyingStore, _seen: Seen, do: Callable[[], Say]) -> Say:
 
 _READS = ("HeadObject", "GetObject")
 _WRITES = ("PutObject", "UploadPart", "CompleteMultipartUpload")
+_REPEATABLE = (*_WRITES, "DeleteObject", "DeleteObjects", "AbortMultipartUpload")
+_CHANGES = (*_REPEATABLE, "CreateMultipartUpload")
 _LISTINGS = ("ListObjectsV2", "ListMultipartUploads", "ListParts")
 _ERROR = error_body("InternalError")
 
@@ -318,50 +320,21 @@ LIES: dict[str, tuple[tuple[str, ...], Lie]] = {
     # 200 with an error in its body
     **{
         f"{name} answers 200 with an error": ((name,), _nothing(body=_ERROR))
-        for name in (
-            "PutObject",
-            "DeleteObject",
-            "DeleteObjects",
-            "CreateMultipartUpload",
-            "UploadPart",
-            "CompleteMultipartUpload",
-            "AbortMultipartUpload",
-            *_LISTINGS,
-        )
+        for name in (*_CHANGES, *_LISTINGS)
     },
     # Done, and said to have failed
     **{
         f"{name} fails after it was done": ((name,), _says(500, _ERROR))
-        for name in (
-            "PutObject",
-            "DeleteObject",
-            "DeleteObjects",
-            "CreateMultipartUpload",
-            "UploadPart",
-            "CompleteMultipartUpload",
-            "AbortMultipartUpload",
-        )
+        for name in _CHANGES
     },
     **{
         f"{name} fails once after it was done": ((name,), _first(_says(500, _ERROR)))
-        for name in (
-            "PutObject",
-            "DeleteObject",
-            "DeleteObjects",
-            "UploadPart",
-            "CompleteMultipartUpload",
-            "AbortMultipartUpload",
-        )
+        for name in _REPEATABLE
     },
     # ETags
     **{
         f"{name} says {kind} ETag": ((name,), _etags(change))
-        for name in (
-            *_WRITES,
-            *_READS,
-            "ListObjectsV2",
-            "ListParts",
-        )
+        for name in (*_WRITES, *_READS, "ListObjectsV2", "ListParts")
         for kind, change in (
             ("no", lambda _: ""),
             ("an unquoted", lambda etag: etag),
