@@ -30,7 +30,7 @@ def moment_of(
         time, a date, a duration or an interval in ISO 8601, or a duration such as ``1d12h``.
     :param before: The end of durations.
     :param zone: The zone of the DAG.
-    :raises ValueError: The value is none of these.
+    :raises ValueError: The value has another form.
     """
     known = _parsed(value, zone) if isinstance(value, str) else value
     known = getattr(known, "start", known)

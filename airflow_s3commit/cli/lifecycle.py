@@ -82,7 +82,7 @@ def commit(
             job.plan()
     _confirm_replacement(session)
     current = job.state()
-    # A plan that somebody may have looked at is kept to, or refused.
+    # Somebody may have reviewed the plan: it is followed, or refused.
     plan_etag = current.plan_etag if current is not None and current.state == "sealed" else None
     with session.output.completing("completing uploads") as progress:
         record = job.commit(plan_etag=plan_etag, progress=progress)

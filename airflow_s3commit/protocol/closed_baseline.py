@@ -208,7 +208,7 @@ class _Found:
 
 def _list(context: JobContext, table: TableSnapshot, step: Callable[[int], None]) -> _Found:
     store, home = context.store, context.layout.destination
-    # Files with a job's id in their names are told by their job.
+    # A file with a job's id in its name belongs to that job.
     fixed = {
         file.key
         for _, files in live_files(store, home, table.commits(), FileEntry)

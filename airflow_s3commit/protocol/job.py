@@ -85,7 +85,7 @@ class Job(JobOutput):
             signer: Signs the records that a commit depends on. Then every process that commits or aborts the
                 job needs the key; processes that only write its output do not.
             assume: What setup may assume, to save requests. By default ``nothing``: it first looks for an
-                earlier job with this id. ``new``: there hardly is one, so it looks after it has written.
+                earlier job with this id. ``new``: one is unlikely, so it looks after it has written.
                 ``own``: the same, and this process alone seals and commits the job, with output of this
                 package's writers that it starts.
 

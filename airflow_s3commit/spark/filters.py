@@ -80,7 +80,7 @@ def _column(asked: Any) -> str | None:
 
 
 def _of_filter(each: Filter, schema: pa.Schema) -> ds.Expression | None:
-    """Return the expression of one filter; None if there is none that is sure to keep its rows."""
+    """Return the expression of one filter; None if no expression is sure to keep its rows."""
     asked, is_negated = _asked(each), hasattr(each, "child")
     column, kind_of_filter = _column(asked), type(asked).__name__
     if column not in schema.names:

@@ -351,7 +351,7 @@ def _set_up(
         options: The options of the job.
         batch: The batch.
         token: This attempt's.
-        assume: With ``own`` there hardly is such a job: leave one with other options as it is, and return
+        assume: With ``own`` such a job is unlikely: leave one with other options as it is, and return
             None.
 
     """

@@ -233,7 +233,7 @@ class World:
             getattr(self, name)(self.store)
 
     def abort_or_commit(self) -> bool:
-        """Abort the job, or commit it if it is too late; check the outcome, and return whether it is aborted."""
+        """Abort the job, or commit it if it is too late; check the end, and return whether it is aborted."""
         try:
             self.abort(self.store)
         except AlreadyCommitted:

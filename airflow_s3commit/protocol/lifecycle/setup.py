@@ -41,7 +41,7 @@ from airflow_s3commit.store.profile import StoreProfile
 logger = logging.getLogger(__name__)
 
 #: When to look for an earlier job with a new job's id: before anything is written, and after it; after it
-#: only, which saves requests where there hardly is one; or never, because the caller has just made the id.
+#: only, which saves requests where one is unlikely; or never, because the caller has just made the id.
 Look: TypeAlias = Literal["first", "after", "never"]
 
 

@@ -291,7 +291,7 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = 
 
 
 def _turn_pages(store: ObjectStore, bucket: str, key: str) -> None:
-    """List uploads page by page, so that the store learns whether it may go by the markers."""
+    """List uploads page by page, so that the store learns whether it may rely on the markers."""
     begun: list[str] = []
 
     def abort() -> None:

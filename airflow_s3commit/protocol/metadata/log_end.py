@@ -62,7 +62,7 @@ def find_head(store: ObjectStore, destination: Destination, marked: int = 0) -> 
     head = first[-1] if first else 0
     if len(first) < _PAGE:
         return head
-    # A marker or checkpoint is believed only if the entry that it names is there.
+    # A marker or checkpoint is used only if the entry that it names exists.
     marked = _marked(store, destination)
     if marked <= head:
         listing = store.list_objects(destination.bucket, checkpoints_prefix(destination), recursive=False)

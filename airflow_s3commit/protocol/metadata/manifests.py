@@ -89,7 +89,7 @@ def older_manifest(
 ) -> ManifestRecord | None:
     """Return the manifest that a version without a log wrote for a job here; None if it is not such a one.
 
-    A damaged one, and one without a signature where a signer is given, is none: it is logged.
+    A damaged one, and one without a signature where a signer is given, counts as absent and is logged.
     """
     try:
         manifest = read_manifest(store, destination, job_id, signer=signer)

@@ -59,7 +59,7 @@ class CheckpointHead(Versioned, frozen=True, kw_only=True):
         version: Always 1.
         destination: URI of the destination. In a copy of a dataset it names the original.
         number: Number of the last entry.
-        entry_nonce: Nonce of that entry: a checkpoint of another log is not believed.
+        entry_nonce: Nonce of that entry: a checkpoint of another log is not used.
         generation: Generation of the newest commit.
         commits: How many lines of commits with live files follow.
         retained: How many lines of commits with retained files follow them.

@@ -109,7 +109,7 @@ def test_a_later_job_is_not_disturbed_by_an_earlier_one() -> None:
     assert lake.everything() == before
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     """The progress callback gets every completed file, up to all of them."""
     told: list[Progress] = []
     sealed_lake().job().commit(progress=told.append)
@@ -449,7 +449,7 @@ def test_best_effort_still_notices_another_job() -> None:
 
 @each("mode", ["append", "replace"])
 def test_a_whole_job_sends_an_exact_number_of_requests(mode: Any) -> None:
-    """A job of one task and one file, each step in another process, sends these many, and no more."""
+    """A job of one task and one file, each step in another process, sends exactly this number."""
     memory = MemoryStore(min_part_bytes=1)
     for store in (memory, counting := CountingStore(memory)):
         job = Job.setup(store, "s3://lake/t/", options=JobOptions(committer="magic", conflict_mode=mode))

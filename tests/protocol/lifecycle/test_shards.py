@@ -49,7 +49,7 @@ def test_a_job_is_not_finished_before_its_shards() -> None:
 
 
 @pytest.mark.parametrize("shard", [-1, 2, 99])
-def test_a_shard_that_is_none_is_refused(shard: int) -> None:
+def test_a_shard_that_does_not_exist_is_refused(shard: int) -> None:
     """Only the shards that the commit was cut into can be completed."""
     lake = sealed_lake()
     lake.job().begin(2)
