@@ -71,9 +71,13 @@ def doctor(session: Session, *, policy: bool, lifecycle: bool, days: int, kms_ke
     begun = count()
     with session.output.working("checking the bucket", total) as step:
         diagnosis = examine(
-            session.store, session.destination, session.staging_root, object_options=asked,
-            signer=session.signer, progress=lambda _: step(next(begun)),
-        )  # fmt: skip
+            session.store,
+            session.destination,
+            session.staging_root,
+            object_options=asked,
+            signer=session.signer,
+            progress=lambda _: step(next(begun)),
+        )
     return session.output.result(diagnosis.to_dict(), *_views(diagnosis), ok=diagnosis.healthy)
 
 
@@ -83,9 +87,12 @@ def _print_documents(
     documents = {}
     if policy:
         documents["policy"] = iam_policy(
-            session.destination, session.staging_root, kms_key=kms_key, partition=_partition(session),
+            session.destination,
+            session.staging_root,
+            kms_key=kms_key,
+            partition=_partition(session),
             object_options=session.connection.object_options,
-        )  # fmt: skip
+        )
     if lifecycle:
         documents["lifecycle"] = lifecycle_rule(session.destination, days)
         session.output.note(

@@ -155,9 +155,15 @@ def find_table(
     known = set(directories.values())
     schemas = [JobSchema(manifest.job_id, text) for text in manifest.schemas]
     return Table(
-        place.uri, None, _in_picked(files, known, pick), known, files[:1], manifest.job_id, schemas,
+        place.uri,
+        None,
+        _in_picked(files, known, pick),
+        known,
+        files[:1],
+        manifest.job_id,
+        schemas,
         () if schemas else files[:1],
-    )  # fmt: skip
+    )
 
 
 def _table_at(
@@ -192,9 +198,15 @@ def _table_at(
     lists = (older, *(by_commit.get(number, ()) for number in snapshot.without_schemas()))
     unknown = [files[0] for files in lists if files] or ([] if schemas else [*sample[:1]])
     return Table(
-        place.uri, snapshot.generation, files, directories, sample, None, schemas,
+        place.uri,
+        snapshot.generation,
+        files,
+        directories,
+        sample,
+        None,
+        schemas,
         [*unknown[:1], *unknown[1:][-_MOST_FOOTERS:]],
-    )  # fmt: skip
+    )
 
 
 def _narrowed(commits: Iterable[LiveCommit], picked: Collection[str]) -> list[LiveCommit]:

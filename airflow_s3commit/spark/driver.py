@@ -125,9 +125,13 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     layout = Layout.of(Destination.parse(options.destination), job_id)
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
     return Target(
-        reference, options.stage or DEFAULT_STAGE, DEFAULT_STAGE_ATTEMPT, True, options.store,
+        reference,
+        options.stage or DEFAULT_STAGE,
+        DEFAULT_STAGE_ATTEMPT,
+        True,
+        options.store,
         object_options=options.object_options,
-    )  # fmt: skip
+    )
 
 
 def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInConf | None = None) -> Target:
@@ -153,9 +157,12 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         session = s3a_settings(conf, split_uri(target.reference.destination)[0])
         object_options = session.fill(options.object_options)
         return replace(
-            target, store=store, twins=tasks_have_twins(conf), object_options=object_options,
+            target,
+            store=store,
+            twins=tasks_have_twins(conf),
+            object_options=object_options,
             session_static=static,
-        )  # fmt: skip
+        )
     destination = Destination.parse(found.reference.destination).uri
     if options.destination not in (None, destination):
         raise InvalidDestination(
@@ -164,9 +171,14 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
         )
     session = s3a_settings(conf, split_uri(destination)[0])
     return Target(
-        found.reference, options.stage or found.stage, found.stage_attempt, False, store, session=session,
+        found.reference,
+        options.stage or found.stage,
+        found.stage_attempt,
+        False,
+        store,
+        session=session,
         session_static=static,
-    )  # fmt: skip
+    )
 
 
 def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
@@ -271,8 +283,10 @@ def abort_write(target: Target, *, tasks_ended: bool = False) -> None:
         else:
             logger.warning(
                 "job %s on %s is %s: not aborted; run `s3commit recover` to finish its commit",
-                target.reference.job_id, target.reference.destination, state.state,
-            )  # fmt: skip
+                target.reference.job_id,
+                target.reference.destination,
+                state.state,
+            )
 
 
 def abort_failed_write(
@@ -299,8 +313,11 @@ def abort_failed_write(
             add_failure(cause, error, f"aborting job {target.reference.job_id}", left)
         logger.warning(
             "job %s on %s could not be aborted; %s",
-            target.reference.job_id, target.reference.destination, instead, exc_info=True,
-        )  # fmt: skip
+            target.reference.job_id,
+            target.reference.destination,
+            instead,
+            exc_info=True,
+        )
 
 
 def _check_modes(job: Job, options: WriteOptions) -> None:
@@ -389,8 +406,10 @@ def abort_twins(job: Job, clock: Clock | None = None) -> int:
         logger.warning(
             "job %s on %s is committed, but pending uploads of its speculative tasks could not be aborted;"
             " run `s3commit sweep`",
-            job.reference.job_id, job.reference.destination, exc_info=True,
-        )  # fmt: skip
+            job.reference.job_id,
+            job.reference.destination,
+            exc_info=True,
+        )
         return 0
 
 

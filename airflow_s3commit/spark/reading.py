@@ -120,11 +120,12 @@ class ReadOptions:
     )
     prune_files: bool = set_by(
         Option(
-            "pruneFiles", _flag_of_pushing,
+            "pruneFiles",
+            _flag_of_pushing,
             "Leave out files without rows for the query's filters. Only for a DataFrame of one query.",
         ),
         default=False,
-    )  # fmt: skip
+    )
     store: StoreAddress = field(default_factory=StoreAddress)
     files: FileOptions = field(default_factory=FileOptions)
 
@@ -268,9 +269,12 @@ class S3CommitReader(DataSourceReader):
         if named:
             logger.info(
                 "%s: the filters leave %d of %d files, in %d of %d directories",
-                table.destination, len(files), len(table.files),
-                len({file.directory for file in files}), len(table.directories),
-            )  # fmt: skip
+                table.destination,
+                len(files),
+                len(table.files),
+                len({file.directory for file in files}),
+                len(table.directories),
+            )
         groups = split_files(files, self._sizes, splittable=not reading.is_text)
         return [FileGroup(_part(table, group), reading, schema) for group in groups]
 

@@ -180,9 +180,12 @@ class BatchWriter:
             abort_failed_write(failed, instead="the batch's next attempt aborts it", cause=error)
             raise
         logger.info(
-            "batch %d of stream %s: committed %d files as job %s", batch.number, stream,
-            manifest.counts.files, manifest.job_id,
-        )  # fmt: skip
+            "batch %d of stream %s: committed %d files as job %s",
+            batch.number,
+            stream,
+            manifest.counts.files,
+            manifest.job_id,
+        )
 
     def _write(self, frame: DataFrame, job: Job, token: str) -> ManifestRecord:
         written = write_pending(

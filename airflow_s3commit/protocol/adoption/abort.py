@@ -166,8 +166,9 @@ def _was_publishing(adoption: Adoption, files: HadoopFiles) -> bool:
             if _is_pending(context.store, upload):
                 logger.warning(
                     "%s: %s has the same content but is another job's; the abort deletes no object",
-                    context.name, join_uri(upload.bucket, upload.destinationKey),
-                )  # fmt: skip
+                    context.name,
+                    join_uri(upload.bucket, upload.destinationKey),
+                )
                 return False
             published = True
     return published

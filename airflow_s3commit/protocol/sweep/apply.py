@@ -259,10 +259,7 @@ class _Sweep:
         """End a job, if it has not changed since the plan."""
         destination = self.scope.destination
         layout = Layout(destination, Destination.parse(job.staging), job.job_id)
-        context = JobContext(
-            self.scope.store, layout, clock=self.clock, new_id=self.new_id, threads=self.scope.threads,
-            signer=self.signer,
-        )  # fmt: skip
+        context = self._context(layout)
         facts = job_facts(context)
         if facts.job is not None:
             context = context.as_recorded(facts.job)
@@ -314,9 +311,13 @@ class _Sweep:
     def release(self, replaced: list[ReplacedFiles]) -> None:
         """Release the retained files that no rollback has brought back, and delete them."""
         context = context_of(
-            self.scope.store, self.scope.destination, clock=self.clock, new_id=self.new_id,
-            threads=self.scope.threads, signer=self.signer,
-        )  # fmt: skip
+            self.scope.store,
+            self.scope.destination,
+            clock=self.clock,
+            new_id=self.new_id,
+            threads=self.scope.threads,
+            signer=self.signer,
+        )
         self.replaced = release_files(context, [one.generation for one in replaced])
 
     def remove_lists(self, orphans: list[OrphanList]) -> None:
@@ -338,12 +339,19 @@ class _Sweep:
             return
         # After its entry nobody can commit under this id, so nothing can name the list, which it deletes.
         layout = Layout.of(self.scope.destination, orphan.job_id)
-        context = JobContext(
-            self.scope.store, layout, clock=self.clock, new_id=self.new_id, threads=self.scope.threads,
-            signer=self.signer,
-        )  # fmt: skip
+        context = self._context(layout)
         abort_job(context, reason=f"swept: {orphan.reason}")
         self.lists += 1
+
+    def _context(self, layout: Layout) -> JobContext:
+        return JobContext(
+            self.scope.store,
+            layout,
+            clock=self.clock,
+            new_id=self.new_id,
+            threads=self.scope.threads,
+            signer=self.signer,
+        )
 
     def _removed(self, key: str, etag: str) -> bool:
         bucket = self.scope.destination.bucket
