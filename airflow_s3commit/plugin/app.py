@@ -29,10 +29,11 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
 from airflow_s3commit.plugin.config import Place
+from airflow_s3commit.plugin.fleet import IDLE, STATES, Wanted, search_fleet
 from airflow_s3commit.plugin.history import HistoryView, charts
 from airflow_s3commit.plugin.reading import StillRunning
 from airflow_s3commit.plugin.render import Pages
-from airflow_s3commit.plugin.service import MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
+from airflow_s3commit.plugin.service import FRESH, MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
 from airflow_s3commit.plugin.views import DestinationView, JobView
 from airflow_s3commit.protocol.inspect.jobs import UploadSummary
 from airflow_s3commit.settings import api_base_url, api_secret_key
@@ -44,6 +45,12 @@ _CLIENT_DISCONNECTED = 499
 
 #: Jobs on one page of a destination.
 _PAGE = 25
+
+#: Maximum number of destinations to show with their jobs; of more, and of a search, there is a list.
+_CARDS = 12
+
+#: Rows on one page of that list.
+_ROWS = 50
 
 #: Jobs in progress, and ended jobs, of a destination on the first page.
 _FEW = 8
@@ -138,16 +145,34 @@ class _Routes:
         self._pages = Pages()
         self._tokens = FormTokens(api_secret_key())
 
-    async def overview(self, request: Request, access: AccessDep, every: int = 0) -> Response:
-        """Show all destinations, with their jobs in progress and recently ended jobs."""
+    async def overview(  # noqa: PLR0917 - FastAPI's arguments
+        self,
+        request: Request,
+        access: AccessDep,
+        find: Annotated[str, Query(max_length=500)] = "",
+        state: Annotated[str, Query(max_length=20)] = "",
+        idle: int = 0,
+        page: PageNumber = 1,
+        places: PageNumber = 1,
+        every: int = 0,
+    ) -> Response:
+        """Show all destinations: few with their jobs and recently ended jobs, many as a list to search."""
         try:
-            places = self._service.places()
+            known = await self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
-        destination_views = await self._visible(await self._service.destination_views(places), access)
         every = every if every in {5, 10, 30} else 0
+        wanted = Wanted(find.strip(), state if state in STATES else "", idle if idle in IDLE else 0)
+        common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": every}
+        common["registry_problem"] = known.problem
+        if len(known.places) <= _CARDS and wanted.is_all:
+            views = await self._visible(await self._service.destination_views(known.places), access)
+            return await self._page(request, "overview", destination_views=views, few=_FEW, **common)
+        views = await self._visible(await self._service.fleet(known.places), access)
+        pages = {"page": page, "places": places, "per_page": _ROWS}
+        found = search_fleet(views, wanted)
         return await self._page(
-            request, "overview", destination_views=destination_views, few=_FEW, every=every
+            request, "fleet", fleet=found, known=len(known.places), fresh=FRESH, **common, **pages
         )
 
     async def destination(
@@ -155,7 +180,7 @@ class _Routes:
     ) -> Response:
         """Show the jobs of one destination, page by page."""
         (destination_view,) = await self._visible(
-            await self._service.destination_views([self._place(at)]), access
+            await self._service.destination_views([await self._place(at)]), access
         )
         return await self._page(
             request, "destination", destination_view=destination_view, page=page, ended=ended, per_page=_PAGE
@@ -165,7 +190,7 @@ class _Routes:
         self, request: Request, access: AccessDep, at: At, before: EntryNumber = None
     ) -> Response:
         """Show the generations of a destination's table, newest first, page by page."""
-        place = self._place(at)
+        place = await self._place(at)
         try:
             whole = await self._service.history(place, before)
         except S3CommitError as error:
@@ -186,7 +211,7 @@ class _Routes:
 
     async def uploads(self, request: Request, access: AccessDep, at: At) -> Response:
         """Show the pending uploads of one destination, for jobs that the user may see."""
-        place = self._place(at)
+        place = await self._place(at)
         try:
             uploads = await self._service.uploads(place)
         except S3CommitError as error:
@@ -210,7 +235,7 @@ class _Routes:
 
     async def job(self, request: Request, access: AccessDep, at: At, job_id: JobId) -> Response:
         """Show one job."""
-        place = self._place(at)
+        place = await self._place(at)
         try:
             job_view = await self._job_view(place, job_id, access)
             values = await self._job_values(job_view)
@@ -226,7 +251,7 @@ class _Routes:
         self, request: Request, user: GetUserDep, access: AccessDep, at: At, job_id: JobId, step: str
     ) -> Response:
         """Show the form that confirms the end of a job. Reads only."""
-        place = self._place(at)
+        place = await self._place(at)
         try:
             job_view, offer = await self._endable(place, job_id, step, access)
         except S3CommitError as error:
@@ -260,7 +285,7 @@ class _Routes:
             raise HTTPException(
                 HTTPStatus.FORBIDDEN, "This form has expired, or is for another user. Open the job again."
             )
-        place = self._place(at)
+        place = await self._place(at)
         failed = False
         try:
             job_view, offer = await self._endable(place, job_id, step, access)
@@ -299,14 +324,16 @@ class _Routes:
         if origin is None or not await run_in_threadpool(access.may_read, context):
             raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read the runs of this DAG.")
         try:
-            places = self._service.places()
+            known = await self._service.places()
         except InvalidDestination as error:
             return self._misconfigured(request, error)
         shown, problems = [], []
-        for job_id, uri in (await self._jobs_of(places, origin)).items():
-            place = next((place for place in places if place.uri == uri), None)
+        for job_id, uri in (await self._jobs_of(known.configured[:_CARDS], origin)).items():
+            place = next((place for place in known.places if place.uri == uri), None)
             if place is None:
-                problems.append(f"Job {job_id} is on {uri}, which is not in [s3commit] destinations.")
+                problems.append(
+                    f"Job {job_id} is on {uri}, which is not in [s3commit] destinations or the registry."
+                )
                 continue
             try:
                 shown.append(await self._job_values(await self._job_view(place, job_id, access)))
@@ -352,9 +379,9 @@ class _Routes:
                     found.setdefault(job.job_id, destination_view.place.uri)
         return dict(islice(found.items(), _FEW))
 
-    def _place(self, uri: str) -> Place:
+    async def _place(self, uri: str) -> Place:
         try:
-            return self._service.place(uri)
+            return await self._service.place(uri)
         except InvalidDestination as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, str(error)) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ from airflow_s3commit.settings import page_destinations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_s3commit.protocol.metadata.registry import Registered
     from airflow_s3commit.store.base import ObjectStore
 
 _KEYS = frozenset({"destination", "aws_conn_id", "staging"})
@@ -59,6 +60,16 @@ def configured_places() -> list[Place]:
 
     """
     return read_places(page_destinations())
+
+
+def with_registered(configured: Iterable[Place], entries: Iterable[Registered]) -> list[Place]:
+    """Return the configured destinations, and those of a registry, one of each URI."""
+    places = {place.uri: place for place in configured}
+    for entry in entries:
+        record = entry.record
+        place = Place(record.place, record.aws_conn_id, record.staging_root)
+        places.setdefault(place.uri, place)
+    return list(places.values())
 
 
 def read_places(text: str) -> list[Place]:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import Unavailable
@@ -25,8 +25,22 @@ from airflow_s3commit.store.forwarding import ForwardingStore
 T = TypeVar("T")
 
 
+#: What a reading is doing: it waits for a thread, connects, or reads the store.
+Step: TypeAlias = Literal["queued", "connecting", "reading"]
+
+
 class StillRunning(Unavailable):
-    """The store did not respond within the time that a page waits."""
+    """A reading did not end within the time that a page waits.
+
+    Args:
+        message: The message.
+        of_store: Whether it waited for the store, and not for a thread or a connection.
+
+    """
+
+    def __init__(self, message: str, *, of_store: bool) -> None:
+        super().__init__(message)
+        self.of_store = of_store
 
 
 class Budget:
@@ -43,6 +57,7 @@ class Budget:
         self._seconds = seconds
         self._end = self._clock.monotonic() + seconds
         self._cancelled = threading.Event()
+        self.step: Step = "queued"
 
     def cancel(self) -> None:
         """End the budget, because no request waits for the reading."""
@@ -59,7 +74,21 @@ class Budget:
         if self._cancelled.is_set():
             raise Unavailable("the reading was cancelled, because no request waits for it")
         if self._clock.monotonic() > self._end:
-            raise StillRunning(_timeout_message(self._seconds))
+            raise self.exceeded()
+
+    def exceeded(self) -> StillRunning:
+        """Return the error of a reading that takes too long; it blames the store only for its own time."""
+        match self.step:
+            case "queued":
+                why = (
+                    f"earlier readings of this store did not end within {self._seconds:g} s; reload the page"
+                )
+            case "connecting":
+                why = f"the API server was still connecting after {self._seconds:g} s, as after a restart;"
+                why += " reload it"
+            case "reading":
+                why = f"the store did not respond within {self._seconds:g} s"
+        return StillRunning(why, of_store=self.step == "reading")
 
 
 class _BoundedStore(ForwardingStore):
@@ -88,6 +117,7 @@ class _BoundedStore(ForwardingStore):
 
 def within(store: ObjectStore, budget: Budget) -> ObjectStore:
     """Return a store that forwards calls while there is time left, and raises `Unavailable` afterwards."""
+    budget.step = "reading"
     return _BoundedStore(store, budget)
 
 
@@ -159,7 +189,7 @@ class Reader:
             async with asyncio.timeout(self.seconds):
                 await done.wait()
         except TimeoutError:
-            raise StillRunning(_timeout_message(self.seconds)) from None
+            raise reading.budget.exceeded() from None
         finally:
             self._leave(reading)
         return reading.future.result()
@@ -197,6 +227,7 @@ class Reader:
 
     def _run(self, reading: _Reading[Any]) -> None:
         settle: Callable[[], None]
+        reading.budget.step = "connecting"
         try:
             settle = partial(reading.future.set_result, reading.work(reading.budget))
         except BaseException as error:
@@ -213,7 +244,3 @@ class Reader:
     def _forget(self, reading: _Reading[Any]) -> None:
         if self._known.get((reading.lane, reading.key)) is reading:
             del self._known[reading.lane, reading.key]
-
-
-def _timeout_message(seconds: float) -> str:
-    return f"the store did not respond within {seconds:g} s"

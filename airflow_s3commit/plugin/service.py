@@ -5,29 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from airflow_s3commit._causes import described
+from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import several
 from airflow_s3commit.exceptions import DidNotHappen, InvalidDestination, OutcomeUnknown, S3CommitError
 from airflow_s3commit.hooks.s3_commit import configured_signer
-from airflow_s3commit.plugin.config import Place, StoreCache, configured_places
+from airflow_s3commit.plugin.config import Place, StoreCache, configured_places, with_registered
 from airflow_s3commit.plugin.history import HistoryView, read_history
 from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
 from airflow_s3commit.plugin.views import DestinationView, JobView, read_destination, read_job
 from airflow_s3commit.present.facts import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, pending_uploads
 from airflow_s3commit.protocol.job import Job
-from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
+from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 from airflow_s3commit.store.base import ObjectStore
 
-Step: TypeAlias = Literal["abort", "recover", "rollback"]
+Step: TypeAlias = Literal["commit", "abort", "recover", "rollback"]
 
 #: Seconds that a page waits for all of its stores together.
 WAIT = 8.0
+
+#: Seconds for which the page of all destinations reuses what it read, and any page the registry.
+FRESH = 30.0
+
+#: Readings at once for the page of all destinations, of one connection and together.
+_FLEET_LANE, _FLEET_THREADS = 16, 128
 
 #: Maximum number of pending uploads on a page.
 MOST_UPLOADS = 500
@@ -62,6 +74,14 @@ _ABORT = Offer(
     True,
 )
 
+_COMMIT = Offer(
+    "commit",
+    "Commit the job",
+    "This makes the output of the job visible, as its commit task would; its conflict mode is respected. No"
+    " audit runs, and no asset event is sent: for these, clear the commit task in Airflow instead.",
+    False,
+)
+
 _CONTINUE = Offer(
     "recover",
     "Continue the commit",
@@ -88,6 +108,8 @@ def offers(summary: JobSummary) -> list[Offer]:
     if summary.staging is None:
         return []
     match summary.state:
+        case "sealed":
+            return [_COMMIT, _ABORT]
         case "committing":
             return [_CONTINUE, _ROLL_BACK]
         case "committed" | "aborting" | "aborted" | "lost":
@@ -123,11 +145,14 @@ def end_job(
     assert summary.staging is not None
     reference = JobReference(job_id=summary.job_id, destination=place.uri, staging=summary.staging)
     job = Job.at(store, reference, signer=signer)
-    ended = (
-        job.abort(reason=reason)
-        if step == "abort"
-        else job.recover(rollback=step == "rollback", reason=reason)
-    )
+    ended: ManifestRecord | AbortReport
+    match step:
+        case "commit":
+            ended = job.commit()
+        case "abort":
+            ended = job.abort(reason=reason)
+        case _:
+            ended = job.recover(rollback=step == "rollback", reason=reason)
     if isinstance(ended, ManifestRecord):
         return f"Committed: {amount(ended.counts)} in {several(len(ended.partitions), 'partition')}."
     message = f"Aborted: {several(ended.uploads, 'upload')} discarded"
@@ -138,14 +163,31 @@ class Unreadable(DidNotHappen):
     """Reading failed with an unexpected exception; nothing was changed."""
 
 
+class Known(NamedTuple):
+    """The destinations that the page knows.
+
+    Attributes:
+        places: The configured destinations, and those of the registry.
+        configured: The configured destinations alone.
+        problem: Why the registry could not be read now; None if it was, or if there is none.
+
+    """
+
+    places: list[Place]
+    configured: list[Place]
+    problem: str | None = None
+
+
 class DestinationService:
-    """Reads the configured destinations, and ends jobs there.
+    """Reads the destinations that are configured or in the registry, and ends jobs there.
 
     Args:
         places: Returns the configured destinations; called for each page.
         open_store: Opens the store of a connection.
         endpoint_url: Returns the endpoint of a connection's store; None for AWS.
         wait: Seconds that a page waits.
+        registry: The registry's prefix; None for none. Its connection is ``[s3commit] registry_conn_id``.
+        clock: The clock; None for the system's.
 
     """
 
@@ -155,6 +197,9 @@ class DestinationService:
         open_store: Callable[[str | None], ObjectStore] | None = None,
         endpoint_url: Callable[[str | None], str | None] | None = None,
         wait: float = WAIT,
+        *,
+        registry: str | None = REGISTRY,
+        clock: Clock | None = None,
     ) -> None:
         readers, writers = StoreCache(timeout=wait / 2), StoreCache(timeout=60.0)
         self._places = places
@@ -163,27 +208,78 @@ class DestinationService:
         self.endpoint_url = endpoint_url or readers.endpoint_url
         self._reader = Reader(wait)
         self._ender = Reader(wait, cancels=False)
+        self._fleet_reader = Reader(wait, lane=_FLEET_LANE, threads=_FLEET_THREADS)
+        self._registry = registry
+        self._clock = clock or SystemClock()
+        self._registered: tuple[float, list[Registered]] = (-FRESH, [])
+        self._fleet: dict[Place, tuple[float, DestinationView]] = {}
 
-    def places(self) -> list[Place]:
-        """Return the configured destinations.
+    async def places(self) -> Known:
+        """Return the destinations that the page knows. If the registry cannot be read, those read before.
 
         Raises:
             InvalidDestination: The configuration is not valid.
 
         """
-        return self._places()
+        configured = self._places()
+        if self._registry is None:
+            return Known(configured, configured)
+        registry, problem = Destination.parse(self._registry), None
+        at, entries = self._registered
+        if self._clock.monotonic() - at >= FRESH:
+            place = Place(registry, REGISTRY_CONNECTION)
+            known = {(entry.key, entry.etag): entry for entry in entries}
+            try:
+                entries = await self._read(
+                    place, "registry", lambda store: read_registry(store, registry, known)
+                )
+                self._registered = (self._clock.monotonic(), entries)
+            except S3CommitError as error:
+                problem = f"{registry.uri}: {described(error)}"
+        return Known(with_registered(configured, entries), configured, problem)
 
-    def place(self, uri: str) -> Place:
-        """Return a configured destination by its URI. The page reads no other destinations.
+    async def place(self, uri: str) -> Place:
+        """Return a destination that the page knows by its URI. The page reads no other destinations.
 
         Raises:
-            InvalidDestination: The destination is not configured.
+            InvalidDestination: The destination is neither configured nor in the registry.
 
         """
-        for place in self._places():
+        known = await self.places()
+        for place in known.places:
             if place.uri == uri:
                 return place
-        raise InvalidDestination(f"{uri!r} is not in [s3commit] destinations")
+        also = " nor in the registry" if self._registry is not None else ""
+        why = f"; the registry could not be read: {known.problem}" if known.problem is not None else ""
+        raise InvalidDestination(f"{uri!r} is not in [s3commit] destinations{also}{why}")
+
+    async def fleet(self, places: Sequence[Place]) -> list[DestinationView]:
+        """Read the jobs in progress of many destinations, within the time of a page.
+
+        One without jobs takes one request. What was read in the last `FRESH` seconds is not read again. A
+        destination that cannot be read now has a ``problem``, beside what was read before. Those that were
+        not read for the longest time come first, so that reloading the page completes it.
+        """
+        now, never = self._clock.monotonic(), float("-inf")
+        read = {place: self._fleet[place][0] if place in self._fleet else never for place in places}
+        due = sorted((place for place in places if now - read[place] >= FRESH), key=read.__getitem__)
+        await asyncio.gather(*map(self._refresh, due))
+        return [self._fleet[place][1] for place in places]
+
+    async def _refresh(self, place: Place) -> None:
+        def work(budget: Budget) -> DestinationView:
+            return self._bounded(place, budget, "fleet", partial(read_destination, place=place, ended=False))
+
+        at = self._clock.monotonic()
+        try:
+            view = await self._fleet_reader.read(place.aws_conn_id, place, work)
+        except S3CommitError as error:
+            before = self._fleet[place][1] if place in self._fleet else DestinationView(place)
+            view = replace(before, problem=described(error))
+            if isinstance(error, StillRunning) and not error.of_store:
+                # Read it first when the page is loaded again.
+                at -= FRESH
+        self._fleet[place] = (at, view)
 
     async def destination_views(self, places: Sequence[Place]) -> list[DestinationView]:
         """Read destinations concurrently. An unreadable one does not raise: it has a ``problem``."""
@@ -259,17 +355,20 @@ class DestinationService:
         self, place: Place, kind: str, reading: Callable[[ObjectStore], T], job_id: str | None = None
     ) -> T:
         def work(budget: Budget) -> T:
-            try:
-                return reading(within(self._open(place.aws_conn_id), budget))
-            except S3CommitError:
-                raise
-            except Exception as error:
-                logger.exception("reading %r at %s failed", job_id or kind, place.uri)
-                raise Unreadable(
-                    f"reading failed with {type(error).__name__}; the API server's log has the details"
-                ) from error
+            return self._bounded(place, budget, job_id or kind, reading)
 
         return await self._reader.read(place, (kind, job_id), work)
+
+    def _bounded(self, place: Place, budget: Budget, what: str, reading: Callable[[ObjectStore], T]) -> T:
+        try:
+            return reading(within(self._open(place.aws_conn_id), budget))
+        except S3CommitError:
+            raise
+        except Exception as error:
+            logger.exception("reading %r at %s failed", what, place.uri)
+            raise Unreadable(
+                f"reading failed with {type(error).__name__}; the API server's log has the details"
+            ) from error
 
 
 def _uploads(store: ObjectStore, place: Place) -> list[UploadSummary]:

@@ -13,7 +13,7 @@ from itertools import islice
 from airflow_s3commit.exceptions import NoSuchJob, NoSuchKey, Refused
 from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
-from airflow_s3commit.protocol.inspect.jobs import JobSummary, find_ending, latest_endings, list_jobs
+from airflow_s3commit.protocol.inspect.jobs import Endings, JobSummary, find_ending, latest_endings, list_jobs
 from airflow_s3commit.protocol.inspect.timeline import (
     CommitProgress,
     TimelineEvent,
@@ -83,8 +83,13 @@ class DestinationView:
         )
 
 
-def read_destination(store: ObjectStore, place: Place) -> DestinationView:
+def read_destination(store: ObjectStore, place: Place, *, ended: bool = True) -> DestinationView:
     """Read the jobs of a destination that are in progress or ended recently.
+
+    Args:
+        store: The store of the destination.
+        place: The destination.
+        ended: Whether to read the jobs that ended; without them and without jobs it takes one request.
 
     Raises:
         S3CommitError: A request failed.
@@ -93,7 +98,7 @@ def read_destination(store: ObjectStore, place: Place) -> DestinationView:
     found = list(islice(list_jobs(store, place.destination, place.staging_root), MOST_JOBS + 1))
     jobs = sorted(found[:MOST_JOBS], key=_by_activity)
     alive = {job.job_id for job in jobs}
-    endings = latest_endings(store, place.destination, MOST_ENDED)
+    endings = latest_endings(store, place.destination, MOST_ENDED) if ended else Endings(jobs=[])
     return DestinationView(
         place,
         jobs=jobs,

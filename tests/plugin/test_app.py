@@ -379,7 +379,7 @@ def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
 
 
 def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
-    """A page waits a limited time for all destinations together, and says so."""
+    """A page waits a limited time for all destinations together, and does not blame a store for its start."""
     release = threading.Event()
 
     def open_store(_: str | None) -> MemoryStore:
@@ -391,7 +391,8 @@ def test_a_store_that_does_not_answer_does_not_hang_the_page() -> None:
     finally:
         release.set()
     assert page.status_code == 200
-    assert page.text.count("did not respond within 0.2 s") == 2
+    assert page.text.count("the API server was still connecting after 0.2 s") == 2
+    assert "the store did not respond" not in page.text
 
 
 def test_many_jobs_are_shown_page_by_page(client: TestClient, store: MemoryStore) -> None:
@@ -508,7 +509,7 @@ def test_a_slow_destination_is_one_line_and_the_others_are_whole(scene: Scene, s
     try:
         for _ in range(3):
             page = client.get("/s3commit/")
-            assert page.text.count("did not respond within 1 s") == 1
+            assert len(re.findall("did not (?:respond|end) within 1 s", page.text)) == 1
             assert all(shown in page.text for shown in (scene.open, scene.sealed, scene.committed))
             assert client.get(job_url(scene.open, ORDERS)).status_code == 503
         assert client.get(job_url(scene.open)).status_code == 200
