@@ -31,7 +31,11 @@ def run(args: argparse.Namespace) -> NoReturn:
     # Connections are in the metadata database, to which only Airflow's servers and commands have access.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     provider = StoreProvider(
-        ("airflow", "s3commit"), ("--aws-conn-id", conn_id), lambda asked: _open(conn_id, asked), _signer
+        ("airflow", "s3commit"),
+        ("--aws-conn-id", conn_id),
+        lambda asked: _open(conn_id, asked),
+        _signer,
+        conn_id,
     )
     program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=provider)
     raise AssertionError("the program exits by itself")

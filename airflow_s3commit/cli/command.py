@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -21,9 +21,11 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present.next_steps import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
 from airflow_s3commit.protocol.model.destination import Destination, split_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
+from airflow_s3commit.protocol.model.registry import is_pattern, matches
 from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
@@ -54,6 +56,10 @@ def _uri(text: str) -> str:
     return text
 
 
+def _destinations(text: str) -> Destination | str:
+    return text if is_pattern(text) else Destination.parse(text)
+
+
 def _stage(text: str) -> tuple[str, str]:
     stage, _, attempt = text.rpartition(":")
     try:
@@ -64,6 +70,7 @@ def _stage(text: str) -> tuple[str, str]:
 
 #: Types of arguments and options.
 as_destination = _checked(Destination.parse)
+as_destinations = _checked(_destinations)
 as_duration = _checked(seconds_of)
 as_job_id = _checked(check_id)
 as_stage = _checked(_stage)
@@ -108,6 +115,8 @@ class Session:
         staging_root: The root of the jobs' staging; None if it is the destination.
         yes: Whether ``--yes`` was given.
         provider: Opens the store and finds the signing keys.
+        registry: The registry whose destinations the command is about; None if it is about ``destination``.
+        pattern: The pattern that these destinations match; None for all.
 
     """
 
@@ -118,6 +127,8 @@ class Session:
     staging_root: Destination | None
     yes: bool
     provider: StoreProvider
+    registry: Destination | None = None
+    pattern: str | None = None
 
     def __post_init__(self) -> None:
         # Users may paste the job's own directory below the staging root, because ``show`` prints it.
@@ -159,6 +170,23 @@ class Session:
             self.provider.program,
             (*self.connection.arguments(), *self.provider.arguments),
         )
+
+    def registered(self) -> Iterator[tuple[Registered, Session]]:
+        """Yield the matching entries of the registry, with a session for each.
+
+        With Airflow's connections, only entries of this command's connection.
+        """
+        assert self.registry is not None
+        for entry in read_registry(self.store, self.registry):
+            record = entry.record
+            if self.pattern is not None and not matches(record.destination, self.pattern):
+                continue
+            if self.provider.aws_conn_id not in (None, record.aws_conn_id):
+                self.output.note(f"left out: {record.destination} is on the connection {record.aws_conn_id}")
+                continue
+            one = replace(self, destination=record.place, staging_root=record.staging_root, registry=None)
+            one.__dict__.update(store=self.store, signer=self.signer)
+            yield entry, one
 
     def job(self) -> Job:
         """Return the job; sends no request."""
@@ -212,6 +240,7 @@ def store_command(
     staging: bool = True,
     confirms: bool = False,
     environment: bool = False,
+    registry: bool = False,
 ) -> Callable[[Body], StoreCommand]:
     """Turn a function of a `Session` and the command's own options into a command.
 
@@ -226,6 +255,7 @@ def store_command(
         staging: Whether the command takes ``--staging``.
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
         environment: Whether destination and job may be variables, as a program's task has them.
+        registry: Whether the command takes the destinations of a registry too.
 
     """
 
@@ -234,13 +264,13 @@ def store_command(
         command = StoreCommand(
             name,
             params=[
-                *_arguments(job, environment=environment),
+                *_arguments(job, environment=environment, registry=registry),
                 *own,
                 *_shared(staging=staging, confirms=confirms, environment=environment),
                 *store_options.options(),
                 *_outputs(),
             ],
-            callback=_runner(function),
+            callback=_runner(function, registry=registry),
             help=inspect.getdoc(function),
             short_help=summary,
             epilog="\b\nExamples:\n"
@@ -281,17 +311,24 @@ def _described(error: S3CommitError, session: Session) -> dict[str, Any]:
     }
 
 
-def _runner(function: Body) -> Callable[..., ExitCode]:
+def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
     def callback(**values: Any) -> ExitCode:
         connection = Connection.taken_from(values)
+        given = values.pop("destination")
+        among: Destination | None = values.pop("registry", None) if registry else None
+        place = given if isinstance(given, Destination) else among
+        if place is None:
+            raise click.UsageError("give DEST, or the prefix of a registry with --registry")
         session = Session(
             connection,
             Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
-            values.pop("destination"),
+            place,
             values.pop("job_id", None),
             values.pop("staging_root", None),
             values.pop("yes", False),
             click.get_current_context().find_object(StoreProvider) or store_options.own_provider(),
+            None if place is given else among,
+            given if isinstance(given, str) else None,
         )
         with logged_to(session.output):
             return run(session, function, values)
@@ -299,14 +336,16 @@ def _runner(function: Body) -> Callable[..., ExitCode]:
     return callback
 
 
-def _arguments(job: str, *, environment: bool) -> list[click.Parameter]:
+def _arguments(job: str, *, environment: bool, registry: bool) -> list[click.Parameter]:
     found: list[click.Parameter] = [
         DescribedArgument(
             ["destination"],
-            type=as_destination,
-            metavar="DEST",
+            type=as_destinations if registry else as_destination,
+            metavar="[DEST]" if registry else "DEST",
+            required=not registry,
             description="The directory of a dataset: s3://bucket/prefix/ or s3a://bucket/prefix/."
-            + (" Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB." if environment else ""),
+            + (" Default, with JOB: S3COMMIT_DESTINATION and S3COMMIT_JOB." if environment else "")
+            + (" With --registry a pattern, such as 's3://lake/*'; default: all." if registry else ""),
         )
     ]
     if job != "none":

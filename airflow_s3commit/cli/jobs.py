@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from airflow_s3commit._format import age, number, size
-from airflow_s3commit.cli.command import Session, store_command
+from airflow_s3commit._format import age, number, several, size
+from airflow_s3commit.cli.command import Session, registry_option, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
-from airflow_s3commit.cli.report import BLANK, Column, Facts, Line, Table, View, toned
+from airflow_s3commit.cli.report import BLANK, Column, Facts, Line, Table, View, labelled, toned
+from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present.facts import job_facts, state
 from airflow_s3commit.present.next_steps import for_job
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
@@ -33,9 +34,12 @@ _COLUMNS = (
     examples="""
     s3commit jobs s3://lake/flights/
     s3commit jobs s3://lake/flights/ --committed
+    s3commit jobs 's3://lake/team-*' --registry s3://lake-ops/s3commit/
     s3commit jobs s3://lake/flights/ --json | jq -r '.jobs[] | select(.state == "committing").job_id'
     """,
+    registry=True,
 )
+@registry_option("Instead of one destination, those of the registry at this prefix.")
 @click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
     """List the jobs of a destination that are in progress, or ended and not cleaned up.
@@ -43,6 +47,8 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
     The age is the time since the job entered its state, by the store's clock. Files and size are those in the
     seal or, before the job is sealed, those of all committed task attempts.
     """
+    if session.registry is not None:
+        return _jobs_of_registry(session, committed=committed)
     with session.output.working("reading records") as step:
         found = []
         for summary in list_jobs(
@@ -55,6 +61,43 @@ def jobs(session: Session, *, committed: bool) -> ExitCode:
         return session.output.result(value, Line(f"no job is in progress at {session.destination.uri}"))
     problems = (Line(f"{job.job_id}: {job.problem}", "red") for job in found if job.problem is not None)
     return session.output.result(value, Table(_COLUMNS, [_row(job) for job in found]), *problems)
+
+
+def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
+    found: list[tuple[str, list[JobSummary]]] = []
+    failures: list[tuple[str, S3CommitError]] = []
+    with session.output.working("reading destinations") as step:
+        for number, (_, one) in enumerate(session.registered(), start=1):
+            try:
+                listed = list_jobs(one.store, one.destination, one.staging_root, committed=committed)
+                found.append((one.destination.uri, list(listed)))
+            except S3CommitError as error:
+                failures.append((one.destination.uri, error))
+            step(number)
+    every = [job for _, jobs in found for job in jobs]
+    pending = [job for job in every if job.staging is not None]
+    oldest = max((job.silent for job in pending if job.silent is not None), default=None)
+    totals = {"destinations": len(found), "jobs": len(pending), "bytes": sum(j.output.bytes for j in pending)}
+    value = {
+        "registry": session.destination.uri,
+        "destinations": [
+            {"destination": uri, "jobs": [job.to_dict() for job in jobs]} for uri, jobs in found
+        ],
+        "failures": [{"destination": uri, "message": str(error)} for uri, error in failures],
+        "pending": {**totals, "idle": oldest},
+    }
+    rows = [[uri, *_row(job)[:5], age(job.silent)] for uri, jobs in found for job in jobs]
+    columns = (Column("destination", whole=False), *_COLUMNS[:5], Column("last activity", right=True))
+    views: list[View] = [Table(columns, rows), BLANK] if rows else []
+    views.append(
+        Line(
+            f"{several(totals['jobs'], 'job')} in progress at {several(len(found), 'destination')},"
+            f" {size(totals['bytes'])} pending"
+        )
+    )
+    problems = (Line(f"{job.job_id}: {job.problem}", "red") for job in every if job.problem is not None)
+    unread = labelled("NOT READ", (f"{uri}: {error}" for uri, error in failures), "red")
+    return session.output.result(value, *views, *problems, *unread, ok=not failures)
 
 
 @store_command(

@@ -110,6 +110,7 @@ class StoreProvider:
         arguments: The options at the end of these command lines, to connect to the same store.
         open: Opens the store of a connection.
         signer: Returns the signer of jobs' records; None if they are not signed.
+        aws_conn_id: Airflow's connection of the store; None without Airflow.
 
     """
 
@@ -117,6 +118,7 @@ class StoreProvider:
     arguments: tuple[str, ...]
     open: Callable[[Connection], ObjectStore]
     signer: Callable[[], Signer | None]
+    aws_conn_id: str | None = None
 
 
 def own_provider() -> StoreProvider:

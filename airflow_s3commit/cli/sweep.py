@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import click
 import msgspec
 
 from airflow_s3commit._format import age, number, several, size
-from airflow_s3commit.cli.command import Session, as_duration, store_command
+from airflow_s3commit.cli.command import Session, as_duration, registry_option, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
+from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present.facts import cost_per_month
+from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
+from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.destination import split_uri
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
@@ -32,9 +36,12 @@ _BATCH = 1_000
     s3commit sweep s3://lake/flights/ --older-than 7d              preview the removals
     s3commit sweep s3://lake/flights/ --older-than 7d --apply      remove the leftovers
     s3commit sweep s3://lake/flights/ --older-than 7d --apply --json   from a scheduled script
+    s3commit sweep --registry s3://lake-ops/s3commit/ --older-than 7d  every destination
     """,
     confirms=True,
+    registry=True,
 )
+@registry_option("Instead of one destination, those of the registry at this prefix.")
 @click.option(
     "--older-than",
     type=as_duration,
@@ -53,9 +60,14 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
     time that their jobs' option retain says; --older-than does not apply to these files. A dry run unless
     --apply is given. Lists a job whose commit was interrupted, but does not touch it: use recover. Exit code
     1 if a removal failed.
+
+    With --registry each destination is swept by its own records; the registry only says where to look. It
+    also loses the entries of destinations of which nothing is left.
     """
     if apply and dry_run:
         raise click.UsageError("--apply and --dry-run exclude each other")
+    if session.registry is not None:
+        return _sweep_registry(session, older_than=older_than, apply=apply)
     with session.output.working("finding dead jobs and orphans"):
         plan = plan_sweep(
             session.store, session.destination, older_than=older_than, staging_root=session.staging_root
@@ -73,6 +85,109 @@ def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) ->
     )
     report = _applied(session, plan)
     return session.output.result(report.to_dict(), *_report_views(report), ok=not report.failures)
+
+
+@dataclass
+class _Registered:
+    """What a sweep finds at the destinations of a registry.
+
+    Attributes:
+        plans: The plans, each with the session of its destination.
+        gone: The entries of destinations of which nothing is left.
+        failures: Why a destination could not be read or swept, by its URI.
+
+    """
+
+    plans: list[tuple[Session, SweepPlan]] = field(default_factory=list)
+    gone: list[Registered] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def due(self) -> list[tuple[Session, SweepPlan]]:
+        """The plans that are not empty."""
+        return [(one, plan) for one, plan in self.plans if not plan.is_empty]
+
+
+def _sweep_registry(session: Session, *, older_than: float, apply: bool) -> ExitCode:
+    """Plan all sweeps, show them, ask once, and apply them; one that fails does not keep back the others."""
+    found = _planned(session, older_than)
+    uploads, stored = (sum(getattr(plan, what) for _, plan in found.due) for what in ("pending", "bytes"))
+    nothing = not (found.due or found.gone)
+    views: list[View] = [NOT_APPLIED] if not apply and not nothing else []
+    for one, plan in found.due:
+        views += [Line(plan.destination, "bold"), *_plan_views(one, plan, dry_run=False), BLANK]
+    views += labelled("nothing is left of", (entry.record.destination for entry in found.gone), "dim")
+    views.append(
+        Line(
+            f"{several(len(found.due), 'destination')} of {len(found.plans):,} to sweep:"
+            f" {several(uploads, 'upload')}, {size(stored)}, {cost_per_month(stored)} per month"
+        )
+    )
+    reports = [SweepReport(plan=plan, dry_run=True) for _, plan in found.plans]
+    forgotten: list[str] = []
+    if apply and not nothing:
+        if not session.output.as_json:
+            session.output.result({}, *views)
+        jobs, gone = sum(len(plan.jobs) for _, plan in found.due), several(len(found.gone), "destination")
+        session.output.confirm(
+            f"End {several(jobs, 'job')} and discard {several(uploads, 'upload')} at"
+            f" {several(len(found.due), 'destination')}, and remove {gone} from the registry?",
+            yes=session.yes,
+        )
+        reports, forgotten = _applied_all(session, found)
+        views = [
+            view
+            for report in reports
+            for view in (Line(report.plan.destination, "bold"), *_report_views(report))
+        ]
+    value = {
+        "registry": session.destination.uri,
+        "sweeps": [report.to_dict() for report in reports],
+        "gone": [entry.record.destination for entry in found.gone],
+        "forgotten": forgotten,
+        "failures": [{"destination": uri, "message": message} for uri, message in found.failures.items()],
+    }
+    views += labelled("FAILED", (f"{uri}: {message}" for uri, message in found.failures.items()), "red")
+    ok = not found.failures and not any(report.failures for report in reports)
+    return session.output.result(value, *views, ok=ok)
+
+
+def _planned(session: Session, older_than: float) -> _Registered:
+    """Plan the sweep of each destination that has records of its own; the registry is not believed."""
+    found = _Registered()
+    with session.output.working("finding dead jobs and orphans") as step:
+        for number, (entry, one) in enumerate(session.registered(), start=1):
+            try:
+                if has_records(one.store, entry.record):
+                    plan = plan_sweep(
+                        one.store, one.destination, older_than=older_than, staging_root=one.staging_root
+                    )
+                    found.plans.append((one, plan))
+                elif entry.age >= older_than and is_gone(one.store, entry.record):
+                    found.gone.append(entry)
+                else:
+                    session.output.note(f"left alone: {one.destination.uri} has no records of jobs")
+            except S3CommitError as error:
+                found.failures[one.destination.uri] = str(error)
+            step(number)
+    return found
+
+
+def _applied_all(session: Session, found: _Registered) -> tuple[list[SweepReport], list[str]]:
+    """Apply the plans and remove the entries; return the reports and the URIs of removed entries."""
+    reports, forgotten = [], []
+    for one, plan in found.due:
+        try:
+            reports.append(_applied(one, plan))
+        except S3CommitError as error:
+            found.failures[plan.destination] = str(error)
+    for entry in found.gone:
+        try:
+            if forget_destination(session.store, session.destination.bucket, entry.key, entry.etag):
+                forgotten.append(entry.record.destination)
+        except S3CommitError as error:
+            found.failures[entry.record.destination] = str(error)
+    return reports, forgotten
 
 
 def _applied(session: Session, plan: SweepPlan) -> SweepReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_s3commit import register_destination
 from tests.cli.conftest import FILES, OLD, RunProgram, plain_json
 from tests.protocol.building import OURS, THEIRS, Crash, Lake
 
@@ -154,3 +155,28 @@ def test_what_others_wrote_cannot_steer_the_terminal(lake: Lake, run: RunProgram
         result = run(*command)
         assert "\x1b" not in result.stdout
         assert "\\x1b[2Jgone" in result.stdout
+
+
+def test_jobs_of_a_registry_are_listed_with_their_destinations(lake: Lake, run: RunProgram) -> None:
+    """All, or those that match a pattern, with totals; a destination that cannot be read is a finding."""
+    registry = "s3://lake/registry/"
+    lake.sealed(FILES)
+    for destination in (lake.destination, "s3://lake/other/", "s3://no-such-bucket/x/"):
+        register_destination(lake.store, registry, destination)
+    result = run("jobs", "--registry", registry)
+    assert result.exit_code == 1
+    assert f"{lake.destination} " in result.stdout
+    assert OURS in result.stdout
+    assert "1 job in progress at 2 destinations, 10 B pending" in result.stdout
+    assert "NOT READ: s3://no-such-bucket/x/" in result.stdout
+    told = plain_json(run("jobs", "s3://lake/oth*", "--registry", registry, "--json"))
+    assert [place["destination"] for place in told["destinations"]] == ["s3://lake/other/"]
+    assert told["pending"] == {"destinations": 1, "jobs": 0, "bytes": 0, "idle": None}
+
+
+def test_a_pattern_needs_a_registry(lake: Lake, run: RunProgram) -> None:
+    """Otherwise it is a wrong command line, and nothing is asked of the store."""
+    result = run("jobs", "s3://lake/*")
+    assert result.exit_code == 2
+    assert "--registry" in result.output
+    assert lake.store.calls == []

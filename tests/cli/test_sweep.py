@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.protocol.metadata.registry import read_registry
 from airflow_s3commit.testing import StoreCall
 from tests.cli.conftest import FILES, RunProgram, plain_json
 from tests.protocol.building import OURS, THEIRS, Crash, Lake
@@ -99,3 +101,38 @@ def test_what_could_not_be_removed_is_a_finding(littered: Lake, run: RunProgram)
 def test_a_sweep_needs_to_know_how_old(lake: Lake, run: RunProgram, args: tuple[str, ...]) -> None:
     """There is no default age, no guess at a wrong one, and no doing it and not doing it."""
     assert run("sweep", lake.destination, *args).exit_code == 2
+
+
+def test_a_registry_is_swept_by_each_destinations_own_records(littered: Lake, run: RunProgram) -> None:
+    """A prefix without records of jobs is left alone, and what is gone is removed from the registry."""
+    registry, foreign = "s3://lake/registry/", "s3://lake/other-program/"
+    littered.store.create_upload("lake", "other-program/part-0", metadata={}, content_type="text/plain")
+    for destination in (littered.destination, foreign, "s3://lake/gone/"):
+        register_destination(littered.store, registry, destination)
+    littered.store_clock.advance(2 * DAY)
+    pending = len(littered.pending())
+    dry = run("sweep", "--registry", registry, "--older-than", "1d")
+    assert dry.exit_code == 0
+    assert OURS in dry.stdout
+    assert "1 destination of 1 to sweep: 3 uploads" in dry.stdout
+    assert "nothing is left of: s3://lake/gone/" in dry.stdout
+    assert f"left alone: {foreign} has no records of jobs" in dry.stderr
+    assert len(littered.pending()) == pending
+    told = plain_json(run("sweep", "--registry", registry, "--older-than", "1d", "--apply", "--json"))
+    assert [sweep["plan"]["destination"] for sweep in told["sweeps"]] == [littered.destination]
+    assert told["forgotten"] == ["s3://lake/gone/"]
+    assert littered.staging(OURS) == []
+    assert list(littered.store.list_uploads("lake", "other-program/"))
+    left = read_registry(littered.store, Destination.parse(registry))
+    assert {entry.record.destination for entry in left} == {littered.destination, foreign}
+
+
+def test_a_destination_that_fails_does_not_keep_back_the_others(littered: Lake, run: RunProgram) -> None:
+    """It is a finding, and the others are swept."""
+    registry = "s3://lake/registry/"
+    for destination in ("s3://no-such-bucket/x/", littered.destination):
+        register_destination(littered.store, registry, destination)
+    result = run("sweep", "--registry", registry, "--older-than", "1d", "--apply")
+    assert result.exit_code == 1
+    assert "FAILED: s3://no-such-bucket/x/" in result.stdout
+    assert littered.staging(OURS) == []

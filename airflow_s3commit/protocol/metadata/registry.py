@@ -24,6 +24,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.layout import HOME
 from airflow_s3commit.protocol.model.registry import RegisteredDestination
 from airflow_s3commit.store.base import ObjectStore
 
@@ -149,6 +150,19 @@ def read_registry(
             continue
         found.append(Registered(info.key, info.etag, outcome.date - info.modified, record))
     return sorted(found, key=lambda entry: (entry.record.destination, entry.key))
+
+
+def has_records(store: ObjectStore, record: RegisteredDestination) -> bool:
+    """Return whether there are records of jobs at a destination, as every setup leaves them: one request.
+
+    Without them a registry is not believed: a sweep there would abort the uploads of other programs.
+
+    Raises:
+        S3CommitError: The request failed.
+
+    """
+    place = record.place
+    return next(store.list_objects(place.bucket, place.key(f"{HOME}/")), None) is not None
 
 
 def is_gone(store: ObjectStore, record: RegisteredDestination) -> bool:
