@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -151,11 +152,8 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
         inner: list[DataType]
         if isinstance(kind, StructType):
             inner = [field.dataType for field in kind.fields]
-            if not inner and not FORMATS[file_format].text:
-                raise UnsupportedColumn(
-                    f"column {name!r} has the type {type_name}, a struct without fields, which {file_format}"
-                    " cannot hold: leave it out, or give the struct a field"
-                )
+            if not FORMATS[file_format].text:
+                _check_fields(name, kind, file_format)
         elif isinstance(kind, MapType):
             inner = [kind.keyType, kind.valueType]
         else:
@@ -167,6 +165,21 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
                     f" its values: cast it, for example with cast({name} as {_typed(kind)})"
                 )
             _check_type(name, each, file_format)
+
+
+def _check_fields(name: str, kind: StructType, file_format: str) -> None:
+    type_name = kind.simpleString()
+    if not kind.fields:
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {type_name}, a struct without fields, which {file_format} cannot"
+            " hold: leave it out, or give the struct a field"
+        )
+    repeated, times = Counter(kind.names).most_common(1)[0]
+    if times > 1:
+        raise UnsupportedColumn(
+            f"column {name!r} has the type {type_name}, with several fields {repeated!r}, which Spark does"
+            f" not pass to a Python writer: rename one of them, or {OTHER_WRITER}"
+        )
 
 
 def _typed(kind: DataType) -> str:

@@ -87,6 +87,14 @@ def test_a_struct_without_fields_and_a_frame_without_columns_are_refused(file_fo
         plan_table(StructType([]), options)
 
 
+def test_a_struct_with_two_fields_of_one_name_is_refused() -> None:
+    """Spark passes no such struct to Python; the error names the field, at any depth."""
+    twice = StructType([StructField("a", LongType()), StructField("a", StringType())])
+    for each in nested(twice):
+        with pytest.raises(UnsupportedColumn, match=r"'c' has the type .*several fields 'a'.*rename one"):
+            plan_table(schema(each), parse_options({}, overwrite=False))
+
+
 @pytest.mark.parametrize("names", [("id", "ID"), ("a", "b", "A"), ("x", "x")])
 def test_columns_that_differ_only_in_case_are_refused(names: tuple[str, ...]) -> None:
     """Spark reads no file with two columns of one name, and its names have no case."""
