@@ -94,7 +94,8 @@ byte stamps = 1;           /* ghost: how many there were */
 byte highest;              /* ghost: the newest that it ever named */
 bit begun[JOBS];           /* what the job's state says: it is committing, */
 bit closed[JOBS];          /* or aborting */
-byte saved[JOBS];          /* the marker that was there when it began */
+byte saved[JOBS];          /* the marker that was there when it began, */
+byte savedgen[JOBS];       /* and the generation that it names */
 bit record[JOBS];          /* the job's record is there: it has not ended */
 bit state[JOBS];           /* ghost: its state is there and past `sealed` */
 #if JOBS == 2
@@ -291,11 +292,12 @@ again:
 #define ID 0
 #endif
 #ifdef DELETED_MARKER
-  /* The state moves, by compare-and-swap; the first process of the job notes the marker that is there. */
+  /* The state moves, by compare-and-swap; the first process of the job notes the marker that is there, or the one
+     that it remembers: the first. */
   atomic {
     if
     :: closed[j] -> if :: end[j] != 0 -> goto again :: part == RECOVERER && end[j] == 0 -> goto abandon :: else -> goto done fi
-    :: !closed[j] && !begun[j] -> begun[j] = 1; state[j] = 1; saved[j] = stamp
+    :: !closed[j] && !begun[j] -> begun[j] = 1; state[j] = 1; if :: saved[j] = stamp; savedgen[j] = marked :: saved[j] = 1; s = 1 fi
     :: else
     fi
   }
@@ -304,6 +306,9 @@ again:
   atomic { if :: m != 0 -> SEND(remove_marker(m), REMOVE, m, 0, 0, 0, 0) :: else fi; m = 0 }
 #else
   atomic { if :: saved[j] != 0 -> SEND(remove_marker(saved[j]), REMOVE, saved[j], 0, 0, 0, 0) :: else fi }
+  /* It remembered another one than is there: the state moves again, and that one goes too. */
+  atomic { if :: s == 1 && !closed[j] && stamp != 0 -> saved[j] = stamp; savedgen[j] = marked :: else -> s = 0 fi }
+  atomic { if :: s == 1 -> SEND(remove_marker(saved[j]), REMOVE, saved[j], 0, 0, 0, 0); s = 0 :: else fi }
 #endif
 #endif
   /* Complete every upload. */
@@ -390,7 +395,8 @@ next_undo:
   }
 #endif
 #ifdef DELETED_MARKER
-  /* Give the marker back: that of the newest commit, unless its job has not ended and will write it. */
+  /* Give the marker back: that of the newest commit, unless its job has not ended and will write it. If it is the
+     one that this job took, its job has written it. */
   atomic { if :: !begun[j] -> goto clean :: else fi }
 restore:
   atomic {
@@ -398,7 +404,16 @@ restore:
     base = base - 1;
     do :: base > 0 && kind[base] != COMMIT -> base-- :: else -> break od
   }
-  atomic { if :: base > 0 && record[who[base]] -> base = 0; goto clean :: else fi }
+  atomic {
+    if
+#ifdef FAULT_MARKER_NOT_GIVEN_BACK
+    :: base > 0 && record[who[base]] -> base = 0; goto clean
+#else
+    :: base > 0 && record[who[base]] && (saved[j] == 0 || savedgen[j] != base) -> base = 0; goto clean
+#endif
+    :: else
+    fi
+  }
 next_restore:
   atomic {
     m = stamp;
@@ -478,7 +493,7 @@ next_removal:
   }
 #endif
 #ifdef DELETED_MARKER
-#ifndef FAULT_MARKER_BEFORE_RECORD
+#ifdef FAULT_RECORD_BEFORE_MARKER
   atomic { if :: record[j] = 0 :: mortal -> goto dead fi }
 #endif
   atomic { g = end[j] }
@@ -493,9 +508,6 @@ derive:
     if :: ok :: else -> goto derive fi
   }
 written:
-#ifdef FAULT_MARKER_BEFORE_RECORD
-  atomic { if :: record[j] = 0 :: mortal -> goto dead fi }
-#endif
   skip;
 #endif
 clean:

@@ -169,9 +169,9 @@ FAULTS = (
         "marker_not_newest",
     ),
     _breaks(
-        "marker-before-record",
+        "marker-not-given-back",
         "log",
-        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_BEFORE_RECORD",
+        "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER ABORT_A=1 FAULT_MARKER_NOT_GIVEN_BACK",
         "marker_not_newest",
     ),
     _breaks(

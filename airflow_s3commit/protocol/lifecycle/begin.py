@@ -62,7 +62,10 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     if job.options.needs_begin:
         remove_former_lock(context, run.settle)
     settle_begun(run, touched(job.options, seal.record))
-    success = existing_success(context)
+    # A process that wrote the newest marker goes by that. To delete it shows whether it is still there.
+    run.is_marker_assumed = run.marker is not None and context.conditional and not job.options.needs_begin
+    success = run.marker if run.is_marker_assumed else existing_success(context)
+    run.marker = None
     import_older_commits(run, success)
     plan = _valid_plan(run, job, seal, plan)
     if plan.record.unnamed and remove_former_lock(context, run.settle):
@@ -87,6 +90,27 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     run.moved = begun
     run.knows(seal, plan)
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+
+
+def note_marker(run: CommitRun, current: Stored[StateRecord]) -> None:
+    """Name the marker that is there in the state, in place of one that this process remembered. Repeatable.
+
+    Before: another marker is there, and nothing of the job is published.
+
+    Args:
+        run: The commit.
+        current: The state as it was read: ``committing``.
+
+    Raises:
+        Overtaken: Always: go on from the state.
+
+    """
+    run.is_marker_assumed = False
+    run.log.read()
+    success = existing_success(run.context)
+    import_older_commits(run, success)
+    run.moved = move(run.context, current, "committing", saved_success=success)
+    raise Overtaken
 
 
 def abandoned(context: JobContext, entry: LogEntry) -> JobClosed:

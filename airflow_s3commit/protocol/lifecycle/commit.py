@@ -24,7 +24,7 @@ from airflow_s3commit.exceptions import (
     NotReversible,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
-from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit
+from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit, note_marker
 from airflow_s3commit.protocol.lifecycle.commit_rollback import rolling_back
 from airflow_s3commit.protocol.lifecycle.enter import enter_commit, enter_lost, lost_files
 from airflow_s3commit.protocol.lifecycle.finish import finish_commit, finish_lost
@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.lifecycle.publish import complete_all, prepare
 from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, drive
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.log_end import remember_end
+from airflow_s3commit.protocol.metadata.log_end import LogEnd, remember_end, remembered_marker
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.state import ended_manifest, follow, known_state, move, read_state
 from airflow_s3commit.protocol.model.job import StateRecord
@@ -98,11 +98,13 @@ def commit_job(
     if stages is not None:
         seal_job(context, stages, closes=False)
         run.begins_from = ("open", "sealed")
+    if context.is_own and context.record is not None:
+        run.marker = remembered_marker(context.store, context.layout.destination, context.record.log)
     run.moved = known_state(context, *run.begins_from)
     with naming(context, "commit"):
         manifest = drive(run, commit_step)
     if (last := run.log.created_last()) is not None:
-        remember_end(context.store, *last)
+        remember_end(context.store, LogEnd(*last, run.marker))
     return manifest
 
 
@@ -177,6 +179,8 @@ def _publish(run: CommitRun, current: Stored[StateRecord]) -> LogEntry:
     """Publish the job's files, and return the entry that ended it."""
     with rolling_back(run, current) as (job, seal, named):
         plan = prepare(run, current.record, job, seal, named)
+        if run.is_marker_assumed:
+            note_marker(run, current)
         complete_all(run, current.record, seal)
         if run.lost:
             return enter_lost(run, job, seal, plan, lost_files(run.lost))

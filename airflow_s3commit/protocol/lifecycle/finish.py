@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_record
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.seals import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
 from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost
@@ -64,12 +64,11 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
                 f"{context.name} was committed, but its manifest {where} has been removed"
             ) from error
         manifest, keys = found, partial(listed_keys, context, found)
-    # Before the marker is written: see the module `success`.
-    delete_record(context, context.staging_bucket, context.layout.job)
     # A process that has published removed the marker itself.
-    write_success(context, manifest, keys, is_removed=run.files is not None)
+    run.marker = write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
-    clean_staging(context, has_record=False)
+    # After the marker is written: see the module `success`.
+    clean_staging(context)
     return manifest
 
 

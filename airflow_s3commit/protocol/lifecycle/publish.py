@@ -30,8 +30,8 @@ def prepare(
 ) -> PlanRecord:
     """Do what comes before the first upload is completed, and return the plan that counts. Repeatable.
 
-    After: ``_SUCCESS`` is gone. A job that destroys old data before its last entry has created its ``begin``;
-    with ``delete-then-publish`` the planned objects are deleted.
+    After: the ``_SUCCESS`` that the state names is gone. A job that destroys old data before its last entry
+    has created its ``begin``; with ``delete-then-publish`` the planned objects are deleted.
 
     Raises:
         JobFailed: An upload of a job that has not begun is gone. Nothing was changed.
@@ -43,7 +43,8 @@ def prepare(
             # Stores that do not list pending uploads need ``track_pending="s3"``.
             _refuse_if_gone(run, seal)
         plan = enter_begin(run, state, job, seal, plan)
-    remove_success(run.context, state.saved_success)
+    if remove_success(run.context, state.saved_success):
+        run.is_marker_assumed = False
     if (begun := run.log.begun()) is not None:
         remove_older_success(run.context, begun.number)
         if begun.marking:

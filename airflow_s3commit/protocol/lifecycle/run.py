@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import is_same_state, pinned_etags, read_state
-from airflow_s3commit.protocol.model.job import JobRecord, State, StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, SavedSuccess, State, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord
@@ -73,6 +73,8 @@ class CommitRun:
         lost: Keys of the job's files that can never be published, after its ``begin``.
         left: The list of the files of a lost job that are there, if not all but these.
         begins_from: States from which the commit begins; also ``open``, if this process has sealed the job.
+        marker: The ``_SUCCESS`` that this process wrote last: of the commit before, until this one has begun.
+        is_marker_assumed: The state names that marker, and no request has shown yet that it is there.
 
     """
 
@@ -92,6 +94,8 @@ class CommitRun:
     lost: set[str] = field(default_factory=set)
     left: FileList | None = None
     begins_from: tuple[State, ...] = ("sealed",)
+    marker: SavedSuccess | None = None
+    is_marker_assumed: bool = False
 
     def __post_init__(self) -> None:
         """Begin to read the log where the job's record says."""

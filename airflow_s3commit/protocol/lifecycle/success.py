@@ -5,8 +5,9 @@ older generation, and no two markers of this protocol are alike, so that a suspe
 old one cannot delete or overwrite a new one. A commit removes the one marker that it found when it began. A
 marker of another program is put back by an abort, byte for byte.
 
-A job that ends deletes its record before it writes its marker. So of this job and of another that removed
-the marker and is aborted, at least one sees the other, and writes it.
+A job that ends writes its marker before it deletes its record. So a job that removed a marker and is aborted
+writes the newest commit's, unless that has yet to write its own: its record is there, and the marker that was
+removed is an older one's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads,
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
-from airflow_s3commit.protocol.model.layout import Layout
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from airflow_s3commit.protocol.model.success import (
@@ -67,24 +68,29 @@ def existing_success(context: JobContext) -> SavedSuccess | None:
     return SavedSuccess(etag=found.etag, body=found.body)
 
 
-def remove_success(context: JobContext, saved: SavedSuccess | None) -> None:
+def remove_success(context: JobContext, saved: SavedSuccess | None) -> bool:
     """Delete the marker that a commit found when it began, before files are published. Repeatable.
 
-    One that was written since stays: after an abort of this job nobody would write it again.
+    Another one stays: after an abort of this job nobody would write it again.
 
     Args:
         context: The job.
         saved: The marker that was there.
 
+    Returns:
+        Whether it is gone, or never was there; False if there is another one.
+
     """
     if saved is None:
-        return
+        return True
     if not context.conditional:
         found = find_marker(context)
         if found is None or found.etag != saved.etag:
-            return
+            return found is None
     if not delete_unchanged(context, context.bucket, context.layout.success, saved.etag):
-        logger.info("%s: _SUCCESS was written anew by another job", context.name)
+        logger.info("%s: another job wrote _SUCCESS", context.name)
+        return False
+    return True
 
 
 def remove_older_success(context: JobContext, number: int) -> None:
@@ -107,12 +113,12 @@ def write_success(
     *,
     renewed: str | None = None,
     is_removed: bool = False,
-) -> None:
+) -> SavedSuccess | None:
     """Write the marker of a committed job, unless there is one of its generation or a later one. Repeatable.
 
     Leaves the marker of a version without a log that committed beside it: the next commit reads it.
 
-    Before: the objects that the job replaces are deleted, and its record.
+    Before: the objects that the job replaces are deleted; its record is still there.
 
     Args:
         context: Any job of the destination.
@@ -120,6 +126,9 @@ def write_success(
         keys: Returns the keys of its first files, at most 100.
         renewed: ETag of a marker to write anew whatever its generation.
         is_removed: Expect no marker: try to create one before looking for another job's.
+
+    Returns:
+        The marker as it was written; None if there was one already.
 
     """
     body = b""
@@ -131,15 +140,15 @@ def write_success(
         elif (found.etag != renewed and (found.generation or 0) >= manifest.generation) or _is_unknown_commit(
             context, found
         ):
-            return
+            return None
         else:
             condition = {"if_match": found.etag if context.conditional else None}
         body = body or encode(success_of(context, manifest, keys()))
         try:
-            context.store.put(context.bucket, context.layout.success, body, **condition)
+            written = context.store.put(context.bucket, context.layout.success, body, **condition)
         except (PreconditionFailed, NoSuchKey):
             continue
-        return
+        return SavedSuccess(etag=written.etag, body=body)
 
 
 def _is_unknown_commit(context: JobContext, found: Marker) -> bool:
@@ -164,9 +173,9 @@ def _is_entered(context: JobContext, found: Marker) -> bool:
 def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
     """Give a destination its marker again after an abort. Repeatable.
 
-    That is the marker of the newest commit, unless its job has not ended: then its committer, or its
-    recovery, writes it. Without any commit in the log it is the marker of another program, as it was saved.
-    The marker that the aborted commit may still delete is written anew, with another ETag.
+    That is the marker of the newest commit, unless its job has yet to write it: then its committer, or its
+    recovery, does. Without any commit in the log it is the marker of another program, as it was saved. The
+    marker that the aborted commit may still delete is written anew, with another ETag.
 
     Args:
         context: The job that is aborted.
@@ -185,7 +194,11 @@ def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
             _restore_foreign(context, saved)
         return
     assert newest.manifest is not None
-    if not is_foreign and not _is_under_way(context, newest.manifest):
+    if is_foreign:
+        return
+    # Its job has written what this one removed.
+    is_written = saved is not None and _generation_of(saved.body) == newest.number
+    if is_written or not _is_under_way(context, newest.manifest):
         keys = partial(listed_keys, context, newest.manifest)
         write_success(context, newest.manifest, keys, renewed=doomed)
 
@@ -203,7 +216,7 @@ def listed_keys(context: JobContext, manifest: ManifestRecord) -> list[str]:
 
 
 def _is_under_way(context: JobContext, manifest: ManifestRecord) -> bool:
-    """Return whether a committed job still has its record, which goes before its marker is written."""
+    """Return whether a committed job still has its record, which goes after its marker is written."""
     if manifest.staging is None:
         return False
     staging = Destination.parse(manifest.staging)
@@ -237,10 +250,14 @@ def find_marker(context: JobContext, key: str | None = None) -> Marker | None:
     except TooLarge:
         info = store.head(bucket, key)
         return Marker(info.etag, info.size)
-    generation = None
+    return Marker(fetched.info.etag, fetched.info.size, _generation_of(fetched.body), fetched.body)
+
+
+def _generation_of(body: bytes) -> int | None:
+    """Return the generation that a marker names; None for a foreign one."""
     with suppress(InvalidRecord):
-        generation = decode(SuccessData, fetched.body, join_uri(bucket, key)).generation
-    return Marker(fetched.info.etag, fetched.info.size, generation, fetched.body)
+        return decode(SuccessData, body, SUCCESS).generation
+    return None
 
 
 def success_of(context: JobContext, manifest: ManifestRecord, keys: list[str]) -> SuccessData:

@@ -1,8 +1,8 @@
 """Remove a job's staging in an order that survives a crash.
 
-The job's record goes first, and its state with the last request: a state without the record shows a job that
-has ended and whose clean-up is unfinished. Should the store fail to delete a record in that last request, the
-step fails, and a sweep removes the record.
+The job's record goes with the first request, and its state with the last: a state without the record shows a
+job that has ended and whose clean-up is unfinished. Up to a thousand records go with one request. Should the
+store fail to delete one in the last request, the step fails, and a sweep removes the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
-from airflow_s3commit.protocol.metadata.removal import delete_record, delete_records
+from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
 from airflow_s3commit.protocol.model.job import StateRecord
 
@@ -32,21 +32,21 @@ def clean_if_ended(context: JobContext) -> bool:
     if stored is None or stored.record.state == "aborted":
         clean_staging(context)
     elif _is_being_cleaned(context, stored.record):
-        # Not its state: the process that cleans up may have died before it wrote ``_SUCCESS``.
+        # Not its state: a process of an older version may have died before it wrote ``_SUCCESS``.
         clean_staging(context, keep_state=True)
     else:
         return False
     return True
 
 
-def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: bool = False) -> None:
+def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
-    Before: the job is committed and its manifest written, or it is aborted or lost. Repeatable.
+    Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted or lost.
+    Repeatable.
 
     Args:
         context: The job.
-        has_record: False if the caller has just deleted the job's record.
         keep_state: Leave its state.
 
     Raises:
@@ -62,12 +62,10 @@ def clean_staging(context: JobContext, *, has_record: bool = True, keep_state: b
         )
         return
     store, bucket, layout = context.store, context.staging_bucket, context.layout
-    if has_record:
-        delete_record(context, bucket, layout.job)
     context.known.forget(layout.state)
     listed = store.list_objects(bucket, layout.staging.prefix)
-    left = (info.key for info in listed if info.key != layout.state)
-    delete_records(context, left if keep_state else chain(left, [layout.state]))
+    left = (info.key for info in listed if info.key not in (layout.job, layout.state))
+    delete_records(context, chain([layout.job], left, [] if keep_state else [layout.state]))
 
 
 def is_own_staging(context: JobContext) -> bool:

@@ -1,8 +1,14 @@
-"""Find the end of a log: by a listing, which the marker or a checkpoint shortens, or what is remembered."""
+"""Find the end of a log: by a listing, which the marker or a checkpoint shortens, or what is remembered.
+
+A process remembers the entry that it created last in each log, and the ``_SUCCESS`` that it wrote then. It
+goes by neither alone: a listing shows whether the entry is still the newest, and a delete on the condition of
+its ETag whether the marker is still there.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -25,14 +31,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_s3commit.protocol.model.destination import Destination
+    from airflow_s3commit.protocol.model.job import SavedSuccess
     from airflow_s3commit.protocol.model.log import LogEntry
     from airflow_s3commit.store.base import ObjectStore
 
 #: Entries on one page of a listing. With more, the marker says where the last ones are.
 _PAGE = 1_000
 
-#: The newest entry that this process created in each log, by store and destination, and its ETag.
-_ends: WeakKeyDictionary[ObjectStore, dict[str, tuple[LogEntry, str]]] = WeakKeyDictionary()
+#: The end that this process gave to each log, by store and destination.
+_ends: WeakKeyDictionary[ObjectStore, dict[str, LogEnd]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log as a process left it.
+
+    Attributes:
+        entry: The newest entry.
+        etag: Its ETag.
+        marker: The ``_SUCCESS`` that the process wrote; None if it wrote none.
+
+    """
+
+    entry: LogEntry
+    etag: str
+    marker: SavedSuccess | None = None
 
 
 def find_head(store: ObjectStore, destination: Destination, marked: int = 0) -> int:
@@ -70,30 +93,43 @@ def find_head(store: ObjectStore, destination: Destination, marked: int = 0) -> 
     return max(listed(marked - 1) if marked > head else (), default=0) or max(listed(head), default=head)
 
 
-def remember_end(store: ObjectStore, entry: LogEntry, etag: str) -> None:
-    """Remember an entry that this process has created at the end of a log.
+def remember_end(store: ObjectStore, end: LogEnd) -> None:
+    """Remember the entry that this process has created at the end of a log.
 
     Before: its manifest or record of abort is written.
 
     Args:
         store: The store of the set-ups to come.
-        entry: The entry.
-        etag: Its ETag.
+        end: The entry, and the marker of its commit.
 
     """
-    _ends.setdefault(store_without_headers(store), {})[entry.destination] = entry, etag
+    _ends.setdefault(store_without_headers(store), {})[end.entry.destination] = end
+
+
+def remembered_marker(store: ObjectStore, destination: Destination, number: int) -> SavedSuccess | None:
+    """Return the ``_SUCCESS`` that this process wrote last, if it belongs to an entry; it may be another now.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        number: Number of the entry, the newest that the caller knows of.
+
+    """
+    end = _ends.get(store_without_headers(store), {}).get(destination.uri)
+    return end.marker if end is not None and end.entry.number == number else None
 
 
 def remembered_end(store: ObjectStore, destination: Destination) -> LogEntry | None:
     """Return the newest entry of a log if this process remembers it; a listing shows if it still is that."""
-    entry, etag = _ends.get(store_without_headers(store), {}).get(destination.uri, (None, ""))
-    if entry is None:
+    end = _ends.get(store_without_headers(store), {}).get(destination.uri)
+    if end is None:
         return None
+    entry = end.entry
     after = entry_key(destination, entry.number - 1) if entry.number > 1 else None
     bucket, prefix = destination.bucket, log_prefix(destination)
     listed = store.list_objects(bucket, prefix, recursive=False, start_after=after)
     there = [(info.key, info.etag) for info in islice(listed, 2)]
-    return entry if there == [(entry_key(destination, entry.number), etag)] else None
+    return entry if there == [(entry_key(destination, entry.number), end.etag)] else None
 
 
 def _marked(store: ObjectStore, destination: Destination) -> int:

@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.job import AbortedRecord, AbortReport
+from airflow_s3commit.protocol.model.success import SuccessData
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
@@ -378,3 +379,25 @@ def test_nothing_of_a_job_that_is_not_committed_is_late(state: str) -> None:
     with pytest.raises(JobClosed, match="not committed"):
         lake.job().abort_late()
     assert lake.pending() == before
+
+
+def test_an_abort_gives_back_the_marker_of_a_commit_that_has_yet_to_clean_up() -> None:
+    """A job that took the newest commit's marker writes it again, though that commit's job has its record."""
+    lake = Lake()
+    lake.sealed({"dt=1/theirs": b"1"}, job_id=THEIRS, conflict_mode="append")
+    lake.store.die("delete", f"__magic_job-{THEIRS}/job.json")
+    with pytest.raises(Crash):
+        lake.job(THEIRS).commit()
+    lake.store.rest()
+    lake.sealed({"dt=1/a": b"2"}, conflict_mode="append")
+    lake.store.die("complete_upload", named("a"))
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    assert SUCCESS not in lake.keys("")
+    lake.job().abort()
+    assert decode(SuccessData, lake.get(SUCCESS), SUCCESS).jobId == THEIRS
+    assert lake.staging(THEIRS) != []
+    lake.job(THEIRS).recover()
+    assert decode(SuccessData, lake.get(SUCCESS), SUCCESS).jobId == THEIRS
+    assert lake.staging(THEIRS) == []
