@@ -72,7 +72,7 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
         (JobFailed,),
         (("the commit was rolled back: find the reason, then write the data again as a new job", "jobs"),),
     ),
-    ((LockHeld,), (("find the job that holds the lock, and run the command again later", "jobs"),)),
+    ((LockHeld,), (("look at the jobs at work, and run the command again when that one has ended", "jobs"),)),
     ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
 

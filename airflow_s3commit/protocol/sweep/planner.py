@@ -88,7 +88,7 @@ class Verdict:
 
 #: States that decide at any age. Any process may finish an abort, or a commit past its point of no return.
 _DECIDED = {
-    "committing": Verdict(None, "its commit has begun and is not finished; recover it: s3commit recover"),
+    "committing": Verdict(None, "its commit has begun and is not finished"),
     "committed": Verdict("finish", "it is committed, but was not cleaned up"),
     "lost": Verdict("finish", "files of it are lost, and it was not cleaned up"),
     "aborting": Verdict("abort", "its abort has begun and is not finished"),
@@ -347,7 +347,11 @@ class _Planner:
         hadoop = left_by_hadoop(context, facts) if silent >= self._older_than else None
         verdict = judge(facts, silent, self._older_than, hadoop)
         if verdict.action is None:
-            self._leave(f"job {folder.job_id} ({folder.staging.uri})", verdict.reason)
+            reason, home = verdict.reason, self._scope.destination
+            if verdict == _DECIDED["committing"]:
+                elsewhere = f" --staging {folder.root.uri}" if folder.root != home else ""
+                reason += f"; look, then end it: s3commit recover {home.uri} {folder.job_id}{elsewhere}"
+            self._leave(f"job {folder.job_id} ({folder.staging.uri})", reason)
             return
         self.jobs.append(
             DeadJob(

@@ -132,6 +132,8 @@ def test_a_job_at_work_keeps_its_list() -> None:
     report = lake.sweep()
     assert report.lists == 0
     assert f"{THEIRS}.jsonl" in lists(lake)
+    (left,) = [one for one in report.plan.left if THEIRS in one.what]
+    assert left.reason.endswith(f"end it: s3commit recover {lake.destination} {THEIRS}")
     lake.job(THEIRS).recover()
     assert is_sound(lake)
 
