@@ -22,6 +22,10 @@ _KEY = ("encryption.key", "server-side-encryption.key")
 _CONTEXT = ("encryption.context",)
 _STORAGE_CLASS = ("create.storage.class",)
 _ACL = ("acl.default",)
+_PROVIDERS = ("security.credential.provider.path",)
+
+#: Hadoop's own key of the same, for all file systems.
+_ALL_PROVIDERS = "hadoop.security.credential.provider.path"
 
 #: S3's names of server-side encryption, by Hadoop's.
 _ENCRYPTION = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
@@ -39,6 +43,7 @@ class S3ASettings:
         context: The encryption context.
         storage_class: The storage class.
         acl: The canned ACL.
+        providers: The credential providers, in which S3A looks for the KMS key first.
 
     """
 
@@ -47,6 +52,7 @@ class S3ASettings:
     context: str | None = None
     storage_class: str | None = None
     acl: str | None = None
+    providers: str | None = None
 
     def fill(self, options: ObjectOptions) -> ObjectOptions:
         """Return object options, with the session's settings for those that are not set.
@@ -78,6 +84,13 @@ class S3ASettings:
                 f" {', '.join(_ENCRYPTION)}, without a context. Set the encryption of this write with the"
                 " option sse or in its job's object_options"
             )
+        if self.key is None and self.providers and sse.startswith("aws:kms"):
+            raise InvalidOption(
+                f"the session sets {_PREFIX}{_ALGORITHM[0]}={self.algorithm} without a key, and credential"
+                " providers that may have it, which s3commit does not read: name the key with the options"
+                " sse and sseKmsKeyId, in its job's object_options, or in the session's"
+                f" {_PREFIX}{_KEY[0]}"
+            )
         return {"sse": sse, "sse_kms_key_id": self.key if sse.startswith("aws:kms") else None}
 
 
@@ -95,7 +108,10 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
         keys = (f"{start}{_PREFIX}{rest}" for rest in spellings for start in ("", "spark.hadoop."))
         return next((value for key in keys if (value := (get(key) or "").strip())), None)
 
-    return S3ASettings(first(_ALGORITHM), first(_KEY), first(_CONTEXT), first(_STORAGE_CLASS), first(_ACL))
+    providers = first(_PROVIDERS) or get(_ALL_PROVIDERS) or get(f"spark.hadoop.{_ALL_PROVIDERS}")
+    return S3ASettings(
+        first(_ALGORITHM), first(_KEY), first(_CONTEXT), first(_STORAGE_CLASS), first(_ACL), providers
+    )
 
 
 def conf_of(session: Any) -> ConfGet:
@@ -122,8 +138,9 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     if java is None:
         return {}
     conf = java.sessionState().newHadoopConf()
-    names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL)
-    found = {f"{_PREFIX}{name}": conf.get(f"{_PREFIX}{name}") for name in names}
+    names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL, *_PROVIDERS)
+    keys = (*(f"{_PREFIX}{name}" for name in names), _ALL_PROVIDERS)
+    found = {key: conf.get(key) for key in keys}
     settings = (*found.items(), *_file_settings(conf).items(), *_bucket_settings(conf, names))
     return {key: value for key, value in settings if value}
 

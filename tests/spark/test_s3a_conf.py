@@ -80,6 +80,20 @@ def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any
             {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.context": "a=b"},
             "fs.s3a.encryption.context=a=b",
         ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "SSE-KMS",
+                "hadoop.security.credential.provider.path": "jceks://file/k",
+            },
+            r"without a key, and credential providers that may have it.*options sse and sseKmsKeyId",
+        ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "DSSE-KMS",
+                "spark.hadoop.fs.s3a.bucket.lake.security.credential.provider.path": "jceks://file/k",
+            },
+            "credential providers that may have it",
+        ),
         ({"fs.s3a.acl.default": "LogDeliveryWrite"}, r"fs.s3a.\* of the session: acl="),
     ],
 )
@@ -89,6 +103,15 @@ def test_what_cannot_be_honoured_is_refused(conf: dict[str, str], says: str) -> 
         filled(conf)
     own = ObjectOptions(sse="AES256", acl="private")
     assert filled(conf, own) == own
+
+
+def test_credential_providers_matter_to_a_kms_key_alone() -> None:
+    """A conf with its key, or without KMS, may have providers for other secrets."""
+    providers = {"hadoop.security.credential.provider.path": "jceks://file/k"}
+    named = {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": KEY}
+    assert filled(providers | named).sse_kms_key_id == KEY
+    assert filled(providers | {"fs.s3a.encryption.algorithm": "AES256"}).sse == "AES256"
+    assert filled(providers) == ObjectOptions()
 
 
 def test_what_a_write_says_beats_its_session() -> None:
