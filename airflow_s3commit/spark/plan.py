@@ -174,11 +174,11 @@ def _check_fields(name: str, kind: StructType, file_format: str) -> None:
             f"column {name!r} has the type {type_name}, a struct without fields, which {file_format} cannot"
             " hold: leave it out, or give the struct a field"
         )
-    repeated, times = Counter(kind.names).most_common(1)[0]
+    repeated, times = Counter(field.lower() for field in kind.names).most_common(1)[0]
     if times > 1:
         raise UnsupportedColumn(
-            f"column {name!r} has the type {type_name}, with several fields {repeated!r}, which Spark does"
-            f" not pass to a Python writer: rename one of them, or {OTHER_WRITER}"
+            f"column {name!r} has the type {type_name}, with several fields {repeated!r} to Spark, whose"
+            " names have no case and which cannot read such files: rename one of them"
         )
 
 
