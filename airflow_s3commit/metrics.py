@@ -1,4 +1,4 @@
-"""Metrics that the tasks emit through Airflow: commits, aborts and sweeps, their durations and requests.
+"""Metrics that the tasks emit through Airflow: commits, aborts, sweeps, pending bytes, durations, requests.
 
 Every name begins with ``s3commit.``; `METRICS` has all of them. Without a metrics backend in Airflow the
 calls do nothing. They never fail a task.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
@@ -16,21 +16,30 @@ from airflow_s3commit.protocol.model.destination import Destination
 
 if TYPE_CHECKING:
     from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
+    from airflow_s3commit.protocol.inspect.jobs import JobSummary
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.protocol.sweep.apply import SweepReport
 
-__all__ = ["METRICS", "Metric", "commit_counted", "count_abort", "count_retry", "count_sweep"]
+__all__ = [
+    "METRICS",
+    "Metric",
+    "commit_counted",
+    "count_abort",
+    "count_retry",
+    "count_sweep",
+    "gauge_pending",
+]
 
 logger = logging.getLogger(__name__)
 
-Kind: TypeAlias = Literal["counter", "timer"]
+Kind: TypeAlias = Literal["counter", "timer", "gauge"]
 
 
 class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        kind: ``counter`` or ``timer``.
+        kind: ``counter``, ``timer`` or ``gauge``.
         unit: Unit of the values.
         meaning: The meaning, in one sentence.
 
@@ -67,6 +76,11 @@ METRICS: Final[Mapping[str, Metric]] = {
     "s3commit.sweep.jobs": Metric("counter", "jobs", "Dead jobs that sweeps ended."),
     "s3commit.sweep.uploads": Metric("counter", "uploads", "Pending uploads that sweeps removed."),
     "s3commit.sweep.failures": Metric("counter", "removals", "Removals of sweeps that failed."),
+    "s3commit.pending.jobs": Metric("gauge", "jobs", "Jobs in progress, at each run of the sweep operator."),
+    "s3commit.pending.bytes": Metric("gauge", "bytes", "Pending bytes in the records of these jobs."),
+    "s3commit.pending.idle": Metric(
+        "gauge", "seconds", "Time since the last activity of the job that is idle longest; 0 without jobs."
+    ),
 }
 
 
@@ -126,6 +140,19 @@ def count_sweep(report: SweepReport) -> None:
     _count("s3commit.sweep.failures", len(report.failures), tags)
 
 
+def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
+    """Report the jobs in progress of a destination.
+
+    :param destination: URI of the destination.
+    :param jobs: The jobs, from `airflow_s3commit.protocol.inspect.jobs.list_jobs`.
+    """
+    found, tags = list(jobs), _tags(destination)
+    idle = max((job.silent for job in found if job.silent is not None), default=0.0)
+    _gauge("s3commit.pending.jobs", len(found), tags)
+    _gauge("s3commit.pending.bytes", sum(job.output.bytes for job in found), tags)
+    _gauge("s3commit.pending.idle", idle, tags)
+
+
 def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
     from airflow_s3commit.store.counting import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
@@ -165,6 +192,13 @@ def _time(name: str, milliseconds: float, tags: Mapping[str, str]) -> None:
     from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
 
     _emit(lambda: stats.timing(name, milliseconds, tags=dict(tags)))
+
+
+def _gauge(name: str, value: float, tags: Mapping[str, str]) -> None:
+    assert METRICS[name].kind == "gauge"
+    from airflow.sdk.observability import stats  # noqa: PLC0415 - keeps DAG parsing light
+
+    _emit(lambda: stats.gauge(name, value, tags=dict(tags)))
 
 
 def _emit(call: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_s3commit.metrics import count_sweep
+from airflow_s3commit.metrics import count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE
@@ -30,6 +30,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     default it is a dry run, which logs what it would remove and why. It reports a job with an interrupted
     commit, and does not change it: recover such a job. Returns the totals; the log has a table of everything
     found.
+
+    Each run, a dry run too, reports the jobs that are in progress then as the metrics ``s3commit.pending.*``.
 
     If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
     ``sweep_report``. It may be retried.
@@ -80,7 +82,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         :param context: The task's context.
         :raises AirflowException: Something could not be removed.
         """
-        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415 - light parsing
+        from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
         from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
         from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
@@ -98,7 +101,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 staging_root=root,
                 signer=self.hook.signer,
             )
+            pending = list(list_jobs(store, destination, root))
         count_sweep(report)
+        gauge_pending(destination.uri, pending)
         self._log(report)
         totals = _totals(report)
         if report.failures:

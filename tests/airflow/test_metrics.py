@@ -40,6 +40,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.gauges: dict[str, float] = {}
         self.times: dict[str, list[float]] = {}
         self.tags: list[dict[str, str]] = []
         self.broken = False
@@ -48,6 +49,20 @@ class Ledger:
         if self.broken:
             raise OSError("no route to the metrics")
         self.counts[stat] = self.counts.get(stat, 0) + count
+        self.tags.append(tags or {})
+
+    def gauge(
+        self,
+        stat: str,
+        value: float,
+        rate: float = 1,
+        delta: bool = False,
+        *,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        if self.broken:
+            raise OSError("no route to the metrics")
+        self.gauges[stat] = value
         self.tags.append(tags or {})
 
     def timing(self, stat: str, dt: Any, *, tags: dict[str, str] | None = None) -> None:
@@ -119,12 +134,15 @@ def test_an_abort_is_told_of(store: MemoryStore, context: dict[str, Any], ledger
 def test_a_sweep_is_told_of_unless_it_was_dry(
     store: MemoryStore, context: dict[str, Any], ledger: Ledger
 ) -> None:
-    """A dry run changes nothing, not even a metric."""
+    """A dry run changes nothing, and counts nothing; either reports what is pending."""
     _sealed(store)
     how = {"task_id": "sweep", "destination": FLIGHTS, "older_than": 0}
     S3CommitSweepOperator(**how).execute(context)
     assert ledger.counts == {}
+    assert (ledger.gauges["s3commit.pending.jobs"], ledger.gauges["s3commit.pending.bytes"]) == (1, 10)
+    assert ledger.gauges["s3commit.pending.idle"] >= 0
     S3CommitSweepOperator(**how, apply=True).execute(context)
+    assert ledger.gauges == {f"s3commit.pending.{name}": 0 for name in ("jobs", "bytes", "idle")}
     assert ledger.counts["s3commit.sweeps"] == 1
     assert ledger.counts["s3commit.sweep.jobs"] == 1
     assert ledger.counts["s3commit.sweep.uploads"] == 3
