@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
-from tests.spark.conftest import write
+from tests.spark.conftest import fill, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,19 +34,37 @@ PLAIN = (
 )  # fmt: skip
 
 
-def expression(rng: random.Random, depth: int) -> str:
-    """Return an expression of a random type, null for some rows or none."""
+#: Those that ORC holds.
+IN_ORC = tuple(sql for sql in PLAIN if "parse_json" not in sql)
+
+
+def expression(rng: random.Random, depth: int, flat: tuple[str, ...] = PLAIN, *, field: bool = False) -> str:
+    """Return an expression of a random type, null for some rows or none.
+
+    Args:
+        rng: Makes the choices.
+        depth: How deep types are nested.
+        flat: The expressions of types that are not nested.
+        field: Whether it is a field of a struct in ORC, where null structs are refused.
+
+    """
+    in_orc = flat is IN_ORC
     shape = rng.choice(("plain", "struct", "array", "map")) if depth else "plain"
     if shape == "struct":
-        fields = (f"'f{number}', {expression(rng, depth - 1)}" for number in range(rng.randint(1, 3)))
+        fields = (
+            f"'f{number}', {expression(rng, depth - 1, flat, field=in_orc)}"
+            for number in range(rng.randint(1, 3))
+        )
         found = f"named_struct({', '.join(fields)})"
     elif shape == "array":
-        element = expression(rng, depth - 1)
+        element = expression(rng, depth - 1, flat)
         found = f"array({', '.join([element, *rng.choice(([], ['null'], [element]))])})"
     elif shape == "map":
-        found = f"map('k', {expression(rng, depth - 1)})"
+        found = f"map('k', {expression(rng, depth - 1, flat)})"
     else:
-        found = rng.choice(PLAIN)
+        found = rng.choice(flat)
+    if field and shape == "struct":
+        return found
     return found if rng.random() < 0.5 else f"if(id % {rng.randint(1, 4)} = 0, null, {found})"
 
 
@@ -79,3 +98,30 @@ def test_generated_frames_equal_sparks_own(
     ]
     assert by_duckdb[0].types == by_duckdb[1].types
     assert repr(by_duckdb[0].fetchall()) == repr(by_duckdb[1].fetchall())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_generated_frames_in_orc_equal_sparks_own(
+    spark: SparkSession, lake: Lake, tmp_path: Path, seed: int
+) -> None:
+    """Schema and rows are Spark's own, as Spark reads them, and as pyarrow does but for times."""
+    rng = random.Random(seed)
+    columns = [*IN_ORC, *(expression(rng, 3, IN_ORC) for _ in range(25))]
+    frame = spark.range(40, numPartitions=1).selectExpr(
+        "id as row", *(f"{sql} as c{number}" for number, sql in enumerate(columns))
+    )
+    fill(frame, lake, format="orc")
+    ours, native = lake.download(tmp_path / "ours"), tmp_path / "native"
+    frame.write.orc(str(native))
+    by_spark = [spark.read.orc(str(place)) for place in (ours, native)]
+    assert by_spark[0].schema == by_spark[1].schema
+    rows = [Counter(map(repr, found.collect())) for found in by_spark]
+    assert rows[0] == rows[1]
+    # Our times are instants; Spark's own are in the zone of its JVM.
+    plain = [f"c{number}" for number, sql in enumerate(columns) if "timestamp" not in sql]
+    tables = [
+        orc.read_table(next(place.glob("*.orc")), columns=["row", *plain]).sort_by("row")
+        for place in (ours, native)
+    ]
+    assert tables[0].schema.equals(tables[1].schema)
+    assert repr(tables[0].to_pylist()) == repr(tables[1].to_pylist())
