@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from airflow_s3commit.testing.java import java_home
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from airflow_s3commit.testing.s3_server import S3Server
@@ -53,12 +54,12 @@ _S3A = {
 }
 
 
-def s3a_conf(server: S3Server, jars: Path | None) -> dict[str, str]:
+def s3a_conf(server: S3Server, jars: Path | None, more_jars: Sequence[str] = ()) -> dict[str, str]:
     """Return what makes S3A write to a server, with jars of a folder or else of Maven's registry."""
-    if jars is not None:
-        found = {"spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))}
-    else:
-        found = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": ",".join(EXCLUDES)}
+    named = [*more_jars, *(str(jar) for jar in sorted(jars.glob("*.jar")))] if jars else list(more_jars)
+    found = {"spark.jars": ",".join(named)} if named else {}
+    if jars is None:
+        found |= {"spark.jars.packages": PACKAGES, "spark.jars.excludes": ",".join(EXCLUDES)}
     return {**_S3A, "spark.hadoop.fs.s3a.endpoint": server.endpoint_url, **found}
 
 
@@ -70,10 +71,12 @@ def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
     return SparkSession.builder.master("local[2]").config(map={**_SPARK, **conf}).getOrCreate()
 
 
-def start_session(server: S3Server, jars: Path | None) -> tuple[SparkSession, bool]:
-    """Start Spark with S3A, or say why it has to do without."""
+def start_session(
+    server: S3Server, jars: Path | None, *, conf: Mapping[str, str] = {}, more_jars: Sequence[str] = ()
+) -> tuple[SparkSession, bool]:
+    """Start Spark with S3A, and more in its conf; or say why it has to do without S3A."""
     try:
-        spark = new_session(server, s3a_conf(server, jars))
+        spark = new_session(server, {**s3a_conf(server, jars, more_jars), **conf})
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
         hadoop.getClassByName("org.apache.hadoop.fs.s3a.S3AFileSystem")
     except Exception as error:

@@ -1,0 +1,92 @@
+"""A door in front of an S3 server that counts the requests which pass through it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import Self
+from urllib.parse import urlsplit
+
+__all__ = ["RequestCounter"]
+
+#: S3's requests with a name of their own, by method and by what their query has.
+_NAMED = (
+    ("POST", "uploads", "initiate"),
+    ("POST", "uploadId", "complete"),
+    ("POST", "delete", "bulk delete"),
+    ("PUT", "partNumber", "part"),
+    ("DELETE", "uploadId", "abort"),
+    ("GET", "uploads", "list uploads"),
+    ("GET", "uploadId", "list parts"),
+    ("GET", "list-type", "list"),
+)
+
+
+class RequestCounter:
+    """Passes connections on as they are, and counts the requests on them, while its context lasts.
+
+    Args:
+        endpoint_url: The server's address.
+
+    Attributes:
+        endpoint_url: The address of the door.
+        seen: Requests since `take` was last called, by S3's name for them.
+
+    """
+
+    def __init__(self, endpoint_url: str) -> None:
+        self._server = urlsplit(endpoint_url)
+        self._loop = asyncio.new_event_loop()
+        self.endpoint_url = ""
+        self.seen: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        listener = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.endpoint_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def take(self) -> Counter[str]:
+        """Return the requests so far, and begin again."""
+        seen, self.seen = self.seen, Counter()
+        return seen
+
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        server, requests = await asyncio.open_connection(self._server.hostname, self._server.port)
+        back = asyncio.create_task(_pump(server, answers))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await client.readuntil(b"\r\n\r\n")
+                self.seen[_kind(head)] += 1
+                requests.write(head)
+                length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+                left = int(length[1]) if length else 0
+                while left and (block := await client.read(min(left, 1 << 18))):
+                    left -= len(block)
+                    requests.write(block)
+                    await requests.drain()
+        requests.close()
+        await back
+
+
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while block := await source.read(1 << 18):
+            target.write(block)
+            await target.drain()
+    target.close()
+
+
+def _kind(head: bytes) -> str:
+    method, path = head.split(b" ", 2)[:2]
+    words = {word.partition("=")[0] for word in urlsplit(path.decode()).query.split("&")}
+    for of, word, name in _NAMED:
+        if of == method.decode() and word in words:
+            return name
+    return method.decode()
