@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from airflow.sdk import TaskGroup
 
@@ -40,6 +40,9 @@ __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 #: The main class of Spark's own SQL shell, ``spark-sql``.
 _SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 
+#: Arguments of an application, which the shell is not.
+_NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
+
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
 
@@ -61,7 +64,7 @@ class SparkStages:
         :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
             is ``spark_submit``.
         """
-        stage = _spark_operator()(**self._arguments(kwargs))
+        stage = _spark_operator()(**self._arguments({**self._fixed, **kwargs}))
         return self._group.add(stage, stage.output)
 
     def partial(self, **kwargs: Any) -> SparkStages:
@@ -146,18 +149,38 @@ class S3CommitGroup:
         """
         return SparkStages(self)
 
-    def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator:
+    @overload
+    def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator: ...
+
+    @overload
+    def spark_sql(self, sql: Sequence[str] | XComArg, **kwargs: Any) -> MappedOperator: ...
+
+    def spark_sql(
+        self, sql: str | Sequence[str] | XComArg, **kwargs: Any
+    ) -> S3CommitSparkSubmitOperator | MappedOperator:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
 
         What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
         first statement that fails, fails the task. Spark's shell runs in client mode only, with Hive support.
 
-        :param sql: Statements with ``;`` between them. (templated)
+        :param sql: Statements with ``;`` between them; or a list of such texts, or an XCom with one, for a
+            mapped task with an instance for each. (templated)
         :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
             application; the default of ``task_id`` is ``spark_sql``.
+        :raises ValueError: There is no SQL, or an argument is not one of the shell's.
         """
-        shell = {"application": "spark-internal", "java_class": _SQL_SHELL, "application_args": ["-e", sql]}
-        return self.spark_submit(**{"task_id": "spark_sql", **kwargs, **shell, "writer": "spark"})
+        if wrong := sorted(_NOT_THE_SHELLS & kwargs.keys()):
+            raise ValueError(
+                f"commit.spark_sql runs Spark's SQL shell, in client mode: it takes no {', '.join(wrong)}; "
+                "use commit.spark_submit for an application"
+            )
+        arguments = {"task_id": "spark_sql", **kwargs, "application": "spark-internal", "writer": "spark"}
+        stages = self.spark_submit.partial(**arguments, java_class=_SQL_SHELL)
+        if isinstance(sql, str):
+            return stages(application_args=_shell_arguments(sql))
+        if isinstance(sql, Sequence):
+            return stages.expand(application_args=[_shell_arguments(text) for text in sql])
+        return stages.expand(application_args=sql.map(_shell_arguments))
 
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
@@ -468,3 +491,10 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
+
+
+def _shell_arguments(sql: str) -> list[str]:
+    """Return the arguments of Spark's SQL shell for statements."""
+    if not sql.strip():
+        raise ValueError("there is no SQL to run: give commit.spark_sql statements with ; between them")
+    return ["-e", sql]
