@@ -23,8 +23,8 @@ from airflow_s3commit.spark.shipping import ZIP_TIME, cache_directory
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
 PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 
-#: What refuses commands that delete a job's table without the protocol, for ``spark.sql.extensions``.
-GUARD_CLASS = "s3commit.spark.CatalogGuard"
+#: The services of the jar: what refuses changes of a job's table without the protocol, in each session.
+_SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": "s3commit.spark.CatalogGuard"}
 
 _SOURCES = Path(__file__).parent / "jvm"
 
@@ -105,6 +105,8 @@ def build_jar(path: Path) -> None:
             for file in sorted(Path(classes).rglob("*.class")):
                 entry = zipfile.ZipInfo(file.relative_to(classes).as_posix(), ZIP_TIME)
                 archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+            for service, name in _SERVICES.items():
+                archive.writestr(zipfile.ZipInfo(f"META-INF/services/{service}", ZIP_TIME), f"{name}\n")
         fresh.replace(path)
 
 
@@ -113,7 +115,8 @@ def _java_files() -> list[Path]:
 
 
 def _name() -> str:
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in _java_files())).hexdigest()
+    sources = [*(file.read_bytes() for file in _java_files()), repr(_SERVICES).encode()]
+    digest = hashlib.sha256(b"\0".join(sources)).hexdigest()
     return f"s3commit-spark-{__version__}-{digest[:_NAME_DIGITS]}.jar"
 
 

@@ -93,18 +93,6 @@ def test_no_statement_deletes_or_moves_files_before_the_commit(
     assert files(lake, "free/") == []
 
 
-@pytest.mark.all
-def test_a_session_without_the_guard_is_refused(lake: Lake, submit_unchanged: Submit) -> None:
-    """A write for a job fails before it uploads if nothing keeps Spark from deleting the job's table."""
-    conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
-    conf |= {"spark.sql.extensions": "", "spark.sql.warehouse.dir": lake.uri.replace("s3:", "s3a:")}
-    changes = {"t": (PARQUET, "INSERT OVERWRITE {name} SELECT id, 'c' FROM range(3)")}
-    done = submit_unchanged("catalogued.py", [json.dumps(changes)], conf)
-    said = json.loads(done.stdout.splitlines()[-1])["said"]["t"]
-    assert "spark.sql.extensions must have s3commit.spark.CatalogGuard" in said
-    assert lake.pending() == []
-
-
 @pytest.mark.parametrize("catalog", ["memory", pytest.param("hive", marks=pytest.mark.all)])
 def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
     catalog: str, lake: Lake, submit_unchanged: Submit, tmp_path: Path

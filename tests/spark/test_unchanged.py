@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -181,3 +183,29 @@ def test_a_killed_driver_leaves_nothing_that_is_not_wanted(night: Night, tmp_pat
         assert [key for key in lake.left() if "/_s3commit/" not in key and not key.endswith("/")] == [
             night.prefix + f"{table}/{path}" for path in before[table]
         ]
+
+
+@pytest.mark.all
+def test_of_twin_applications_one_counts(lake: Lake, submit_unchanged: Submit, tmp_path: Path) -> None:
+    """Of two that write one stage attempt at once, one is committed, nothing is left of the other."""
+    job = Job.setup(lake.store, lake.uri, options=JobOptions(conflict_mode="as-written"))
+    conf = committer_conf(job.reference, "load", "1", writer="spark")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    place = lake.uri.replace("s3://", "s3a://").rstrip("/")
+    with ThreadPoolExecutor() as pool:
+        twins = [
+            pool.submit(submit_unchanged, "twins.py", [place, str(pipe), mode], conf) for mode in ("rb", "wb")
+        ]
+    assert [twin.result().returncode for twin in twins] == [0, 0], twins[0].result().stderr[-4000:]
+    assert len(lake.pending()) == 12
+    assert lake.visible() == []
+    assert job.seal_stage("load", "1").counts.files == 6
+    job.seal()
+    job.plan()
+    assert job.commit().counts.rows == 30
+    rows = lake.table("dt")
+    assert sorted(rows.column("id").to_pylist()) == list(range(30))
+    assert len(set(rows.column("twin").to_pylist())) == 1
+    assert lake.pending() == []
+    assert [key for key in lake.everything() if f"__magic_job-{job.reference.job_id}" in key] == []

@@ -7,9 +7,11 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.WeakHashMap;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.SparkSessionExtensionsProvider;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -21,6 +23,7 @@ import org.apache.spark.sql.catalyst.catalog.ExternalCatalogEventListener;
 import org.apache.spark.sql.catalyst.catalog.ExternalCatalogWithListener;
 import org.apache.spark.sql.catalyst.catalog.RenameTablePreEvent;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.execution.datasources.InsertIntoHadoopFsRelationCommand;
 import scala.Option;
 import scala.Product;
 import scala.collection.Iterator;
@@ -31,9 +34,16 @@ import scala.runtime.BoxedUnit;
  * A session extension that refuses what changes the files of a job's table without the commit protocol.
  *
  * <p>Spark asks no commit protocol before it drops, empties or renames a managed table, nor before Hive moves
- * files. It is refused before any file is changed.
+ * files; a streaming query has another one; and an application may set one itself. It is refused before any file
+ * is changed. Spark loads the class in each session, because the jar names it as a service.
  */
-public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
+public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions, BoxedUnit>
+    implements SparkSessionExtensionsProvider {
+  private static final String PROTOCOL = "spark.sql.sources.commitProtocolClass";
+
+  /** How Spark prints a streaming query's sink that writes files. */
+  private static final String FILE_SINK = "FileSink[";
+
   private static final String AT_ONCE = " at once, not when the job commits";
   private static final String OVERWRITE =
       ": use INSERT OVERWRITE or insertInto, or write to the path; or make the table external, with a LOCATION";
@@ -85,6 +95,11 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
 
   private static BoxedUnit check(SparkSession session, LogicalPlan node) {
     String command = node.getClass().getSimpleName();
+    if (node instanceof InsertIntoHadoopFsRelationCommand) {
+      checkProtocol(session, ((InsertIntoHadoopFsRelationCommand) node).outputPath().toString());
+    } else if (command.equals("WriteToStream")) {
+      checkSink(node);
+    }
     Object target = target(node);
     if (target != null || command.equals("DropDatabaseCommand")) {
       // Not earlier: a session that uses no table may have no connection to its metastore.
@@ -106,6 +121,33 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
       }
     }
     return BoxedUnit.UNIT;
+  }
+
+  /** Refuses a write for a job with a protocol that the application has set. */
+  private static void checkProtocol(SparkSession session, String path) {
+    String protocol = session.sessionState().conf().fileCommitProtocolClass();
+    if (!protocol.equals(PendingCommitProtocol.class.getName())) {
+      PendingJob.of(SparkEnv.get().conf(), path)
+          .ifPresent(
+              job ->
+                  refuse(
+                      "job " + job.id + " writes to " + job.destination + ", and " + PROTOCOL + " is " + protocol
+                          + ", which would publish the files" + AT_ONCE + ": do not set it in the application; the"
+                          + " one for other paths is named by spark.s3commit.pending.otherwise"));
+    }
+  }
+
+  private static void checkSink(LogicalPlan node) {
+    for (Iterator<Object> values = ((Product) node).productIterator(); values.hasNext(); ) {
+      String value = String.valueOf(values.next());
+      if (value.startsWith(FILE_SINK)) {
+        URI location = new Path(value.substring(FILE_SINK.length(), value.length() - 1)).toUri();
+        refuse(
+            "a streaming query",
+            Option.apply(location),
+            "It would publish files" + AT_ONCE + ": use airflow_s3commit.spark.foreach_batch");
+      }
+    }
   }
 
   /** Returns the table or directory that a node of a plan names; null if it names none. */
@@ -142,7 +184,11 @@ public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions
   }
 
   private static void refuse(String target, Option<URI> location, String why) {
-    refusal(target, location, why).ifPresent(text -> { throw new UnsupportedOperationException(text); });
+    refusal(target, location, why).ifPresent(CatalogGuard::refuse);
+  }
+
+  private static void refuse(String text) {
+    throw new UnsupportedOperationException(text);
   }
 
   private static Optional<String> refusal(String target, Option<URI> location, String why) {

@@ -49,6 +49,9 @@ final class PendingWrite implements Serializable {
   private static final String IN_MEMORY = "fs.s3a.committer.magic.track.commits.in.memory.enabled";
   private static final String PURGE = "fs.s3a.multipart.purge";
 
+  /** Spark's local property of threads that run a batch of a streaming query. */
+  private static final String BATCH = "streaming.sql.batchId";
+
   /** Writes of this driver that are sealed. */
   private static final AtomicInteger SEALED = new AtomicInteger();
 
@@ -82,15 +85,20 @@ final class PendingWrite implements Serializable {
     RowCounter.of(spark);
     if (!CatalogGuard.isInstalled()) {
       throw refusal(
-          "nothing keeps Spark from deleting tables of jobs: spark.sql.extensions must have "
-              + CatalogGuard.class.getName() + " when the session starts");
+          "nothing keeps Spark from deleting tables of jobs: the jar must be there when the session starts (--jars),"
+              + " for Spark to load " + CatalogGuard.class.getName());
+    }
+    if (spark.getLocalProperty(BATCH) != null) {
+      throw refusal(
+          "a streaming query writes it, whose checkpoint would count the batch as written even if the job is"
+              + " aborted: use airflow_s3commit.spark.foreach_batch, which commits each batch");
     }
     check(conf);
     Optional<RunningInsert> insert = RunningInsert.of(spark, path);
     SaveMode mode = insert.map(RunningInsert::mode).orElse(null);
     if (mode == SaveMode.Overwrite && !dynamic) {
       replace(new Path(path + insert.get().staticDirectory()));
-    } else if (mode != SaveMode.Append && !dynamic && replaced.isEmpty() && isWritten()) {
+    } else if (mode != SaveMode.Append && !dynamic && replaced.isEmpty() && isWritten(job, path)) {
       throw refusal(
           "an earlier write of the application to " + path + " is pending, and Spark "
               + (mode == null ? "does not say whether this one overwrites it" : "does not see it (" + mode + ")")
@@ -99,12 +107,13 @@ final class PendingWrite implements Serializable {
   }
 
   /** Whether this driver has sealed a write of the job to this directory, to one above it, or below it. */
-  private boolean isWritten() {
-    String here = slot(job.relative(path).get());
+  private static boolean isWritten(PendingJob job, String path) {
+    String here = slot(job, path);
     return WRITTEN.stream().anyMatch(there -> here.startsWith(there) || there.startsWith(here));
   }
 
-  private String slot(String below) {
+  private static String slot(PendingJob job, String path) {
+    String below = job.relative(path).get();
     return job.id + "/" + (below.isEmpty() ? "" : below + "/");
   }
 
@@ -275,7 +284,7 @@ final class PendingWrite implements Serializable {
     try (FileSystem fs = FileSystem.newInstance(file.toUri(), settings)) {
       write(fs, file, JSON.writeValueAsBytes(seal));
     }
-    WRITTEN.add(slot(job.relative(path).get()));
+    WRITTEN.add(slot(job, path));
   }
 
   private static void write(FileSystem fs, Path file, byte[] body) throws IOException {
