@@ -1,11 +1,15 @@
 """How long a reader takes to find the files of a table, how much memory, and how many requests.
 
-    python benchmarks/snapshot.py [--quick] [--json]
+    python benchmarks/snapshot.py [--quick] [--json] [--baseline]
 
 The store is in this process and answers at once: the figures are the reader's own processor time and memory,
 and its requests are counted. On S3 the requests take time beside that, several at once. A listing counts as
 one request for each 1,000 keys. Each list of files is rendered when it is read, which is part of the time;
 each step is measured in a process of its own, whose memory is what Linux calls its peak, imports included.
+
+With ``--baseline`` it measures in place of that how long it takes to list the files of a table that are older
+than its log. They have Spark's names, of one job for each partition; the listing is made up on the way, and
+the list that is written goes to disk.
 """
 
 from __future__ import annotations
@@ -15,25 +19,29 @@ import hashlib
 import json
 import multiprocessing
 import resource
+import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from report import as_markdown, machine, show, write_section
 
 import airflow_s3commit.protocol.model.layout as keys
-from airflow_s3commit import Counts, Destination, ManifestRecord, MemoryStore, dataset, history
+from airflow_s3commit import Counts, Destination, ManifestRecord, MemoryStore, baseline, dataset, history
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.reader.listing import Choice, find_table
+from airflow_s3commit.store.base import ObjectInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TABLE = Destination("lake", "t/")
 STEPS = ("history", "snapshot", "files", "dataset")
+BASELINE = "baseline"
 _PAGE = 1_000
 
 
@@ -109,6 +117,59 @@ class Server(MemoryStore):
             self.requests[kind] += 1
 
 
+class OlderServer(Server):
+    """A store with files of Spark's own writers and no log. What is uploaded in parts, it keeps on disk.
+
+    Args:
+        jobs: Jobs, each of which wrote a partition.
+        files: Files of each.
+
+    """
+
+    def __init__(self, jobs: int, files: int) -> None:
+        super().__init__(0, files)
+        self._older = jobs
+        self._disk = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
+        self._min_part_bytes = 1
+        self._bytes = 0
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[Any]:
+        """Yield objects; records sort before the files."""
+        yield from super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after)
+        if recursive and prefix == TABLE.prefix:
+            for number in range(self._older):
+                for n in range(self._files):
+                    if n % _PAGE == 0:
+                        self._count("LIST")
+                    key = f"t/dt={number:05}/part-{n:05}-{UUID(int=number)}-c000.snappy.parquet"
+                    yield ObjectInfo(key=key, size=1 << 20, etag=f"{number:016x}{n:016x}", modified=1.0)
+
+    def upload_part(self, bucket: str, key: str, upload_id: str, number: int, body: Any) -> str:
+        """Keep a part of the list on disk; its parts come in their order."""
+        self._count("PUT")
+        if not key.endswith(".jsonl"):
+            return super().upload_part(bucket, key, upload_id, number, body)
+        self._bytes += self._disk.write(body)
+        return super().upload_part(bucket, key, upload_id, number, b"-")
+
+    def head(self, bucket: str, key: str) -> Any:
+        """Return an object's facts."""
+        self._count("HEAD")
+        found = super().head(bucket, key)
+        is_list = key.endswith(".jsonl") and self._bytes
+        return replace(found, size=self._bytes) if is_list else found
+
+    def get_range(self, bucket: str, key: str, first: int, size: int, *, etag: str) -> bytes:
+        """Return a piece of the list."""
+        self._count("GET")
+        if not key.endswith(".jsonl"):
+            return super().get_range(bucket, key, first, size, etag=etag)
+        self._disk.seek(first)
+        return self._disk.read(size)
+
+
 def _partition(number: int) -> str:
     return f"dt=2013-{number % 12 + 1:02}-{number % 100 // 12 + 1:02}"
 
@@ -122,6 +183,7 @@ def _steps(server: Server) -> dict[str, Callable[[], object]]:
         return dataset(server, TABLE, filesystem=LocalFileSystem(), schema=pa.schema([("n", pa.int64())]))
 
     return {
+        BASELINE: lambda: baseline(server, TABLE, dry_run=False),
         "history": lambda: list(history(server, TABLE, limit=20)),
         "snapshot": lambda: read_snapshot(server, TABLE),
         "files": lambda: find_table(server, TABLE, Choice()),
@@ -130,7 +192,7 @@ def _steps(server: Server) -> dict[str, Callable[[], object]]:
 
 
 def _measure(commits: int, files: int, step: str, results: Any) -> None:
-    server = Server(commits, files)
+    server = (OlderServer if step == BASELINE else Server)(commits, files)
     run = _steps(server)[step]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clock, cpu = time.perf_counter(), time.process_time()
@@ -157,32 +219,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the commits and of the files")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
+    parser.add_argument("--baseline", action="store_true", help="only the list of a million older files")
     options = parser.parse_args()
     less = 10 if options.quick else 1
+    if options.baseline:
+        name, title, noun = "baseline", "What a baseline needs", "older jobs"
+        how = "The listing is made up in the process that lists it, and the list is written to a file."
+        cases = [(1_000 // less, 1_000, BASELINE)]
+    else:
+        name, title, noun = "snapshot", "What a reader needs", "commits"
+        how = "Commits append, so all are live. There is no _SUCCESS, so history lists the whole log."
+        cases = [(*size, step) for size in ((1_000 // less, 1_000), (10_000 // less, 1)) for step in STEPS]
     figures: dict[str, float] = {}
     rows = []
-    for commits, files in ((1_000 // less, 1_000), (10_000 // less, 1)):
-        for step in STEPS:
-            seconds, cpu, before, peak, requests = measure(commits, files, step)
-            key = f"{step}_{commits}_{files}"
-            figures |= {
-                f"{key}_seconds": seconds,
-                f"{key}_mib": peak,
-                f"{key}_requests": sum(requests.values()),
-            }
-            words = ", ".join(f"{number:,} {kind}" for kind, number in sorted(requests.items()))
-            name = f"{commits:,} commits of {files:,} files"
-            rows.append((name, step, f"{seconds:.1f}", f"{cpu:.1f}", f"{before:.0f}", f"{peak:.0f}", words))
+    for commits, files, step in cases:
+        seconds, cpu, before, peak, requests = measure(commits, files, step)
+        key = f"{step}_{commits}_{files}"
+        figures |= {
+            f"{key}_seconds": seconds,
+            f"{key}_mib": peak,
+            f"{key}_requests": sum(requests.values()),
+        }
+        words = ", ".join(f"{number:,} {kind}" for kind, number in sorted(requests.items()))
+        table = f"{commits:,} {noun} of {files:,} files"
+        rows.append((table, step, f"{seconds:.1f}", f"{cpu:.1f}", f"{before:.0f}", f"{peak:.0f}", words))
     columns = ("table", "step", "seconds", "CPU, s", "MiB before", "peak, MiB", "requests")
-    show("What a reader needs", columns, rows, to_stderr=options.json)
+    show(title, columns, rows, to_stderr=options.json)
     if options.json:
-        print(json.dumps({"benchmark": "snapshot", "machine": machine(), **figures}))
+        print(json.dumps({"benchmark": name, "machine": machine(), **figures}))
     if not options.quick:
-        how = (
-            "A store in the reader's own process, which answers at once; one round, a process for each step."
-        )
-        how += " Commits append, so all are live. There is no _SUCCESS, so history lists the whole log."
-        write_section("snapshot", f"{machine()} {how}\n\n{as_markdown('What a reader needs', columns, rows)}")
+        where = "A store in the same process, which answers at once; one round, a process for each step."
+        write_section(name, f"{machine()} {where} {how}\n\n{as_markdown(title, columns, rows)}")
 
 
 if __name__ == "__main__":
