@@ -26,6 +26,7 @@ from airflow_s3commit.protocol.lifecycle.success import existing_success, restor
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
 from airflow_s3commit.protocol.metadata.log import Log, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
@@ -121,11 +122,8 @@ def baseline(
         check_store(context, JobOptions())
     for _ in range(_TRIES):
         table = _table(context, log)
-        if table is not None and log.epoch and not dry_run:
-            # Else its files would be listed here, and the next commit would enter them once more.
-            position = log.position
-            import_older_commits(run, existing_success(context))
-            table = table if log.position == position else _table(context, log)
+        if table is not None and not dry_run:
+            table = _settle_older(run, table)
         if table is None:
             report.closed = True
             return report
@@ -136,7 +134,6 @@ def baseline(
         report.files, report.bytes, report.partitions = total.files, total.bytes, len(found.partitions)
         if dry_run or not (log.epoch or report.files):
             return report
-        bar_older_versions(context, settle)
         if sorted(manifests_at(store, place)) != manifests:
             continue
         log.refuse_if_swept()
@@ -188,6 +185,22 @@ def _table(context: JobContext, log: Log) -> TableSnapshot | None:
         # A baseline, and no commit yet.
         return TableSnapshot(home.uri) if read_entry(context.store, home, log.epoch).baseline else None
     return snapshot if snapshot.baseline else None
+
+
+def _settle_older(run: CommitRun, table: TableSnapshot) -> TableSnapshot | None:
+    """Bar versions without a log, and enter what they have appended; return what `_table` does.
+
+    Before the listing: their replace would delete files that it has found, and the next commit would enter an
+    append whose files it has listed.
+    """
+    context, log = run.context, run.log
+    if log.epoch or find_older_data(context) is not None:
+        bar_older_versions(context, run.settle)
+    if not log.epoch:
+        return table
+    position = log.position
+    import_older_commits(run, existing_success(context))
+    return table if log.position == position else _table(context, log)
 
 
 @dataclass

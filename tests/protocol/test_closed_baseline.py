@@ -14,7 +14,7 @@ from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
-from tests.protocol.lifecycle.test_baseline import OLDER, older_append
+from tests.protocol.lifecycle.test_baseline import LOCK, OLDER, older_append, older_lock
 from tests.protocol.lifecycle.test_begun import half_published
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.metadata.test_retained import FLIGHTS
@@ -140,6 +140,23 @@ def test_an_append_of_an_older_version_is_in_the_table_once(marked: bool) -> Non
         lake.put({"_SUCCESS": elsewhere.get(f"{ROOT}_SUCCESS")})
     lake.sealed({"dt=3/more": b"m"}, conflict_mode="append").commit()
     assert paths(lake) == sorted([*files, named("dt=3/more")])
+    assert is_sound(lake)
+
+
+def test_a_replace_of_an_older_version_is_waited_for() -> None:
+    """What it deletes before it gives its lock back is in no list."""
+    lake = Lake()
+    lake.put(OLD)
+    older_lock(lake)
+
+    def end() -> None:
+        lake.store.rest()
+        for key in (f"{ROOT}dt=1/a", LOCK):
+            lake.store.delete(BUCKET, key)
+
+    lake.store.before = once("put", "lock.json", end, nth=2)
+    assert closed(lake).files == 2
+    assert table(lake) == DATA - {"dt=1/a"}
     assert is_sound(lake)
 
 
