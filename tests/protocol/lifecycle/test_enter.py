@@ -354,6 +354,41 @@ def test_a_committer_that_slept_through_an_abort_leaves_nothing(moment: tuple[st
     assert (lake.left(), lake.pending()) == ([], [])
 
 
+@each("slept", [False, True])
+def test_an_abort_takes_back_the_list_of_a_commit_that_died(slept: bool) -> None:
+    """A list of files that no entry names goes with the job."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a"}, conflict_mode="append")
+    crash(lake, job.commit, "put", ".jsonl", after=True)
+    if slept:
+        # The list comes again when the job has ended: as of a committer that slept.
+        body = lake.get(lake.context().layout.manifest_files)
+        lake.job().abort()
+        lake.store.put(BUCKET, lake.context().layout.manifest_files, body)
+    lake.job().abort()
+    assert entries(lake) == [(OURS, "abandon")]
+    assert (lake.left(), lake.pending()) == ([], [])
+
+
+@each("act", ["abort", "commit"])
+def test_a_committer_whose_list_another_process_ended_goes_by_the_log(
+    act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ends a job aborts the upload of a long list that a slow committer of it still writes."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 1)
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"})
+    lake.store.before = once("complete_upload", ".jsonl", interposed(lake, getattr(lake.job(), act)))
+    if act == "commit":
+        assert job.commit().counts.files == 2
+    else:
+        with pytest.raises((JobClosed, NoSuchJob)):
+            job.commit()
+        assert lake.left() == []
+    assert entries(lake) == [(OURS, "commit" if act == "commit" else "abandon")]
+    assert lake.pending() == []
+
+
 def test_an_abort_gives_up_among_the_entries_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It undoes nothing before its entry is there, says so, and is finished by the next try."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.enter._ABANDONS", 3)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed, JobFailed, NoSuchJob
+from tests.cases import each
 from tests.protocol.building import Lake, named
 from tests.protocol.lifecycle.test_commit import (
     OLD,
@@ -45,6 +48,21 @@ def test_a_job_is_not_finished_before_its_shards() -> None:
         lake.job().finish()
     assert state(lake) == "committing"
     lake.job().commit()
+    check_committed(lake)
+
+
+@each("field", ["seal_etag", "job_id"])
+def test_the_record_of_a_shard_counts_for_its_own_seal(field: str) -> None:
+    """What a worker says of another seal, or another job, completes no shard of this one."""
+    lake = sealed_lake()
+    for shard in lake.job().begin(2):
+        lake.job().complete(shard)
+    key = lake.context().layout.shard(0)
+    lake.tamper(key, old=str(json.loads(lake.get(key))[field]).encode(), new=b"another")
+    with pytest.raises(JobClosed, match=r"shards \[0\] are not complete"):
+        lake.job().finish()
+    lake.job().complete(0)
+    lake.job().finish()
     check_committed(lake)
 
 

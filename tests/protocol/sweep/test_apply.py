@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import S3CommitError, Unavailable
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
@@ -433,6 +433,19 @@ def test_one_failure_does_not_keep_the_rest() -> None:
     assert "an upload may be left" in report.failures[0].reason
     lake.store.rest()
     assert [done.job_id for done in lake.sweep().jobs] == [OURS]
+
+
+def test_an_orphan_that_cannot_be_aborted_is_a_failure() -> None:
+    """It is neither counted nor forgotten: the next sweep finds it."""
+    lake = Lake()
+    for path in ("dt=1/a", "dt=1/b"):
+        lake.stray(path)
+    lake.store_clock.advance(DAY)
+    lake.store.before = once("abort_upload", "dt=1/a", Unavailable("slow"))
+    report = lake.sweep()
+    assert (report.uploads, [failure.what[-6:] for failure in report.failures]) == (1, ["dt=1/a"])
+    lake.store.rest()
+    assert lake.sweep().uploads == 1
 
 
 def test_older_than_is_no_negative_number() -> None:
