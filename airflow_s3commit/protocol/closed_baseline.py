@@ -151,7 +151,7 @@ def baseline(
         if log.add(replace(entry, epoch=log.epoch or number, closing=True)):
             logger.info("%s: entry %d lists %d files that are older", place.uri, number, report.files)
             record_ending(context, read_entry(store, place, number))
-            restore_success(context, None)
+            restore_success(context, None, at_least=number)
             write_checkpoint(store, place, number, always=True)
             report.generation = number
             return report

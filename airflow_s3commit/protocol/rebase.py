@@ -359,5 +359,5 @@ def _finish(context: JobContext, number: int) -> None:
     record_ending(context, entry)
     if entry.marking:
         write_markers(context, entry.manifest)
-    restore_success(context, None)
+    restore_success(context, None, at_least=number)
     write_checkpoint(context.store, home, number, always=True)

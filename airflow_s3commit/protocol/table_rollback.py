@@ -168,7 +168,7 @@ def rollback(
         if not change.partitions:
             # Of an earlier rollback that died this may be missing.
             log.record_newest()
-            restore_success(context, None)
+            restore_success(context, None, at_least=log.position)
             last = newest_commit(store, place)
             if last is not None and last.manifest is not None and last.manifest.rolled_back_to is not None:
                 _renew_markers(context, log, last.manifest)

@@ -1,4 +1,4 @@
-"""Requests that take effect late: after the process that sent them died, or a second time."""
+"""Requests that take effect late, after their process died or a second time; listings that lag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.base import Call, Outcome
+from airflow_s3commit.store.base import Call, ObjectInfo, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
 from airflow_s3commit.testing import Crash
@@ -20,6 +20,31 @@ Delay: TypeAlias = Literal["late", "twice"]
 _WRITES = frozenset(
     {"put", "delete", "delete_many", "create_upload", "upload_part", "complete_upload", "abort_upload"}
 )
+
+
+class LaggingLog(ForwardingStore):
+    """Forwards to a store; the first listings of the log lack its newest entries.
+
+    Args:
+        inner: The store.
+        listings: How many of them.
+        lacks: How many entries each lacks.
+
+    """
+
+    def __init__(self, inner: Any, listings: int, lacks: int) -> None:
+        super().__init__(inner)
+        self._listings, self._lacks = listings, lacks
+
+    def list_objects(
+        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+    ) -> Iterator[ObjectInfo]:
+        """List, without the newest entries for a while."""
+        listed = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after)
+        if not self._listings or not prefix.endswith("/_s3commit/log/"):
+            return listed
+        self._listings -= 1
+        return iter(list(listed)[: -self._lacks])
 
 
 class LateStore(ForwardingStore):

@@ -299,7 +299,9 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
         if begun:
             objects += _delete_by_metadata(context, current.record)
             delete_record(context, context.bucket, context.layout.manifest_files)
-            restore_success(context, current.record.saved_success)
+            # A listing that lacks it would bring the marker of an older commit back.
+            known = entry.number if entry is not None else 0
+            restore_success(context, current.record.saved_success, at_least=known)
         if entry is not None:
             record_ending(context, entry)
         if move(context, current, "aborted") is None:

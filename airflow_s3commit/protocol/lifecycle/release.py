@@ -48,7 +48,7 @@ def release_files(context: JobContext, generations: Collection[int]) -> int:
     log, home = Log(context), context.layout.destination
     log.read()
     # A rollback that died may have left the marker of the commit whose files go now.
-    restore_success(context, None)
+    restore_success(context, None, at_least=log.position)
     earlier = [commit for commit in _retained(context, log) if commit.released]
     deleted = _delete(context, log, earlier)
     finished = max((commit.released for commit in earlier), default=0)

@@ -170,7 +170,7 @@ def _is_entered(context: JobContext, found: Marker) -> bool:
     return False
 
 
-def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
+def restore_success(context: JobContext, saved: SavedSuccess | None, *, at_least: int = 0) -> None:
     """Give a destination its marker again after an abort. Repeatable.
 
     That is the marker of the newest commit, unless its job has yet to write it: then its committer, or its
@@ -180,9 +180,10 @@ def restore_success(context: JobContext, saved: SavedSuccess | None) -> None:
     Args:
         context: The job that is aborted.
         saved: The marker that its commit removes.
+        at_least: Number of an entry that is known to be there, though a listing may lack it.
 
     """
-    newest = newest_commit(context.store, context.layout.destination, lost=True)
+    newest = newest_commit(context.store, context.layout.destination, lost=True, at_least=at_least)
     if newest is not None and newest.kind == "lost":
         # A lost job has overwritten files of older commits: none of their markers would be true.
         return

@@ -386,6 +386,7 @@ def newest_commit(
     imported: bool = True,
     lost: bool = False,
     marked: int = 0,
+    at_least: int = 0,
 ) -> LogEntry | None:
     """Return the entry of the last commit to a destination; None if there is none in its history.
 
@@ -395,13 +396,14 @@ def newest_commit(
         imported: False leaves out commits of versions without a log.
         lost: The entry of a lost job counts too.
         marked: As for `find_head`.
+        at_least: Number of an entry that is known to be there, though a listing may lack it.
 
     Raises:
         InvalidRecord: An entry that must be read is damaged or missing.
 
     """
     # The newest is a commit, unless a job was aborted after it; then several may have been.
-    for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE, marked=marked):
+    for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE, marked=marked, at_least=at_least):
         if (entry.kind == "commit" and (imported or not entry.imported)) or (lost and entry.kind == "lost"):
             return entry
     return None
@@ -415,6 +417,7 @@ def newest_entries(
     *,
     before: int | None = None,
     marked: int = 0,
+    at_least: int = 0,
 ) -> Iterator[LogEntry]:
     """Yield the entries of a history, newest first, down to its baseline or to one that was copied here.
 
@@ -427,13 +430,14 @@ def newest_entries(
         then: How many to read at once after these, at most 64.
         before: Leave out the entries from this number on; None for none.
         marked: As for `find_head`.
+        at_least: As for `newest_commit`.
 
     Raises:
         InvalidRecord: An entry is damaged or missing.
 
     """
     bucket, limit, home = destination.bucket, largest(LogEntry), destination.uri
-    last, at_once = find_head(store, destination, marked), min(first, _AT_ONCE)
+    last, at_once = max(find_head(store, destination, marked), at_least), min(first, _AT_ONCE)
     last = last if before is None else min(last, before - 1)
     while last:
         numbers = range(last, max(last - at_once, 0), -1)

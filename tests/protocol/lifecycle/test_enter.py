@@ -114,6 +114,17 @@ def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str])
     assert lake.data() == expected
 
 
+def test_a_replace_of_everything_takes_an_append_to_another_partition() -> None:
+    """It removes what came before it in the log, also where it has no files itself."""
+    lake = Lake()
+    replace = lake.sealed({"dt=1/r": b"r"}, committer="directory")
+    append = lake.sealed({"dt=2/a": b"a"}, job_id=THEIRS, conflict_mode="append")
+    lake.store.before = once("complete_upload", "", interposed(lake, append.commit))
+    replace.commit()
+    assert entries(lake) == [(THEIRS, "commit"), (OURS, "commit")]
+    assert lake.data() == {named("dt=1/r"): b"r"}
+
+
 def test_replaces_of_one_partition_are_in_the_order_of_the_log() -> None:
     """Of two replaces at once the one with the later entry wins, whichever published first."""
     for first, last in ((OURS, THEIRS), (THEIRS, OURS)):
