@@ -63,6 +63,7 @@ bit deletes_first;         /* the order delete-then-publish */
 byte doomed;
 
 bit snapshot_file_missing, job_ended_twice, replace_leaves_older_data, neither_generation, lost_without_cause, two_begun;
+bit begun_without_upload, given_up_without_cause;
 bit job_not_ended, upload_pending_at_rest, objects_are_not_the_snapshot;
 
 #define ENDED(j, n)     (end[j] != 0 && end[j] < (n))
@@ -86,11 +87,13 @@ inline create(at, what, job, gone) {
     if
     :: what == BEGIN ->
       RULE(two_begun, !OPEN(A, at) && !OPEN(B, at));
+      RULE(begun_without_upload, !(gone));
       begun[job] = at; snap[at] = snap[at - 1]; before[job] = snap[at - 1];
       removed[job] = PUT(snap[at - 1], 0, 0);
       if :: job == B -> removed[job] = PUT(removed[job], 1, 0) :: else fi
     :: what == ABANDON ->
       RULE(job_ended_twice, end[job] == 0);
+      RULE(given_up_without_cause, ABORT_A || (expired & (7 << (KEYS * job))) != 0);
       end[job] = at; snap[at] = snap[at - 1]
     :: else ->
       RULE(job_ended_twice, end[job] == 0);
@@ -147,6 +150,9 @@ proctype actor(byte part; byte j) {
 #ifdef FAULT_BEGIN_BEFORE_SETUP
   byte from;
 #endif
+#ifdef EXPIRY
+  bit missed;              /* ghost: an upload had expired when this process looked */
+#endif
 
 again:
   atomic {
@@ -190,8 +196,38 @@ again:
   :: j == C -> goto append
   :: else
   fi;
+#ifdef EXPIRY
+  /* Before the point of no return: the uploads are there. What a listing lacks may be completed, by a twin that began. */
   atomic {
-    SEND(create(base, BEGIN, j, 0), CREATE, base, BEGIN, j, 0, 0);
+    gone = 0; k = 0; missed = ((expired & (7 << (KEYS * j))) != 0);
+    do
+    :: k < 2 -> if :: WRITES(j, k) && !(pending & BIT(j, k)) -> gone = gone | (1 << k) :: else fi; k++
+    :: else -> k = 0; break
+    od
+  }
+  atomic {
+    if :: (gone & 1) && AT(objects, 0) == ETAG(j) -> gone = gone & 2 :: else fi;
+    if :: (gone & 2) && AT(objects, 1) == ETAG(j) -> gone = gone & 1 :: else fi
+  }
+#ifndef FAULT_BEGIN_UNCHECKED
+  atomic {
+    if
+    :: gone && (begun[j] != 0 || end[j] != 0) -> missed = 0; goto again
+    :: gone && begun[j] == 0 && end[j] == 0 -> gone = 0; missed = 0; goto abandon
+    :: else
+    fi
+  }
+#endif
+#define MISSED missed
+#else
+#define MISSED 0
+#endif
+  atomic {
+    gone = 0;
+    SEND(create(base, BEGIN, j, MISSED), CREATE, base, BEGIN, j, MISSED, 0);
+#ifdef EXPIRY
+    missed = 0;
+#endif
     if :: ok -> goto drive :: else -> goto again fi
   }
 #ifdef FAULT_NOBODY_HELPS
@@ -300,7 +336,12 @@ next_abort:
 dead:
   atomic { crashed = 1; goto done }
 done:
-  atomic { running--; base = 0; k = 0; d = 0; gone = 0; ok = 0 }
+  atomic {
+    running--; base = 0; k = 0; d = 0; gone = 0; ok = 0;
+#ifdef EXPIRY
+    missed = 0
+#endif
+  }
 }
 
 #if LATE > 0

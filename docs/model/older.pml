@@ -1,5 +1,6 @@
 /* A dataset that is older than its log. Jobs of this version begin its history, while processes of a version without
-   a log still append and replace: the barrier, the baseline, and the import of such an append. One partition. */
+   a log still append and replace: the barrier, the baseline, and the import of such an append; and a closed baseline, which
+   lists the older files in an entry. One partition. */
 #include "common.pml"
 
 #ifndef COMMIT_A
@@ -14,6 +15,9 @@
 #ifndef REPLACES
 #define REPLACES 0         /* and a replace */
 #endif
+#ifndef CLOSES
+#define CLOSES 0           /* processes that close the baseline */
+#endif
 
 /* Files: what was there before, one of each job. The last job comes when all is at rest, and enters what is left. */
 #define OLD      1
@@ -21,6 +25,7 @@
 #define LAST     2
 #define APPENDED 3
 #define REPLACED 4
+#define CLOSER   5         /* no job */
 #define THEIRS(f) ((f) & (MINE(APPENDED) | MINE(REPLACED)))
 #define OWN      (MINE(0) | MINE(1) | MINE(LAST))
 
@@ -29,6 +34,7 @@
 
 #define BASELINE 1
 #define COMMIT   2
+#define CLOSING  3
 
 /* The log, from 1. `listed` is what the entries up to one add up to; `open`: the baseline's objects are in the table. */
 #define LENGTH 7
@@ -55,11 +61,13 @@ byte marked;               /* _SUCCESS: 0 for none, an entry's number, or 10 + a
   | (end[LAST] != 0 && end[LAST] < (h) -> 0 : MINE(LAST)) \
   | (manifest[APPENDED] -> 0 : MINE(APPENDED)) | (manifest[REPLACED] -> 0 : MINE(REPLACED)))
 /* What a reader lists for the baseline: no job's, or one's of the older version that is in no entry. */
-#define UNLISTED(h) (objects & ~OWN & ~UNFINISHED(h) & (end[APPENDED] != 0 && end[APPENDED] < (h) -> ~MINE(APPENDED) : ~0))
-#define TABLE(h) (listed[(h) - 1] | (open[(h) - 1] -> UNLISTED(h) : 0))
+#define UNLISTED(all, h) ((all) & ~OWN & ~UNFINISHED(h) & (end[APPENDED] != 0 && end[APPENDED] < (h) -> ~MINE(APPENDED) : ~0))
+#define TABLE(h) (listed[(h) - 1] | (open[(h) - 1] -> UNLISTED(objects, h) : 0))
+#define BEGUN(h) (epoch != 0 && epoch < (h))
+#define MANIFESTS (manifest[APPENDED] + 2 * manifest[REPLACED])
 
 bit snapshot_file_missing, job_ended_twice, baseline_after_commit, replace_leaves_older_data, entered_though_in_baseline;
-bit objects_are_not_the_table, marker_not_newest, job_not_ended;
+bit objects_are_not_the_table, marker_not_newest, job_not_ended, listed_twice, append_without_entry;
 
 inline check() {
   RULE(snapshot_file_missing, (listed[size - 1] & ~objects) == 0)
@@ -74,7 +82,14 @@ inline create(at, what, job, r) {
     :: what == BASELINE ->
       RULE(baseline_after_commit, epoch == 0);
       listed[at] = 0; open[at] = 1; epoch = at
+    :: what == CLOSING ->
+      RULE(listed_twice, (listed[at - 1] & (r)) == 0);
+      /* Readers of what is new since a generation get an append that came after the baseline. */
+      RULE(append_without_entry, (r & MINE(APPENDED)) == 0 || saw != BY(APPENDED) || !BEGUN(at) || written <= epoch);
+      listed[at] = listed[at - 1] | (r); open[at] = 0;
+      if :: epoch == 0 -> epoch = at :: else fi
     :: else ->
+      RULE(listed_twice, (listed[at - 1] & MINE(job)) == 0);
       RULE(job_ended_twice, end[job] == 0);
       end[job] = at;
       if :: epoch == 0 -> epoch = at :: else fi;
@@ -100,7 +115,7 @@ proctype committer(byte j) {
 again:
   atomic {
     head = size; rest = 0; f = 0;
-    if :: end[j] != 0 -> goto ended :: else fi
+    if :: j == CLOSER -> goto table :: j != CLOSER && end[j] != 0 -> goto ended :: else fi
   }
 #ifndef FAULT_NO_BARRIER
   /* The lock of older versions, for ever. A living replace of theirs is waited for. */
@@ -142,11 +157,14 @@ import:
     if
     :: saw >= 10 && manifest[APPENDED] && !(end[APPENDED] != 0 && end[APPENDED] < head) ->
       f = head - 1;
-      do :: f > 0 && (kind[f] != COMMIT || who[f] == APPENDED) -> f-- :: else -> break od;
+      do :: f > 0 && (kind[f] == BASELINE || who[f] == APPENDED) -> f-- :: else -> break od;
       /* By the store's clock: newer than the baseline; and than the newest commit, unless the marker names it. */
       ok = (saw == BY(APPENDED) || written > f);
 #ifndef FAULT_IMPORT_BEFORE_BASELINE
       if :: epoch != 0 && epoch < head && kind[epoch] == BASELINE && written <= epoch -> ok = 0 :: else fi;
+#endif
+#ifndef FAULT_IMPORT_OF_LISTED
+      if :: listed[head - 1] & MINE(APPENDED) -> ok = 0 :: else fi;
 #endif
       f = 0
     :: else
@@ -172,6 +190,7 @@ import:
   }
 #endif
 imported:
+  atomic { if :: j == CLOSER -> goto list :: else fi }
   /* Plan: what a listing finds of no unfinished job. */
   atomic {
     base = head;
@@ -222,6 +241,62 @@ mark:
     fi
   }
   goto done;
+
+  /* Close the baseline, unless a list names every file already. An append that the marker names gets its own entry first. */
+table:
+  atomic {
+    if
+    :: BEGUN(head) && !open[head - 1] -> goto done
+    :: !BEGUN(head) && (objects & ~UNFINISHED(head)) == 0 -> goto done
+    :: else
+    fi
+  }
+#ifndef FAULT_CLOSE_BARS_LATE
+  atomic { !lock -> barred = 1 }
+#endif
+#ifdef FAULT_CLOSE_WITHOUT_IMPORT
+  atomic { saw = marked }
+#else
+  atomic { if :: BEGUN(head) -> goto opened :: else fi }
+#endif
+list:
+  atomic { if :: BEGUN(head) && !open[head - 1] -> goto done :: else -> f = MANIFESTS fi }
+  rest = objects;
+  /* Which jobs have ended is looked up after the listing. */
+  atomic {
+#ifdef FAULT_CLOSE_UNFINISHED
+    rest = rest & ~listed[head - 1];
+#else
+    rest = UNLISTED(rest, head);
+#endif
+    if :: rest == 0 && !BEGUN(head) -> goto done :: else fi
+  }
+#ifdef FAULT_CLOSE_BARS_LATE
+  atomic { !lock -> barred = 1 }
+#endif
+  atomic { if :: f != MANIFESTS -> goto again :: else -> f = 0 fi }
+close:
+  atomic {
+    if :: create(head, CLOSING, CLOSER, rest) :: mortal -> goto dead fi;
+    if
+    :: ok
+#ifdef FAULT_CLOSE_NOT_LISTED_AGAIN
+    :: else -> head = size; goto close
+#else
+    :: else -> goto again
+#endif
+    fi
+  }
+restore:
+  atomic { saw = marked }
+  atomic {
+    if
+    :: saw >= 10 && !(saw == BY(APPENDED) && end[APPENDED] != 0) -> goto done
+    :: saw < 10 && saw >= head -> goto done
+    :: else -> if :: marked == saw -> marked = head :: else -> goto restore fi
+    fi
+  }
+  goto done;
 dead:
   atomic { crashed = 1 }
 done:
@@ -269,6 +344,7 @@ init {
     if :: objects = 0 :: true fi;
     come(COMMIT_A, 0);
     come(COMMIT_B, 1);
+    come(CLOSES, CLOSER);
     if :: APPENDS > 0 -> running++; run older_append() :: else fi;
     if :: REPLACES > 0 -> running++; run older_replace() :: else fi;
     i = 0

@@ -67,6 +67,8 @@ HOLDS = (
     _holds("reader-beside-sweep", "retain", "LATE=0 REPLACES=1 LAG=1"),
     _holds("older-append", "older", "LATE=0"),
     _holds("older-replace", "older", "LATE=0 APPENDS=0 REPLACES=1"),
+    _holds("closed-baseline", "older", "LATE=0 CLOSES=1 COMMIT_B=0"),
+    _holds("closed-baseline-older-replace", "older", "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1"),
     _holds("setup-twice", "setup", "LATE=0"),
     _holds("late-setup", "setup", "LATE=1 SETUPS=1"),
     _holds("shards", "shards", "LATE=0"),
@@ -207,6 +209,7 @@ FAULTS = (
         "LATE=0 COMMIT_C=1 FAULT_BEGIN_BEFORE_SETUP",
         "two_begun",
     ),
+    _breaks("begin-unchecked", "fixed", "LATE=0 EXPIRY FAULT_BEGIN_UNCHECKED", "begun_without_upload"),
     _breaks("delete-unreleased", "retain", "LATE=0 REPLACES=1 FAULT_DELETE_UNRELEASED", "deleted_unreleased"),
     _breaks(
         "release-unchecked", "retain", "LATE=0 READERS=0 FAULT_RELEASE_UNCHECKED", "released_file_referenced"
@@ -246,6 +249,26 @@ FAULTS = (
     _breaks("import-of-replaced", "older", "LATE=0 FAULT_IMPORT_OF_REPLACED", "snapshot_file_missing"),
     _breaks("import-beside-removal", "older", "LATE=0 FAULT_IMPORT_BESIDE_REMOVAL", "snapshot_file_missing"),
     _breaks("marker-over-append", "older", "LATE=0 FAULT_MARKER_OVER_APPEND", "objects_are_not_the_table"),
+    _breaks(
+        "close-bars-late",
+        "older",
+        "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1 FAULT_CLOSE_BARS_LATE",
+        "snapshot_file_missing",
+    ),
+    _breaks(
+        "close-without-import",
+        "older",
+        "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_WITHOUT_IMPORT",
+        "append_without_entry",
+    ),
+    _breaks(
+        "close-not-listed-again",
+        "older",
+        "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_NOT_LISTED_AGAIN",
+        "snapshot_file_missing",
+    ),
+    _breaks("close-unfinished", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_UNFINISHED", "listed_twice"),
+    _breaks("import-of-listed", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_IMPORT_OF_LISTED", "listed_twice"),
     _breaks("setup-looks-before", "setup", "LATE=0 FAULT_SETUP_LOOKS_BEFORE", "record_left"),
     _breaks("worker-looks-before", "setup", "LATE=0 FAULT_WORKER_LOOKS_BEFORE", "upload_left"),
     _breaks(
@@ -269,6 +292,7 @@ LARGE = (
         "PARTS=1 LATE=0 MORTAL=0 DELETED_MARKER JOBS=3 MODE_A=FAIL MODE_B=APPEND MODE_C=REPLACE",
     ),
     _holds("large-begin", "fixed", "LATE=1 COMMIT_C=1"),
+    _holds("large-begin-checks-uploads", "fixed", "LATE=0 EXPIRY COMMIT_A=2"),
     _holds("large-setup-twice", "setup", "LATE=1"),
     _holds("large-retention", "retain", "LATE=0"),
     _holds("large-shards", "shards", "LATE=1"),
