@@ -69,6 +69,7 @@ HOLDS = (
     _holds("older-replace", "older", "LATE=0 APPENDS=0 REPLACES=1"),
     _holds("closed-baseline", "older", "LATE=0 CLOSES=1 COMMIT_B=0"),
     _holds("closed-baseline-older-replace", "older", "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1"),
+    _holds("partition-marker", "markers", "LATE=0 MORTAL=0"),
     _holds("setup-twice", "setup", "LATE=0"),
     _holds("late-setup", "setup", "LATE=1 SETUPS=1"),
     _holds("shards", "shards", "LATE=0"),
@@ -269,6 +270,17 @@ FAULTS = (
     ),
     _breaks("close-unfinished", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_UNFINISHED", "listed_twice"),
     _breaks("import-of-listed", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_IMPORT_OF_LISTED", "listed_twice"),
+    *(
+        _breaks(fault, "markers", f"LATE=0 MORTAL=0 LAG=1 {switch}", "partition_marker_not_newest")
+        for fault, switch in (
+            ("marker-kept", "FAULT_MARKERS_KEPT"),
+            ("any-marker-removed", "FAULT_MARKERS_ANY_REMOVED"),
+            ("older-marker-over-newer", "FAULT_MARKERS_OLDER_OVER_NEWER"),
+            ("marker-unlooked", "FAULT_MARKERS_UNLOOKED"),
+            ("own-marker-left", "FAULT_MARKERS_OWN_LEFT"),
+            ("marker-trusts-listing", "FAULT_MARKERS_TRUST_LISTING"),
+        )
+    ),
     _breaks("setup-looks-before", "setup", "LATE=0 FAULT_SETUP_LOOKS_BEFORE", "record_left"),
     _breaks("worker-looks-before", "setup", "LATE=0 FAULT_WORKER_LOOKS_BEFORE", "upload_left"),
     _breaks(
@@ -293,6 +305,7 @@ LARGE = (
     ),
     _holds("large-begin", "fixed", "LATE=1 COMMIT_C=1"),
     _holds("large-begin-checks-uploads", "fixed", "LATE=0 EXPIRY COMMIT_A=2"),
+    _holds("large-partition-marker", "markers", "LATE=0"),
     _holds("large-setup-twice", "setup", "LATE=1"),
     _holds("large-retention", "retain", "LATE=0"),
     _holds("large-shards", "shards", "LATE=1"),

@@ -60,12 +60,15 @@ def write_markers(context: JobContext, manifest: ManifestRecord) -> None:
     """
     written = [name for name, counts in manifest.partitions.items() if counts.files]
     _each(context, lambda partition: _write(context, manifest, partition), written)
-    emptied: set[str] = set()
-    for entry in next_entries(context.store, context.layout.destination, manifest.generation):
-        if entry.manifest is not None and entry.removes == "everything":
-            emptied.update(written)
-        elif entry.manifest is not None and entry.removes == "partitions":
-            emptied.update(entry.manifest.partitions.keys() & set(written))
+    number, emptied = manifest.generation, set[str]()
+    # Until there is none at the next key: a listing may lack the newest entries.
+    while entries := list(next_entries(context.store, context.layout.destination, number)):
+        number = entries[-1].number
+        for entry in entries:
+            if entry.manifest is not None and entry.removes == "everything":
+                emptied.update(written)
+            elif entry.manifest is not None and entry.removes == "partitions":
+                emptied.update(entry.manifest.partitions.keys() & set(written))
     remove_older_markers(context, emptied, manifest.generation + 1)
 
 

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Call, Get, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each
-from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_begun import lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.metadata.test_retained import two_generations
@@ -125,6 +125,25 @@ def test_a_whole_replace_leaves_none_of_emptied_partitions() -> None:
     lake = marked()
     lake.sealed({"dt=1/a": b"new"}, committer="directory").commit()
     assert markers(lake) == {"dt=1": 2}
+
+
+def test_a_slow_commit_removes_its_marker_whatever_a_listing_lacks() -> None:
+    """Later commits, one of which has emptied the partition, are found by their keys."""
+    lake = marked()
+    slow = lake.sealed({"dt=3/a": b"3"}, conflict_mode="append")
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.sealed({"dt=1/x": b"x"}, job_id=THIRD, conflict_mode="append").commit()
+        lake.sealed({"dt=1/y": b"y"}, job_id=an_id("fourth"), committer="directory").commit()
+        real = lake.store.list_objects
+        lake.store.list_objects = lambda bucket, prefix, **how: (  # type: ignore[method-assign]
+            info for info in real(bucket, prefix, **how) if not info.key.endswith(f"log/{4:020}.json")
+        )
+
+    lake.store.before = once("put", "dt=3/_SUCCESS", meanwhile)
+    slow.commit()
+    assert markers(lake) == {"dt=1": 4}
 
 
 def test_another_programs_marker_is_replaced_by_a_commit_alone() -> None:
