@@ -493,9 +493,6 @@ next_removal:
   }
 #endif
 #ifdef DELETED_MARKER
-#ifdef FAULT_RECORD_BEFORE_MARKER
-  atomic { if :: record[j] = 0 :: mortal -> goto dead fi }
-#endif
   atomic { g = end[j] }
 derive:
   atomic {
