@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
-from airflow_s3commit.metrics import count_sweep, gauge_pending
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.hooks.s3_commit import S3CommitHook
+from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
-from airflow_s3commit.protocol.model.destination import Destination, as_uri
-from airflow_s3commit.settings import DEFAULT_SWEEP_AGE
+from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern
+from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_s3commit.protocol.sweep.apply import SweepReport
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
+    from airflow_s3commit.store.base import ObjectStore
     from airflow_s3commit.xcom import JsonObject
 
 _HOUR = 3600.0
@@ -36,7 +39,9 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
     If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
     ``sweep_report``. It may be retried.
 
-    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
+    :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
+        as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
+        connection and the staging of its entry, and swept by its own records. (templated)
     :param older_than: Time without a new upload or record after which a job is dead: seconds, a
         ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone, from
         which on it had none. It must be longer than any task of a job runs. By default
@@ -82,35 +87,78 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         :param context: The task's context.
         :raises AirflowException: Something could not be removed.
         """
-        from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
-        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
-        from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
-        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
-
-        older_than, dry_run = self._seconds(), self._is_dry()
+        if is_pattern(self.destination):
+            return self._sweep_registry(context)
         with refusals_are_final():
             destination = Destination.parse(self.destination)
             root = Destination.parse(self.staging) if self.staging else None
-            options = ObjectOptions.from_dict(self.object_options or {})
-            store = with_headers(self.hook.store, options.of_records)
-            report = sweep(
-                store,
-                destination,
-                older_than=older_than,
-                dry_run=dry_run,
-                staging_root=root,
-                signer=self.hook.signer,
-            )
-            pending = list(list_jobs(store, destination, root))
-        count_sweep(report)
-        gauge_pending(destination.uri, pending)
-        self._log(report)
+            report = self._sweep(self.hook.store, destination, root)
         totals = _totals(report)
         if report.failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
             raise AirflowException(
                 f"{len(report.failures)} removals at {destination.uri} failed; the first: "
                 f"{report.failures[0].what}: {report.failures[0].reason}. Run the sweep again."
+            )
+        return totals
+
+    def _sweep(self, store: ObjectStore, destination: Destination, root: Destination | None) -> SweepReport:
+        """Sweep one destination, report what is pending there afterwards, and log what was found."""
+        from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
+        from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
+        from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
+
+        options = ObjectOptions.from_dict(self.object_options or {})
+        store = with_headers(store, options.of_records)
+        report = sweep(
+            store,
+            destination,
+            older_than=self._seconds(),
+            dry_run=self._is_dry(),
+            staging_root=root,
+            signer=self.hook.signer,
+        )
+        count_sweep(report)
+        gauge_pending(destination.uri, list_jobs(store, destination, root))
+        self._log(report)
+        return report
+
+    def _sweep_registry(self, context: Context) -> JsonObject:
+        """Sweep the destinations of the registry that match; one that fails does not keep back the others."""
+        from airflow_s3commit.protocol.metadata.registry import has_records, read_registry  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.registry import matches  # noqa: PLC0415
+
+        if REGISTRY is None:
+            raise AirflowFailException(
+                f"Task {self.task_id}: destination {self.destination!r} is a pattern, which needs a registry:"
+                " set [s3commit] registry."
+            )
+        entries = read_registry(S3CommitHook(REGISTRY_CONNECTION).store, Destination.parse(REGISTRY))
+        reports: list[SweepReport] = []
+        failures: dict[str, str] = {}
+        for record in (
+            entry.record for entry in entries if matches(entry.record.destination, self.destination)
+        ):
+            try:
+                store = S3CommitHook(record.aws_conn_id, on_retry=count_retry).store
+                if not has_records(store, record):
+                    self.log.info("Left alone: %s has no records of jobs", record.destination)
+                    continue
+                report = self._sweep(store, record.place, record.staging_root)
+            except (S3CommitError, AirflowNotFoundException) as error:
+                self.log.exception("Sweeping %s failed", record.destination)
+                failures[record.destination] = str(error)
+                continue
+            reports.append(report)
+            if report.failures:
+                failures[record.destination] = f"{len(report.failures)} removals failed"
+        totals = _sum(reports, failures)
+        if failures:
+            context["ti"].xcom_push(key="sweep_report", value=totals)
+            uri, reason = next(iter(failures.items()))
+            raise AirflowException(
+                f"The sweep of {len(failures)} destinations failed; the first: {uri}: {reason}. Run it again."
             )
         return totals
 
@@ -212,4 +260,23 @@ def _totals(report: SweepReport) -> JsonObject:
             "skipped": len(report.skipped),
             "failures": len(report.failures),
         },
+    }
+
+
+def _sum(reports: Sequence[SweepReport], failures: Mapping[str, str]) -> JsonObject:
+    """Return the totals of several sweeps: numbers only, and the first destinations that failed."""
+    return {
+        "destinations": len(reports),
+        "dry_run": all(report.dry_run for report in reports),
+        "found": {
+            "jobs": sum(len(report.plan.jobs) for report in reports),
+            "uploads": sum(report.plan.pending for report in reports),
+            "bytes": sum(report.plan.bytes for report in reports),
+        },
+        "swept": {
+            "jobs": sum(len(report.jobs) for report in reports),
+            "uploads": sum(report.uploads + sum(job.uploads for job in report.jobs) for report in reports),
+        },
+        "failures": len(failures),
+        "failed": list(failures)[:20],
     }

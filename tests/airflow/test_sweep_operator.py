@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
-from airflow_s3commit.operators import S3CommitSweepOperator
+from airflow_s3commit.operators import S3CommitSweepOperator, sweep
 from airflow_s3commit.operators.base import log_table
 from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
 
@@ -141,3 +142,23 @@ def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:
     sweeper(apply=True, older_than=1, object_options={"sse": "AES256"}).execute(context)
     assert sent
     assert all(headers == {"x-amz-server-side-encryption": "AES256"} for headers in sent)
+
+
+def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead, monkeypatch) -> None:
+    """Each by its own records: not where there are none; one that fails does not keep back the others."""
+    registry = Destination.parse("s3://lake/registry/")
+    monkeypatch.setattr(sweep, "REGISTRY", registry.uri)
+    store.create_upload("lake", "foreign/part-0", metadata={}, content_type="text/plain")
+    for destination in (FLIGHTS, "s3://lake/foreign/", "s3://no-such-bucket/x/"):
+        register_destination(store, registry, destination)
+    report = sweeper(destination="s3://lake/*", apply=True, older_than=0).execute(context)
+    assert (report["destinations"], report["swept"]["jobs"], report["failures"]) == (1, 1, 0)
+    assert [upload.key for upload in store.list_uploads("lake", "")] == ["foreign/part-0"]
+    with pytest.raises(AirflowException, match="s3://no-such-bucket/x/"):
+        sweeper(destination="*", older_than=0).execute(context)
+
+
+def test_a_pattern_needs_a_registry(store, context) -> None:
+    """Without one the task fails for good, and says which option it needs."""
+    with pytest.raises(AirflowFailException, match=r"set \[s3commit\] registry"):
+        sweeper(destination="s3://lake/*").execute(context)

@@ -179,6 +179,11 @@ class Destination:
         return relative
 
 
+def is_pattern(uri: str) -> bool:
+    """Return whether a URI is a pattern for destinations: it has ``*``, ``?`` or ``[``."""
+    return any(sign in uri for sign in "*?[")
+
+
 def as_uri(destination: Given | Destination) -> Given | str:
     """Return the URI of a `Destination`; anything else, such as a URI that is still a template, as it is."""
     return destination.uri if isinstance(destination, Destination) else destination

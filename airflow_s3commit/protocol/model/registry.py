@@ -46,11 +46,6 @@ class RegisteredDestination(Versioned, frozen=True, kw_only=True):
         return Destination.parse(self.staging) if self.staging is not None else None
 
 
-def is_pattern(uri: str) -> bool:
-    """Return whether a URI is a pattern for destinations: it has ``*``, ``?`` or ``[``."""
-    return any(sign in uri for sign in "*?[")
-
-
 def matches(uri: str, pattern: str) -> bool:
     """Return whether the URI of a destination matches a pattern, in which ``*`` matches slashes too.
 
