@@ -45,6 +45,7 @@ class History:
         brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
+        lists: The keys of the lists of files that entries name.
         retained_at: What was retained after each entry.
 
     """
@@ -56,6 +57,7 @@ class History:
         self.by_job: dict[str, Files] = {}
         self.retained: dict[str, int] = {}
         self.released: set[str] = set()
+        self.lists: set[str] = set()
         self.begun: dict[str, set[str] | None] = {}
         self.lost: set[int] = set()
         self.brought_back: dict[int, set[str]] = {}
@@ -101,6 +103,8 @@ class History:
         assert entry["kind"] != "abandon" or job not in self.begun, "abandoned after begin"
         self.begun.pop(job, None)
         self.ended[job] = entry["kind"]
+        if entry["manifest"] is not None:
+            self.lists.add(entry["manifest"]["files"].removeprefix("s3://").partition("/")[2])
         if entry["kind"] == "commit":
             before = self.data
             if entry["restores"] is None:

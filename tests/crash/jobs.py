@@ -188,7 +188,7 @@ class Jobs(World):
             refused = any(isinstance(outcome, S3CommitError) for outcome in outcomes)
             if end or refused:
                 self.end_all(store)
-            store.at_rest()
+            store.at_rest(lists=not end)
             for job_id, files in store.history.by_job.items():
                 if job_id in JOBS and store.history.ended[job_id] == "commit":
                     assert sorted(files) == sorted(self._keys(job_id))

@@ -47,6 +47,7 @@ class Observed(ForwardingStore):
         self._root = root
         self._log, self._success = f"{root}_s3commit/log/", f"{root}_SUCCESS"
         self._checkpoints = f"{root}_s3commit/checkpoints/"
+        self._manifests = f"{root}_s3commit/manifests/"
         self._keeps_data = keeps_data
         self._home = inner._buckets[bucket]
         self.now = inner._now
@@ -71,8 +72,14 @@ class Observed(ForwardingStore):
             self._check_marker()
         return made
 
-    def at_rest(self) -> None:
-        """Check what holds when every job has ended and nobody is at work."""
+    def at_rest(self, *, lists: bool = True) -> None:
+        """Check what holds when every job has ended and nobody is at work.
+
+        Args:
+            lists: Whether no list of files may be left that no entry names: a process that dies between its
+                list and its entry leaves one.
+
+        """
         retained = self.history.retained.keys()
         assert self.data().keys() == self.history.data.keys() | retained, "objects_are_not_the_snapshot"
         assert self.data().items() >= self.history.data.items(), "objects_are_not_the_snapshot"
@@ -80,6 +87,9 @@ class Observed(ForwardingStore):
             assert (self._marked() or 0) < self.history.newest, "marker_of_a_lost_job"
         elif self.history.newest:
             assert self._marked() == self.history.newest, "marker_not_newest"
+        found = {key for key in self._home.objects if key.startswith(self._manifests) and key[-1] == "l"}
+        assert self.history.lists <= found, "list_missing"
+        assert not lists or found == self.history.lists, "list_left"
         for upload in self._home.uploads.values():
             assert not any(job in upload.key for job in self.history.ended), "upload_pending_at_rest"
 
