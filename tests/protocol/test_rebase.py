@@ -15,6 +15,7 @@ from airflow_s3commit.protocol.metadata.manifests import manifest_of, read_succe
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
+from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.rebase import have_same_md5
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named
@@ -123,12 +124,15 @@ def test_a_copy_of_a_copy() -> None:
     assert checked(copy, third).sound
 
 
-@each("harm", ["missing", "foreign", "retained"])
+@each("harm", ["missing", "foreign", "same bytes", "retained"])
 def test_a_copy_that_differs_is_refused(harm: str) -> None:
     """A missing file, or another one under its key, is named, and nothing is written."""
     copy = copied(two_generations())
     key = COPY + (OLD if harm == "retained" else NEW)
+    body = copy.get(key)
     copy.store.delete(BUCKET, key)
+    if harm == "same bytes":
+        _put(copy, BUCKET, key, body, {UPLOAD_METADATA: "of another upload"})
     if harm == "foreign":
         copy.store.put(BUCKET, key, b"another")
     before = copy.everything()

@@ -12,7 +12,7 @@ from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import read_success
 from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, once
 from tests.protocol.lifecycle.test_begun import half_published, lose_uploads
 from tests.protocol.metadata.test_retained import FLIGHTS, two_generations
 
@@ -99,8 +99,24 @@ def test_a_checkpoint_is_folded_again() -> None:
     [key] = lake.keys(f"{HOME}checkpoints/")
     before = lake.get(key)
     damage(lake, key)
+    lake.sealed({"dt=5/a": b"5"}, job_id=an_id("later"), conflict_mode="append").commit()
     assert [one.where for one in repaired(lake).repaired] == [f"s3://{BUCKET}/{key}"]
     assert lake.get(key) == before
+
+
+def test_a_record_that_another_process_writes_meanwhile_is_left() -> None:
+    """A repair replaces the damaged record that it has seen, and no other."""
+    lake = filled()
+    before = lake.get(MANIFEST)
+    damage(lake, MANIFEST)
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.store.put(BUCKET, MANIFEST, before)
+
+    lake.store.before = once("put", MANIFEST, meanwhile)
+    assert [one.where for one in repaired(lake).failures] == [f"s3://{BUCKET}/{MANIFEST}"]
+    assert lake.get(MANIFEST) == before
 
 
 def test_a_state_is_rebuilt_from_the_job_s_records() -> None:

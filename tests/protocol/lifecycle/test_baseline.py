@@ -240,6 +240,22 @@ def test_a_dead_job_of_an_older_version_is_settled_first() -> None:
     assert lake.data() == {named("dt=1/a"): b"1"}
 
 
+def test_a_job_of_an_older_version_that_has_not_begun_is_fenced_off() -> None:
+    """Its process finds that its state has changed, and checks anew what it has planned."""
+    lake = Lake()
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS)
+    key = lake.context(THEIRS).layout.state
+    before = lake.store.head(BUCKET, key).etag
+    older_lock(lake)
+    lake.store_clock.advance(DAY)
+    lake.sealed({"dt=1/a": b"1"}).commit()
+    state = lake.job(THEIRS).state()
+    assert (state is not None and state.state, lake.store.head(BUCKET, key).etag != before) == (
+        "sealed",
+        True,
+    )
+
+
 def test_a_job_of_an_older_version_that_holds_its_lock_itself_goes_on() -> None:
     """A job that an older version began, and this one finishes, does not wait for its own lock."""
     lake = Lake()

@@ -68,6 +68,18 @@ def test_a_commit_that_stopped_half_way_goes_on(lake: Lake) -> None:
     assert lake.staging() == []
 
 
+def test_a_state_is_rebuilt_with_the_newest_plan(lake: Lake) -> None:
+    """What was planned anew is what the commit replaces."""
+    lake.job().plan()
+    lake.put({"dt=1/late.parquet": b"late"})
+    lake.store_clock.advance(1)
+    lake.job().plan()
+    _half_committed(lake)
+    lake.tamper(lake.context().layout.state, cut=5)
+    lake.job().recover()
+    assert _is_committed(lake)
+
+
 def test_a_commit_that_stopped_half_way_is_rolled_back_when_asked(lake: Lake) -> None:
     """With rollback a job left committing leaves the destination as it was, its marker included."""
     report = _half_committed(lake).recover(rollback=True, reason="the data is wrong")
