@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -11,16 +11,18 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     InvalidDestination,
     InvalidRecord,
+    JobClosed,
     JobMismatch,
     NoSuchBucket,
     NoSuchJob,
     OutcomeUnknown,
     StoreUnsuitable,
 )
-from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.testing import StoreCall
+from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.testing import MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 
@@ -254,6 +256,39 @@ def test_a_job_is_found_by_its_record() -> None:
         load_job(lake.context())
     lake.set_up()
     assert load_job(lake.context()) == find_job(lake.context())
+
+
+@pytest.mark.parametrize("assume", ["nothing", "new", "own"])
+def test_a_used_id_is_found_whatever_the_caller_assumes(assume: Any) -> None:
+    """A caller that is wrong about its id gets the earlier job, or is refused, and leaves nothing behind."""
+    lake = Lake()
+
+    def again() -> Job:
+        options = JobOptions(committer="magic", conflict_mode="replace")
+        return Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
+
+    job = lake.sealed({"dt=1/a": b"1"})
+    assert again().record() == job.record()
+    manifest = lake.job().commit()
+    before = lake.everything()
+    assert again().manifest() == manifest
+    assert lake.everything() == before
+    lake = Lake()
+    lake.set_up().abort()
+    before = lake.everything()
+    with pytest.raises(JobClosed, match="its id is spent"):
+        again()
+    assert lake.everything() == before
+
+
+def test_what_a_caller_assumes_of_a_new_id_saves_requests() -> None:
+    """A setup that looks for an earlier job only after it has written sends fewer requests."""
+    sent = {}
+    for assume in get_args(Assumption):
+        store = CountingStore(MemoryStore((BUCKET,)))
+        Job.setup(store, f"s3://{BUCKET}/t/", job_id=OURS, assume=assume)
+        sent[assume] = sum(store.counters.values())
+    assert sent["new"] == sent["own"] < sent["nothing"]
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
