@@ -9,14 +9,14 @@ from typing import Any
 
 from msgspec import structs
 
-from airflow_s3commit import Job, JobReference
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed, NoSuchJob, NotReversible, S3CommitError
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.sweep.apply import SweepReport, sweep
 from airflow_s3commit.testing import Fault, FaultyStore
 from tests.crash.interleave import Actor, Outcome, Schedule, play
 from tests.crash.observed import Observed
-from tests.crash.world import BUCKET, OURS, ROOT, TASKS, Case, World, inline
+from tests.crash.world import BUCKET, DESTINATION, OURS, ROOT, TASKS, Case, World
 
 #: The jobs, ours first. What each writes, by path; all of them have files in dt=1.
 JOBS = (OURS, "33333333-aaaa-4bbb-8ccc-000000000003", "44444444-aaaa-4bbb-8ccc-000000000004")
@@ -28,8 +28,6 @@ WRITTEN: tuple[dict[str, bytes], ...] = (
 
 #: The job that has committed before, so that `_SUCCESS` is of the log and not of another program.
 FIRST = "00000000-aaaa-4bbb-8ccc-000000000000"
-
-_DESTINATION = f"s3://{BUCKET}/{ROOT}"
 
 
 class Jobs(World):
@@ -59,14 +57,14 @@ class Jobs(World):
 
     def _seal_all(self, planned: bool) -> None:
         self._write(FIRST, "append", {"dt=3/first.parquet": b"the first"})
-        self.job_of(FIRST, self.store).commit()
+        self.job(self.store, FIRST).commit()
         self.take_until("plan")
         for number, mode in enumerate(self.modes):
             if number:
                 self._write(JOBS[number], mode, WRITTEN[number], unique=number not in self.fixed)
         if planned:
             for job_id in JOBS[: len(self.modes)]:
-                self.job_of(job_id, self.store).plan()
+                self.job(self.store, job_id).plan()
 
     def _write(
         self,
@@ -81,8 +79,8 @@ class Jobs(World):
     ) -> None:
         store, case = store or self.store, Case(self.case.committer, mode, unique=unique)
         options = structs.replace(case.options, retain=retain, **options_too)
-        Job.setup(store, _DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id)
-        job = self.job_of(job_id, store)
+        Job.setup(store, DESTINATION, options=options, job_id=job_id, clock=self.clock, new_id=self.new_id)
+        job = self.job(store, job_id)
         with job.task_attempt("spark", "1", "00000", "0", threads=0, min_part_bytes=1) as attempt:
             for path, body in files.items():
                 with attempt.open(path) as file:
@@ -91,14 +89,6 @@ class Jobs(World):
         job.seal_stage("spark", "1", tasks)
         job.seal()
 
-    def job_of(self, job_id: str, store: Any) -> Job:
-        """Return a job as a fresh process sees it."""
-        staging = f"{_DESTINATION}__magic_job-{job_id}/"
-        reference = JobReference(job_id=job_id, destination=_DESTINATION, staging=staging)
-        job = Job.at(store, reference, clock=self.clock, new_id=self.new_id)
-        job._context = inline(job._context)
-        return job
-
     # The steps of each job, as a process of its own takes them.
 
     def actor(self, step: str, number: int) -> Actor:
@@ -106,7 +96,7 @@ class Jobs(World):
         return partial(getattr(self, f"{step}_of"), JOBS[number])
 
     def commit_of(self, job_id: str, store: Any) -> None:
-        self.job_of(job_id, store).commit()
+        self.job(store, job_id).commit()
 
     def dying_commit_of(self, job_id: str, store: Any) -> None:
         """Commit, and die before `_SUCCESS` is written."""
@@ -132,18 +122,18 @@ class Jobs(World):
                 store.abort_upload(BUCKET, upload.key, upload.upload_id)
 
     def abort_of(self, job_id: str, store: Any) -> None:
-        self.job_of(job_id, store).abort()
+        self.job(store, job_id).abort()
 
     def dying_abort_of(self, job_id: str, store: Any) -> None:
         """Abort, and die right after the state has moved."""
         self.abort_of(job_id, FaultyStore(store, Fault("crash-after", "put", "*/state.json")))
 
     def recover_of(self, job_id: str, store: Any) -> None:
-        self.job_of(job_id, store).recover()
+        self.job(store, job_id).recover()
 
     def shards_of(self, job_id: str, store: Any) -> None:
         """Commit in two shards; a worker that finds a shard missing leaves the rest to another."""
-        job = self.job_of(job_id, store)
+        job = self.job(store, job_id)
         for shard in job.begin(2):
             job.complete(shard)
         job.finish()
@@ -151,7 +141,7 @@ class Jobs(World):
     def sweep_of(self, _: str, store: Any, older_than: float = 0.0) -> SweepReport:
         """Sweep; with no patience every job seems dead."""
         return sweep(
-            store, _DESTINATION, older_than=older_than, dry_run=False, clock=self.clock, new_id=self.new_id,
+            store, DESTINATION, older_than=older_than, dry_run=False, clock=self.clock, new_id=self.new_id,
             threads=0,
         )  # fmt: skip
 
@@ -163,13 +153,13 @@ class Jobs(World):
         """End each job as an operator does: recover it, abort one that was not begun, sweep."""
         for job_id in JOBS:
             try:
-                self.job_of(job_id, store).recover()
+                self.job(store, job_id).recover()
             except NoSuchJob:
                 pass
             except JobClosed:
                 # One that is lost refuses both.
                 with suppress(AlreadyCommitted, JobClosed):
-                    self.job_of(job_id, store).abort()
+                    self.job(store, job_id).abort()
         report = self.sweep_of("", store)
         assert not report.failures
 

@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.reader.listing import Choice, find_table
 from tests.crash.faulty import FAULTS, count_calls
 from tests.crash.interleave import Actor, schedules
-from tests.crash.jobs import _DESTINATION, Jobs
+from tests.crash.jobs import DESTINATION, Jobs
 from tests.crash.world import BUCKET, ROOT, Case, World, run_with_fault
 from tests.history import is_data
 
@@ -25,13 +25,13 @@ Record = Callable[[str, object], None]
 
 def _listed(store: Any) -> set[str]:
     """Return the keys that a reader finds."""
-    found = find_table(store, Destination.parse(_DESTINATION), Choice()).files
+    found = find_table(store, Destination.parse(DESTINATION), Choice()).files
     return {file.path.removeprefix(f"{BUCKET}/") for file in found}
 
 
 def _close(world: World) -> Callable[[Any], None]:
     def close(store: Any) -> None:
-        baseline(store, _DESTINATION, dry_run=False, clock=world.clock, threads=0)
+        baseline(store, DESTINATION, dry_run=False, clock=world.clock, threads=0)
 
     return close
 

@@ -47,7 +47,7 @@ class Marked(Jobs):
     def _fill(self) -> None:
         files = {f"dt={number}/first.parquet": b"the first" for number in (1, 2, 3)}
         self._write(FIRST, "append", files, partition_success=True)
-        self.job_of(FIRST, self.store).commit()
+        self.job(self.store, FIRST).commit()
         for number, mode in enumerate(self.modes):
             self._write(JOBS[number], mode, WRITTEN[number], **self._special.get(number, {}))
 

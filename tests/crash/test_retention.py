@@ -17,7 +17,7 @@ from airflow_s3commit.exceptions import DestinationChanged, NotReversible, Preco
 from airflow_s3commit.testing import Crash, Fault, FaultyStore
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Outcome, schedules, shuffles
-from tests.crash.jobs import _DESTINATION, FIRST, JOBS, WRITTEN, Jobs
+from tests.crash.jobs import DESTINATION, FIRST, JOBS, WRITTEN, Jobs
 from tests.crash.world import Case, World
 
 SECOND = "55555555-aaaa-4bbb-8ccc-000000000005"
@@ -41,9 +41,9 @@ class Table(Jobs):
 
     def _fill(self, retain: str) -> None:
         self._write(FIRST, "append", {"dt=1/first.parquet": b"1", "dt=3/first.parquet": b"3"})
-        self.job_of(FIRST, self.store).commit()
+        self.job(self.store, FIRST).commit()
         self._write(SECOND, "replace", {"dt=1/second.parquet": b"2"}, "1s")
-        self.job_of(SECOND, self.store).commit()
+        self.job(self.store, SECOND).commit()
         for number in range(2):
             self._write(JOBS[number], "replace", WRITTEN[number], retain)
 
@@ -53,10 +53,10 @@ class Table(Jobs):
         return lambda store: getattr(self, f"take_{name}")(argument, store)
 
     def take_commit(self, number: int, store: Any) -> None:
-        self.job_of(JOBS[number], store).commit()
+        self.job(store, JOBS[number]).commit()
 
     def take_rollback(self, retain: str, store: Any) -> None:
-        rollback(store, _DESTINATION, to=1, retain=retain, clock=self.clock, threads=0)
+        rollback(store, DESTINATION, to=1, retain=retain, clock=self.clock, threads=0)
 
     def take_dying_rollback(self, retain: str, store: Any) -> None:
         """Roll back, and die right after the entry."""
@@ -76,7 +76,7 @@ class Table(Jobs):
         self.clock.advance(10)
         self.take_sweep(None, store)
         # What a rollback that died has not written.
-        rollback(store, _DESTINATION, to=store.history.newest, clock=self.clock, threads=0)
+        rollback(store, DESTINATION, to=store.history.newest, clock=self.clock, threads=0)
 
 
 @cache

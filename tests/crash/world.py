@@ -21,6 +21,8 @@ from tests.fakes import ManualClock
 from tests.history import is_data
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS
 
+DESTINATION = f"s3://{BUCKET}/{ROOT}"
+
 #: The tasks of the job: what each writes, by path below the destination.
 TASKS: dict[str, dict[str, bytes]] = {
     "00000": {"dt=1/part-0.parquet": b"new 1/0", "dt=2/part-0.parquet": b"new 2/0"},
@@ -101,11 +103,6 @@ class World:
             now=self.clock.time,
         )
         self.ids = count()
-        self.reference = JobReference(
-            job_id=OURS,
-            destination=f"s3://{BUCKET}/{ROOT}",
-            staging=f"s3://{BUCKET}/{ROOT}__magic_job-{OURS}/",
-        )
         self.reach("nothing", self._put_old)
 
     def _put_old(self) -> None:
@@ -125,9 +122,11 @@ class World:
             if is_data(info.key.removeprefix(ROOT))
         }
 
-    def job(self, store: Any = None) -> Job:
-        """Return the job as a fresh process sees it."""
-        job = Job.at(store or self.store, self.reference, clock=self.clock, new_id=self.new_id)
+    def job(self, store: Any = None, job_id: str = OURS) -> Job:
+        """Return a job, by default ours, as a fresh process sees it."""
+        staging = f"{DESTINATION}__magic_job-{job_id}/"
+        reference = JobReference(job_id=job_id, destination=DESTINATION, staging=staging)
+        job = Job.at(store or self.store, reference, clock=self.clock, new_id=self.new_id)
         job._context = inline(job._context)
         return job
 
@@ -171,9 +170,13 @@ class World:
 
     def setup(self, store: Any) -> None:
         Job.setup(
-            store, self.reference.destination, options=self.case.options, job_id=OURS,
-            clock=self.clock, new_id=self.new_id,
-        )  # fmt: skip
+            store,
+            DESTINATION,
+            options=self.case.options,
+            job_id=OURS,
+            clock=self.clock,
+            new_id=self.new_id,
+        )
 
     def run_tasks(self, store: Any) -> None:
         """Run every task; one has a second attempt that finishes too and does not count."""
