@@ -241,7 +241,7 @@ class JobOutput:
         def without_record(error: InvalidRecord) -> None:
             if not damaged_too:
                 raise error
-            logger.warning("%s: going on without its record", self._context.name, exc_info=error)
+            logger.warning("%s: continuing without its record", self._context.name, exc_info=error)
 
         if self._record is None:
             # Kept: a second abort writes as the first did, which has removed the record.

@@ -72,5 +72,5 @@ def follow(
                 if entry.manifest is not None:
                     yield entry.manifest
         except Unavailable as error:
-            logger.warning("%s: looking again later: %s", destination.uri, error)
+            logger.warning("%s: trying again later: %s", destination.uri, error)
         clock.sleep(draw(0.8 * interval, 1.2 * interval))

@@ -155,7 +155,7 @@ def intended_uploads(context: JobContext, prefix: str | None = None) -> Iterator
             logger.warning("%s: an intent cannot be read", context.name, exc_info=True)
             continue
         if text_digest(key).hex() in claimed:
-            logger.warning("%s: %s is intended by another job too; left for a sweep", context.name, key)
+            logger.warning("%s: another job is to write %s too; left for a sweep", context.name, key)
             continue
         for upload in context.store.list_uploads(context.bucket, key):
             if upload.key == key and upload.initiated >= intent.modified - STORE_CLOCK_SECONDS:

@@ -155,13 +155,13 @@ def _newest_checkpoint(
             body = store.get(destination.bucket, key, limit=CHECKPOINT_BYTES).body
             snapshot = TableSnapshot.from_bytes(body, destination.uri, number, where)
         except (InvalidRecord, NoSuchKey) as error:
-            logger.warning("passing over a checkpoint: %s", error)
+            logger.warning("skipping a checkpoint: %s", error)
             continue
         entries = (entry for entry, _ in read_entries(store, destination, number - 1))
         if (last := next(entries, None)) is not None and last.nonce == snapshot.nonce:
             snapshot.begun = dict(last.begun)
             return snapshot, entries
-        logger.warning("passing over a checkpoint: %s is not of this log", where)
+        logger.warning("skipping a checkpoint: %s is not of this log", where)
     return TableSnapshot(destination.uri), (entry for entry, _ in read_entries(store, destination, 0))
 
 

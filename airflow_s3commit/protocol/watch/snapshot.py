@@ -81,7 +81,7 @@ class Snapshot:
                 self._begin()
         except (AccessDenied, InvalidRecord) as error:
             # Whatever waiters need beside the log, they may still find.
-            logger.warning("%s: going by its manifests, not its log: %s", self.destination.uri, error)
+            logger.warning("%s: using its manifests, not its log: %s", self.destination.uri, error)
             self._position = None
             self._cache.clear()
         except S3CommitError as error:

@@ -151,7 +151,7 @@ def test_data_is_refused_only_by_a_failing_directory(committer: str, mode: str) 
         lake.set_up(committer=committer, conflict_mode=mode)
 
 
-def test_a_bucket_that_is_not_there_is_told() -> None:
+def test_a_missing_bucket_is_reported() -> None:
     """Without the bucket, of the data or of the staging, nothing begins."""
     lake = Lake()
     with pytest.raises(NoSuchBucket):
@@ -162,7 +162,7 @@ def test_a_bucket_that_is_not_there_is_told() -> None:
 
 
 @pytest.mark.parametrize("uri", ["flights", "s3://lake/a/../b", "s3://lake/a\x00", "http://lake/x"])
-def test_a_destination_that_is_none_is_refused(uri: str) -> None:
+def test_a_destination_that_is_no_uri_is_refused(uri: str) -> None:
     """What is no directory on S3 is refused before the store is asked."""
     lake = Lake()
     with pytest.raises(InvalidDestination):
@@ -171,7 +171,7 @@ def test_a_destination_that_is_none_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["a/b", "..", "a b", "x" * 129, "a\n"])
-def test_a_job_id_that_is_none_is_refused(job_id: str) -> None:
+def test_a_job_id_that_is_no_uuid_is_refused(job_id: str) -> None:
     """An id that cannot be part of a key is refused before the store is asked."""
     lake = Lake()
     with pytest.raises(InvalidRecord):
@@ -234,7 +234,7 @@ def test_two_setups_at_once_make_one_job() -> None:
     assert records[0] == records[1]
 
 
-def test_two_setups_at_once_with_other_options_are_two_minds() -> None:
+def test_one_of_two_setups_with_other_options_is_refused() -> None:
     """Of two that set one id up with different options at once, the slower one is refused."""
     lake = Lake()
 

@@ -135,7 +135,7 @@ class TestCheckpoint:
         lake = grown(13)
         lake.tamper(checkpoint_key(HERE, 13), cut=5)
         assert live(lake) == list(range(1, 14))
-        assert f"passing over a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 13)}" in caplog.text
+        assert f"skipping a checkpoint: s3://{BUCKET}/{checkpoint_key(HERE, 13)}" in caplog.text
 
     def test_one_of_another_log_is_passed_over(self) -> None:
         """Where the log was deleted and began anew, what is left of the old one is not believed."""
