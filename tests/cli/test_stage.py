@@ -12,7 +12,7 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.protocol.metadata.registry import read_registry
 from tests.cli.conftest import RunProgram, plain_json
-from tests.protocol.building import OURS, Lake, once
+from tests.protocol.building import OURS, Crash, Lake, once
 
 STAGE = ("--stage", "load", "--attempt", "1")
 
@@ -102,6 +102,36 @@ def test_a_put_again_takes_the_place_of_the_one_before(lake: Lake, run: RunProgr
     run("seal", lake.destination, OURS, *STAGE)
     run("commit", lake.destination, OURS, "--seal")
     assert data(lake) == {"dt=1/part.csv": b"second"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "after"),
+    [
+        pytest.param("put", True, id="before it removes the first"),
+        pytest.param("delete", False, id="when the first one's uploads are gone"),
+        pytest.param("delete", True, id="when the first one's record is gone"),
+    ],
+)
+def test_a_put_killed_after_its_commit_is_healed_by_the_next(
+    lake: Lake, run: RunProgram, files: Path, verb: str, *, after: bool
+) -> None:
+    """Two attempts of the task may be left; another put removes both, and its content is what counts."""
+    run("setup", lake.destination, "--job-id", OURS)
+    file = files / "dt=1" / "part.csv"
+    put = ("put", lake.destination, OURS, str(file), "dt=1/", *STAGE)
+    assert run(*put).exit_code == 0
+    file.write_text("second")
+    lake.store.die(verb, ".pendingset", after=after)
+    with pytest.raises(Crash):
+        run(*put)
+    lake.store.rest()
+    file.write_text("third")
+    healed = run(*put)
+    assert healed.exit_code == 0, healed.output
+    assert len(lake.pending()) == 1
+    assert run("seal", lake.destination, OURS, *STAGE).exit_code == 0
+    assert run("commit", lake.destination, OURS, "--seal").exit_code == 0
+    assert data(lake) == {"dt=1/part.csv": b"third"}
 
 
 def test_a_put_that_fails_leaves_nothing_pending(lake: Lake, run: RunProgram, files: Path) -> None:
