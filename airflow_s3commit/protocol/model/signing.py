@@ -57,7 +57,7 @@ class HmacSigner:
 
     def __init__(self, *keys: bytes) -> None:
         if not keys or min(map(len, keys)) < _MIN_KEY_BYTES:
-            raise InvalidOption(f"a signing key is missing, or shorter than {_MIN_KEY_BYTES} bytes")
+            raise InvalidOption(f"a signing key is missing, or has less than {_MIN_KEY_BYTES} bytes")
         self._keys = keys
 
     @classmethod
