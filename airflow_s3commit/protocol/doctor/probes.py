@@ -22,6 +22,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.capabilities import check_bucket
 from airflow_s3commit.protocol.metadata.fitness import (
     BODY,
+    ODD_NAME,
     check_abort,
     check_completion,
     check_objects,
@@ -29,7 +30,7 @@ from airflow_s3commit.protocol.metadata.fitness import (
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Upload
+from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore, ObjectToDelete, Upload
 from airflow_s3commit.store.profile import StoreProfile
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
@@ -155,6 +156,9 @@ class Probe:
     needs: tuple[str, ...] = ()
 
 
+#: Objects of a listing that is tried.
+_LISTED = 5
+
 #: Skew between this machine's clock and the store's, in seconds, that is worth a warning.
 _SKEW_WARNING = 60.0
 
@@ -196,7 +200,17 @@ def _directory(sandbox: Sandbox) -> Finding:
 
 
 def _objects(sandbox: Sandbox) -> Finding:
+    sandbox.key(f"object{ODD_NAME}")
     check_objects(sandbox.store, sandbox.bucket, sandbox.key("object"))
+    for number in range(_LISTED):
+        sandbox.put(f"listed-{number}")
+    listed = list(sandbox.store.list_objects(sandbox.bucket, sandbox.home.key("listed-")))
+    if len(listed) != _LISTED:
+        return Finding(
+            "failed",
+            f"a listing of {_LISTED} objects has {len(listed)}: a commit could overlook data",
+            "use another store",
+        )
     return Finding("ok", "written, listed, read and deleted")
 
 
@@ -303,6 +317,22 @@ def _complete(sandbox: Sandbox) -> Finding:
     return Finding("ok", "invisible until completed, then identified by its metadata and ETag")
 
 
+def _parts(sandbox: Sandbox) -> Finding:
+    key, upload_id = sandbox.begin("several", {})
+    contents = (b"1" * MIN_PART_BYTES, b"2" + BODY)
+    etags = [
+        sandbox.store.upload_part(sandbox.bucket, key, upload_id, number, content)
+        for number, content in enumerate(contents, start=1)
+    ]
+    sandbox.store.complete_upload(sandbox.bucket, key, upload_id, etags)
+    whole = b"".join(contents)
+    if sandbox.store.get(sandbox.bucket, key, limit=2 * MIN_PART_BYTES).body != whole:
+        return Finding(
+            "failed", "an object of two parts has other content than they have in order", "use another store"
+        )
+    return Finding("ok", "an object of two parts has the content of both, in order")
+
+
 def _abort(sandbox: Sandbox) -> Finding:
     key, upload_id = sandbox.begin("parts", {})
     etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
@@ -387,6 +417,7 @@ DATA_PROBES = (
     Probe("clock", _clock, ("objects",)),
     Probe("bulk delete", _bulk_delete, ("objects",)),
     Probe("complete uploads", _complete, ("objects",)),
+    Probe("uploads of several parts", _parts, ("complete uploads",)),
     Probe("abort uploads", _abort, ("bucket",)),
     Probe("list uploads", _list_uploads, ("abort uploads",)),
     Probe("ages of uploads", _upload_ages, ("abort uploads", "objects")),

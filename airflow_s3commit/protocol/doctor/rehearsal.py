@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from airflow_s3commit.protocol.doctor.probes import UNFENCED, Finding, Probe, Sandbox
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.capabilities import measure
-from airflow_s3commit.protocol.metadata.fitness import BODY
+from airflow_s3commit.protocol.metadata.fitness import BODY, ODD_NAME
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions
@@ -36,6 +36,7 @@ _MISSED = (
 
 def _profile(sandbox: Sandbox) -> Finding:
     sandbox.rehearsed = True
+    sandbox.key(f"profile{ODD_NAME}")
     profile = sandbox.profile = measure(
         sandbox.store, sandbox.bucket, sandbox.key("profile"), uploads=sandbox.upload_key("profile")
     )
@@ -198,7 +199,7 @@ def _files(sandbox: Sandbox) -> set[str]:
 REHEARSALS = (
     Probe("fencing", _profile, ("objects",)),
     Probe("pages of uploads", _pages, ("list uploads",)),
-    Probe("commit", _commit, ("objects", "complete uploads", "fencing")),
+    Probe("commit", _commit, ("objects", "complete uploads", "uploads of several parts", "fencing")),
     Probe("replace", _replace, ("commit",)),
     Probe("retention", _retain, ("commit",)),
     Probe("abort", _abort, ("commit",)),

@@ -16,14 +16,17 @@ from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 #: Content of the probes' objects and parts.
 BODY = b"s3commit doctor"
 
+#: What follows a probe's key in a name that some stores decode, fold or compose; and that name, folded.
+ODD_NAME, _FOLDED = "-A+b%20c=\u00e9", "-a+B%20C=e\u0301"
+
 _METADATA = {JOB_METADATA: "doctor", UPLOAD_METADATA: "Examined 1"}
 
 
 def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
-    """Write, read, list and delete an object.
+    """Write, read, list and delete an object, and one with a name that some stores change.
 
     Raises:
-        StoreUnsuitable: The store lost or changed it, or describes it in contradictory ways.
+        StoreUnsuitable: The store lost or changed it or its name, or describes it in contradictory ways.
         S3CommitError: A request failed.
 
     """
@@ -34,6 +37,7 @@ def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
     store.delete(bucket, key)
     if exists(store, bucket, key) or _listed(store, bucket, key):
         raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
+    _check_name(store, bucket, key)
 
 
 def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
@@ -85,6 +89,21 @@ def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
         left = False
     if left or exists(store, bucket, key):
         raise StoreUnsuitable(f"an upload of {join_uri(bucket, key)} still exists after its abort")
+
+
+def _check_name(store: ObjectStore, bucket: str, key: str) -> None:
+    """Check that a name is kept as it is, and is that of one object only."""
+    name, folded = key + ODD_NAME, key + _FOLDED
+    where = join_uri(bucket, name)
+    with ending(lambda: store.delete(bucket, name), f"deleting the probe {where}", "it may be left"):
+        store.put(bucket, name, BODY)
+        listed = [info.key for info in store.list_objects(bucket, key)]
+        if name not in listed:
+            raise StoreUnsuitable(f"{where} is listed as {listed}: the store changes names")
+        if exists(store, bucket, folded):
+            raise StoreUnsuitable(
+                f"{where} is found as {folded} too: files of a job whose names differ in case would be one"
+            )
 
 
 def _upload(store: ObjectStore, bucket: str, key: str) -> tuple[str, str]:

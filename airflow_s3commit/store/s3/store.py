@@ -200,9 +200,17 @@ class S3Store(MultipartUploads):
                 Bucket=bucket, Key=key, Range=f"bytes={first}-{first + size - 1}", IfMatch=condition
             )
             with closing(response["Body"]) as body:
-                if "ContentRange" not in response:
-                    raise request.unconfirmed("the response is no range of the object")
-                return body.read()
+                # Some stores ignore the range, or the condition.
+                if not response.get("ContentRange", "").startswith(f"bytes {first}-"):
+                    raise request.unconfirmed(
+                        "the response is not the range of the object that was asked for"
+                    )
+                if etag_of(request, response) != unquoted(etag):
+                    raise PreconditionFailed(f"{request}: the object has another ETag")
+                content = body.read()
+                if len(content) > size:
+                    raise request.unconfirmed("the response is longer than the range that was asked for")
+                return content
 
         return self._send_if_match(request, etag, attempt)
 

@@ -206,7 +206,7 @@ def test_both_buckets_are_probed() -> None:
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
     assert check_store(apart, REQUIRED).keys() == {BUCKET, "other"}
-    assert [call.verb for call in lake.store.calls].count("put") == 2 * 7 + 1
+    assert [call.verb for call in lake.store.calls].count("put") == 2 * 8 + 1
     nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
         check_store(nowhere, REQUIRED)

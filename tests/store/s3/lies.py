@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import replace
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tests.store.s3.deviant import DeviantStore
 from tests.store.s3.fault_server import Say, Seen
@@ -289,11 +290,130 @@ def _shorter(_store: LyingStore, _seen: Seen, do: Callable[[], Say]) -> Say:
     return replace(said := do(), body=said.body[:-1])
 
 
+def _named(change: Callable[[str], str]) -> Lie:
+    """Take a key for another one, in requests; answers then name that one."""
+
+    def lie(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
+        parts = urlsplit(seen.path)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        renamed = [(n, change(v) if n in ("prefix", "start-after") else v) for n, v in query]
+        bucket, _, key = unquote(parts.path).removeprefix("/").partition("/")
+        path = quote(f"/{bucket}/{change(key)}" if key else parts.path)
+        body = seen.body
+        if b"<Delete" in body:
+            body = re.sub(rb"(?<=<Key>).*?(?=</Key>)", lambda key: change(key[0].decode()).encode(), body)
+        asked = urlencode(renamed)
+        return DeviantStore.answer(store, replace(seen, path=f"{path}?{asked}" if asked else path, body=body))
+
+    return lie
+
+
+def _folded(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Find an object by its name in another case, and keep the name that it was written with."""
+    bucket, _, key = unquote(urlsplit(seen.path).path).removeprefix("/").partition("/")
+    if not key:
+        return do()
+    known = {info.key.casefold(): info.key for info in store.memory.list_objects(bucket, "")}
+    fold = unicodedata.normalize("NFC", key).casefold()
+    return _named(lambda name: known.get(fold, name))(store, seen, do)
+
+
+def _few(entries: int, pattern: bytes) -> Lie:
+    """End a listing after some entries, and say that it is whole."""
+
+    def lie(_store: LyingStore, _seen: Seen, do: Callable[[], Say]) -> Say:
+        said = do()
+        body = said.body
+        for entry in re.findall(b"<%s>.*?</%s>" % (pattern, pattern), body)[entries:]:
+            body = body.replace(entry, b"", 1)
+        return replace(said, body=body)
+
+    return lie
+
+
+def _unasked(name: str) -> Lie:
+    """Ignore a parameter of the request."""
+
+    def lie(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
+        path, _, query = seen.path.partition("?")
+        kept = "&".join(pair for pair in query.split("&") if not pair.startswith(f"{name}="))
+        return DeviantStore.answer(store, replace(seen, path=f"{path}?{kept}"))
+
+    return lie
+
+
+def _joined(change: Callable[[list[bytes]], list[bytes]]) -> Lie:
+    """Complete an upload of several parts with others of them, or in another order."""
+
+    def lie(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+        bucket, _, key = unquote(urlsplit(seen.path).path).removeprefix("/").partition("/")
+        asked = dict(parse_qsl(urlsplit(seen.path).query))
+        pending = store.memory._buckets[bucket].uploads.get(asked.get("uploadId", ""))
+        said = do()
+        if pending is not None and len(pending.parts) > 1:
+            bodies = [body for _, (_, body) in sorted(pending.parts.items())]
+            store.memory.put(bucket, key, b"".join(change(bodies)))
+        return said
+
+    return lie
+
+
+def _same_upload(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Start no second upload of a key: name the pending one again."""
+    bucket, _, key = unquote(urlsplit(seen.path).path).removeprefix("/").partition("/")
+    for upload in store.memory.list_uploads(bucket, key):
+        if upload.key == key:
+            said = f"<InitiateMultipartUploadResult><UploadId>{upload.upload_id}</UploadId>"
+            return _date(store, Say(body=f"{said}</InitiateMultipartUploadResult>".encode()))
+    return do()
+
+
+def _all_uploads(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Abort every upload of the key."""
+    bucket, _, key = unquote(urlsplit(seen.path).path).removeprefix("/").partition("/")
+    said = do()
+    for upload in list(store.memory.list_uploads(bucket, key)):
+        if upload.key == key:
+            store.memory.abort_upload(bucket, key, upload.upload_id)
+    return said
+
+
+def _shown(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Show an object as soon as its first part is sent."""
+    bucket, _, key = unquote(urlsplit(seen.path).path).removeprefix("/").partition("/")
+    store.memory.put(bucket, key, seen.body)
+    return do()
+
+
+def _only_first(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
+    """Delete the first object only, and name no failure."""
+    _, *others = re.findall(rb"<Object>.*?</Object>", seen.body)
+    body = seen.body
+    for other in others:
+        body = body.replace(other, b"")
+    said = DeviantStore.answer(store, replace(seen, body=body))
+    deleted = b"".join(
+        b"<Deleted>" + re.findall(rb"<Key>.*?</Key>", one)[0] + b"</Deleted>" for one in others
+    )
+    return replace(said, body=re.sub(rb"(</DeleteResult>)$", deleted + rb"\1", said.body))
+
+
+def _instead_of_412(status: int, body: bytes = b"", **headers: str) -> Lie:
+    """Answer otherwise where a condition is false, and do nothing."""
+    return lambda _store, _seen, do: (
+        said if (said := do()).status != 412 else Say(status, body, {"Date": said.headers["Date"]} | headers)
+    )
+
+
 _READS = ("HeadObject", "GetObject")
 _WRITES = ("PutObject", "UploadPart", "CompleteMultipartUpload")
 _REPEATABLE = (*_WRITES, "DeleteObject", "DeleteObjects", "AbortMultipartUpload")
 _CHANGES = (*_REPEATABLE, "CreateMultipartUpload")
 _LISTINGS = ("ListObjectsV2", "ListMultipartUploads", "ListParts")
+_ON_KEYS = (
+    *(*_WRITES, *_READS, *_LISTINGS, "DeleteObject", "DeleteObjects"),
+    *("CreateMultipartUpload", "AbortMultipartUpload"),
+)
 _ERROR = error_body("InternalError")
 
 # fmt: off
@@ -420,6 +540,77 @@ LIES: dict[str, tuple[tuple[str, ...], Lie]] = {
         _refusing("if-match"),
     ),
     "DeleteObjects says that one failed": (("DeleteObjects",), _partly),
+    **{
+        f"{name} answers {status} to a false condition": (
+            (name,),
+            _instead_of_412(status, error_body(code) if code else b"", **headers),
+        )
+        for name, headers in (("PutObject", {"ETag": '"e"'}), ("DeleteObject", {}))
+        for status, code in ((200, ""), (304, ""), (409, "ConditionalRequestConflict"), (404, "NoSuchKey"))
+    },
+    # Names
+    **{
+        f"names {what}": (_ON_KEYS, _named(change))
+        for what, change in (
+            ("are in lower case", str.lower),
+            ("are decoded once more", unquote),
+            ("have spaces for +", lambda name: name.replace("+", " ")),
+            ("are decomposed", lambda name: unicodedata.normalize("NFD", name)),
+            ("are ASCII", lambda name: name.encode("ascii", "replace").decode()),
+        )
+    },
+    "names are found in any case": (_ON_KEYS, _folded),
+    # Listings that end early, or do not end where they are asked to
+    **{
+        f"ListObjectsV2 ends after {entries}": (("ListObjectsV2",), _few(entries, b"Contents"))
+        for entries in (1, 2)
+    },
+    "ListMultipartUploads ends after 1": (("ListMultipartUploads",), _few(1, b"Upload")),
+    **{
+        f"{name} is cut off, and says not where": (
+            (name,),
+            _edit(rb"<IsTruncated>false", b"<IsTruncated>true"),
+        )
+        for name in _LISTINGS
+    },
+    "ListObjectsV2 ignores the delimiter": (("ListObjectsV2",), _unasked("delimiter")),
+    "ListObjectsV2 ignores where to start": (("ListObjectsV2",), _unasked("start-after")),
+    "ListObjectsV2 names keys encoded": (
+        ("ListObjectsV2",),
+        lambda _store, _seen, do: replace(
+            said := do(),
+            body=re.sub(rb"(?<=<Key>).*?(?=</Key>)", lambda key: quote(key[0]).encode(), said.body),
+        ),
+    ),
+    # Uploads
+    "CompleteMultipartUpload keeps the first part only": (
+        ("CompleteMultipartUpload",),
+        _joined(lambda parts: parts[:1]),
+    ),
+    "CompleteMultipartUpload keeps the last part only": (
+        ("CompleteMultipartUpload",),
+        _joined(lambda parts: parts[-1:]),
+    ),
+    "CompleteMultipartUpload joins the last part first": (
+        ("CompleteMultipartUpload",),
+        _joined(lambda parts: parts[::-1]),
+    ),
+    "CreateMultipartUpload names the pending upload again": (("CreateMultipartUpload",), _same_upload),
+    "AbortMultipartUpload aborts all of the key": (("AbortMultipartUpload",), _all_uploads),
+    "UploadPart shows the object": (("UploadPart",), _shown),
+    "DeleteObjects deletes the first only": (("DeleteObjects",), _only_first),
+    "HeadObject says a time in the future": (
+        ("HeadObject",),
+        _header("Last-Modified", "Sat, 06 Nov 2094 08:49:37 GMT"),
+    ),
+    "ListObjectsV2 says a time in the future": (
+        ("ListObjectsV2",),
+        _edit(rb"<LastModified>.*?<", b"<LastModified>2094-11-10T20:48:33Z<"),
+    ),
+    "ListMultipartUploads says a time in the future": (
+        ("ListMultipartUploads",),
+        _edit(rb"<Initiated>.*?<", b"<Initiated>2094-11-10T20:48:33Z<"),
+    ),
     # Clocks
     **{
         f"the clock is {name}": (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_s3commit import Destination, Job, JobOptions, write_job
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import PreconditionFailed, S3CommitError, Unavailable
 from airflow_s3commit.protocol.doctor.examine import examine
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
@@ -32,9 +32,14 @@ HARMLESS = frozenset(
             )
         ),
         "all ETags are unquoted",
+        "AbortMultipartUpload aborts all of the key",
         "CompleteMultipartUpload keeps the upload",
+        "CreateMultipartUpload names the pending upload again",
         "CompleteMultipartUpload says another ETag",
         "CompleteMultipartUpload says an upper-case ETag",
+        "DeleteObject answers 200 to a false condition",
+        "DeleteObject answers 304 to a false condition",
+        "DeleteObject answers 404 to a false condition",
         "DeleteObject ignores If-Match",
         "DeleteObject refuses If-Match and deletes",
         "GetObject answers 304 to a condition",
@@ -42,14 +47,20 @@ HARMLESS = frozenset(
         "GetObject ignores If-Match",
         "GetObject ignores the range",
         "HeadObject names metadata in capitals",
+        "HeadObject says a time in the future",
         "HeadObject says another time",
         "ListMultipartUploads is as it was before",
+        "ListMultipartUploads ends after 1",
+        "ListMultipartUploads is cut off, and says not where",
         "ListMultipartUploads is in reverse order",
         "ListMultipartUploads loops",
         "ListMultipartUploads misses the newest",
         "ListMultipartUploads misses the oldest",
+        "ListMultipartUploads says a time in the future",
         "ListMultipartUploads says another time",
+        "ListObjectsV2 ignores the delimiter",
         "ListObjectsV2 is in reverse order",
+        "ListObjectsV2 says a time in the future",
         "ListObjectsV2 says another time",
         "ListParts is as it was before",
         "ListParts is in reverse order",
@@ -107,6 +118,24 @@ def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None
     else:
         assert _data(liar) == sorted(expected.items())
         assert list(liar.memory.list_uploads("lake", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "error"),
+    [
+        ("GetObject ignores If-Match", 0, PreconditionFailed),
+        ("GetObject ignores the range", 2, Unavailable),
+        ("GetObject ignores the range", 0, Unavailable),
+    ],
+)
+def test_a_range_is_of_the_object_that_is_meant(name: str, first: int, error: type[S3CommitError]) -> None:
+    """A reader gets the bytes that it asked for, of the generation that it reads, or an error."""
+    liar = LyingStore(name)
+    old, new = (liar.memory.put("lake", "a", body).etag for body in (b"0123456789", b"9876543210"))
+    with FaultServer(decide=liar.answer) as server:
+        store = S3Store.connect(server.config, retry=RetryPolicy(deadline=0.0))
+        with pytest.raises(error):
+            store.get_range("lake", "a", first, 3, etag=old if "If-Match" in name else new)
 
 
 def _commit(liar: LyingStore, store: S3Store, mode: ConflictMode, partition: str, content: bytes) -> None:
