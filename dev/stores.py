@@ -36,6 +36,9 @@ from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
 BUCKET = "lake"
 USER, PASSWORD = "accesskey", "secretkey1"
 
+#: Below this name gofakes3 takes the first part of a host's name for the bucket's.
+VIRTUAL_HOST = "s3.example.org"
+
 #: More pending uploads than a page of a listing has.
 UPLOADS = 1500
 
@@ -136,6 +139,8 @@ class OtherStore:
 
 _CEPH = str(Path(__file__).with_name("ceph.py"))
 
+_S3PROXY = str(Path(__file__).with_name("s3proxy.xml"))
+
 _S3MOCK = "s3mock-4.11.0-exec.jar"
 
 STORES = {
@@ -148,6 +153,34 @@ STORES = {
             *("--port", f"127.0.0.1:{port}", "--quiet", "posix", str(data)),
         ],
         needs="go",
+    ),
+    "gofakes3": OtherStore(
+        "gofakes3 1.2.0",
+        "gofakes3",
+        lambda _: [["go", "install", "github.com/johannesboyne/gofakes3/cmd/gofakes3@v1.2.0"]],
+        lambda home, _, port: [
+            *(str(home / "gofakes3"), "-backend", "memory", "-host", f"127.0.0.1:{port}", "-quiet"),
+            *("-hostbucketbase", VIRTUAL_HOST),
+        ],
+        needs="go",
+    ),
+    "s3proxy": OtherStore(
+        "S3Proxy 4.1.0",
+        "s3proxy-4.1.0.jar",
+        lambda home: [
+            [
+                *("mvn", "-q", "-B", "-f", _S3PROXY, "dependency:copy-dependencies"),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={home}"),
+            ]
+        ],
+        lambda home, data, port: [
+            *("java", "-Xmx512m", f"-Ds3proxy.endpoint=http://127.0.0.1:{port}"),
+            *("-Ds3proxy.authorization=aws-v4", f"-Ds3proxy.identity={USER}"),
+            *(f"-Ds3proxy.credential={PASSWORD}", "-Djclouds.provider=filesystem-nio2"),
+            *(f"-Djclouds.filesystem.basedir={data}", "-cp", f"{home}/*"),
+            *("org.gaul.s3proxy.Main", "--properties", os.devnull),
+        ],
+        needs="mvn",
     ),
     "s3mock": OtherStore(
         "S3Mock 4.11.0",

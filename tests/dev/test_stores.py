@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_s3commit import Job
-from airflow_s3commit.exceptions import StoreUnsuitable
-from dev.stores import BUCKET, STORES, abort_many, connect, diagnose, run_jobs
+from airflow_s3commit import Job, JobOptions
+from airflow_s3commit.exceptions import JobFailed, StoreUnsuitable
+from dev.stores import BUCKET, STORES, VIRTUAL_HOST, abort_many, connect, diagnose, run_jobs
+from tests.store.s3.relay import relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +37,8 @@ def other(name: str, other_server: Callable[[str], S3Config]) -> S3Store:
 
 @pytest.fixture
 def fencing(name: str) -> Fencing:
-    """Return what it can promise: S3Mock compares first and writes later."""
-    return "best-effort" if name == "s3mock" else "required"
+    """Return what it can promise: S3Mock and S3Proxy compare first and write later."""
+    return "best-effort" if name in ("s3mock", "s3proxy") else "required"
 
 
 def test_doctor_knows_it(other: S3Store, fencing: Fencing) -> None:
@@ -51,7 +53,7 @@ def test_setup_knows_it(other: S3Store, fencing: Fencing) -> None:
     if fencing == "required":
         Job.setup(other, f"s3://{BUCKET}/jobs/").abort()
         return
-    with pytest.raises(StoreUnsuitable, match="several of one key succeed"):
+    with pytest.raises(StoreUnsuitable, match=r"several (of one key|over one ETag) succeed"):
         Job.setup(other, f"s3://{BUCKET}/jobs/")
 
 
@@ -63,3 +65,32 @@ def test_every_committer_and_mode(other: S3Store, fencing: Fencing) -> None:
 def test_an_abort_finds_more_than_a_page_of_uploads(other: S3Store, fencing: Fencing) -> None:
     """No pending upload of an aborted job is left, however many pages list them."""
     assert abort_many(other, fencing) == 0
+
+
+def test_a_job_whose_upload_is_gone_fails(other: S3Store, fencing: Fencing) -> None:
+    """If an upload was aborted behind a job's back, its commit fails with that reason, and shows nothing."""
+    options = JobOptions(committer="magic", fencing=fencing)
+    job = Job.setup(other, f"s3://{BUCKET}/gone/", options=options)
+    with job.task_attempt("stage", "1", "00000", "1") as attempt:
+        with attempt.open("dt=1/part.bin") as file:
+            file.write(b"lost")
+        written = attempt.commit()
+    job.seal_stage("stage", "1", [written])
+    job.seal()
+    for upload in list(other.list_uploads(BUCKET, "gone/")):
+        other.abort_upload(BUCKET, upload.key, upload.upload_id)
+    with pytest.raises(JobFailed, match="gone"):
+        job.commit()
+    assert list(other.list_objects(BUCKET, "gone/dt=1/")) == []
+
+
+def test_virtual_hosts(other_server: Callable[[str], S3Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run where the bucket is a part of the host's name; a proxy stands in for the names' DNS."""
+    config = other_server("gofakes3")
+    assert config.endpoint_url is not None
+    with relay(config.endpoint_url) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.endpoint_url)
+        monkeypatch.setenv("NO_PROXY", "")
+        named = replace(config, endpoint_url=f"http://{VIRTUAL_HOST}", path_style=False)
+        assert run_jobs(connect(named)) == 18
+        assert {seen.headers["host"] for seen in proxy.seen} == {f"{BUCKET}.{VIRTUAL_HOST}"}
