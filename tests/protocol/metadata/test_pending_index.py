@@ -83,15 +83,18 @@ def test_uploads_are_found_in_pendingsets_and_records() -> None:
     assert set(tracked(lake, skip={lake.pendingset_key("0")})) == {b}
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "elsewhere", "other bucket"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "elsewhere", "other bucket", "other job"])
 def test_a_record_that_cannot_be_read_is_told(damage: str) -> None:
-    """A damaged record, or one that names a key elsewhere, yields None and nothing from it."""
+    """A damaged record, or one that names a key elsewhere or another job, yields None and nothing from it."""
     lake = Lake()
     key = f"{ROOT}{named('a')}"
     if damage == "elsewhere":
         lake.forge_task({key: BUCKET, f"flights10/{named('b')}": BUCKET})
     elif damage == "other bucket":
         lake.forge_task({key: "other"})
+    elif damage == "other job":
+        lake.run_task(lake.set_up(THEIRS), {"a": b"1"})
+        lake.store.put(BUCKET, lake.pendingset_key(), lake.get(lake.pendingset_key(job_id=THEIRS)))
     else:
         lake.run_task(lake.set_up(), {"a": b"1"})
         lake.tamper(lake.pendingset_key(), cut=1 if damage == "cut" else 100_000)

@@ -627,6 +627,16 @@ def test_a_spent_id_that_an_upload_still_claims_is_kept() -> None:
     assert _plan(lake).spent == []
 
 
+def test_a_spent_id_with_records_in_its_staging_is_kept() -> None:
+    """They are removed first: the record of the abort proves whose they are."""
+    lake = Lake()
+    lake.set_up().abort()
+    lake.forge_task({ROOT + named("dt=1/late.parquet"): BUCKET})
+    lake.store_clock.advance(31 * DAY)
+    assert [dead.action for dead in _plan(lake).jobs] == ["discard"]
+    assert _plan(lake).spent == []
+
+
 def test_a_record_of_an_abort_that_is_written_anew_is_left() -> None:
     """If the job is aborted again after the plan, the new record stays for thirty days."""
     lake = Lake()

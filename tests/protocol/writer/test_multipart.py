@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -273,6 +275,28 @@ def test_leaving_the_block_closes() -> None:
         file.write(b"0")
     assert file.pending.length == 1
     assert lake.pending() == [KEY]
+
+
+def test_an_abort_waits_for_the_parts_in_flight() -> None:
+    """A part that arrives after the abort of its upload would stay, and be billed."""
+
+    class Slow(PartSender):
+        """Has each part in flight until somebody waits for it."""
+
+        def send(self, request: Callable[[], str], size: int) -> Future[str]:
+            if not size:
+                return super().send(request, size)
+            part: Future[str] = Future()
+            part.set_running_or_notify_cancel()
+            part.exception = lambda timeout=None: part.set_result(request())  # type: ignore[method-assign]
+            return part
+
+    lake = Lake()
+    file = OutputFile(lake.context(), KEY, Slow(0, 1), part_bytes=1, min_part_bytes=1)
+    file.write(b"01")
+    file.abort()
+    assert [call.verb for call in lake.store.calls] == ["create_upload", *["upload_part"] * 2, "abort_upload"]
+    assert lake.pending() == []
 
 
 def test_abort_is_repeatable() -> None:
