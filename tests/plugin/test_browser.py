@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwr
 
 from airflow_s3commit import Job, JobReference, S3Store
 from tests.plugin.live import UNREACHABLE, LiveAirflow
-from tests.plugin.scene import FLIGHTS, NIGHTLY, Scene, begin, crash, set_scene
+from tests.plugin.scene import FLIGHTS, NIGHTLY, Scene, begin, crash, seal, set_scene
 
 if TYPE_CHECKING:
     from airflow_s3commit.testing import S3Server
@@ -194,6 +194,7 @@ def test_every_page_fits_and_can_be_read_aloud(
     at = quote(FLIGHTS, safe="")
     for path in (
         "/plugin/s3commit",
+        "/plugin/s3commit/s3commit/?find=s3",
         f"/plugin/s3commit/s3commit/destination?at={at}",
         f"/plugin/s3commit/s3commit/uploads?at={at}",
         f"/plugin/s3commit/s3commit/history?at={at}",
@@ -239,6 +240,25 @@ def test_a_job_is_aborted_and_another_one_recovered(
     assert job_at(store, stuck).manifest() is not None
     frame.get_by_role("link", name="Back to the job").click()
     expect(frame.locator("h1")).to_contain_text("committed")
+    assert complaints == []
+
+
+def test_a_sealed_job_is_found_and_committed(browser: Browser, airflow: LiveAirflow, store: S3Store) -> None:
+    """By a search over all destinations, which names the one that does not respond, and two clicks."""
+    sealed = seal(store, context=NIGHTLY, day=8, files=24).reference.job_id
+    page, complaints = opened(browser, airflow, "ann")
+    frame = go(page, airflow, "/plugin/s3commit")
+    frame.get_by_label("Search").fill("nightly")
+    frame.get_by_label("State").select_option("sealed")
+    frame.get_by_role("button", name="Search").click()
+    expect(frame.get_by_role("link", name="Show all")).to_be_visible()
+    expect(frame.locator("tbody .chip.sealed").first).to_be_visible()
+    assert frame.locator("tbody .chip.open").count() == 0
+    frame.locator(f'a[title="{sealed}"]').click()
+    frame.get_by_role("link", name="Commit the job…").click()
+    frame.get_by_role("button", name="Commit the job").click()
+    expect(frame.get_by_role("status")).to_contain_text("Committed: 24 files")
+    assert job_at(store, sealed).manifest() is not None
     assert complaints == []
 
 
