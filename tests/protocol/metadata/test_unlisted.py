@@ -22,3 +22,14 @@ def test_a_job_that_has_ended_is_looked_up_once() -> None:
     assert [info.key for info in unlisted_objects(lake.store, HERE, snapshot, ())] == [f"{ROOT}dt=1/old"]
     asked = [call.key for call in lake.store.calls if THEIRS in call.key or an_id("3") in call.key]
     assert sorted(asked) == sorted(f"{ROOT}_s3commit/manifests/{job}.json" for job in (THEIRS, an_id("3")))
+
+
+def test_a_partition_that_a_commit_has_removed_has_none() -> None:
+    """What another program writes there afterwards is in no generation."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "dt=2/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    lake.put({"dt=1/foreign": b"f"})
+    snapshot = read_snapshot(lake.store, HERE)
+    assert snapshot is not None
+    assert [info.key for info in unlisted_objects(lake.store, HERE, snapshot, ())] == [f"{ROOT}dt=2/old"]
