@@ -206,14 +206,20 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
 
     def _add_protocol(self, given: Mapping[str, str]) -> None:
         """Add the jar of the commit protocol, and keep what the given conf has under the keys of that."""
-        from airflow_s3commit.spark.jar import PROTOCOL_CLASS, pending_jar  # noqa: PLC0415 - light parsing
-        from airflow_s3commit.spark.session import OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
+        from airflow_s3commit.spark.jar import (  # noqa: PLC0415 - light parsing
+            GUARD_CLASS,
+            PROTOCOL_CLASS,
+            pending_jar,
+        )
+        from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
 
         jars = [path for path in (self.jars or "").split(",") if path]
         jar = pending_jar()
         self.jars = ",".join([*jars, jar] if jar not in jars else jars)
         if given.get(PROTOCOL, PROTOCOL_CLASS) != PROTOCOL_CLASS:
             self.conf = {**(self.conf or {}), OTHER_PROTOCOL: given[PROTOCOL]}
+        extensions = [name for name in given.get(EXTENSIONS, "").split(",") if name.strip() != GUARD_CLASS]
+        self.conf = {**(self.conf or {}), EXTENSIONS: ",".join(filter(None, [*extensions, GUARD_CLASS]))}
 
     def _ship(self) -> None:
         from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light

@@ -23,8 +23,12 @@ from airflow_s3commit.spark.shipping import ZIP_TIME, cache_directory
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
 PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 
-#: The services of the jar: what refuses changes of a job's table without the protocol, in each session.
-_SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": "s3commit.spark.CatalogGuard"}
+#: What refuses commands that delete a job's table without the protocol, for ``spark.sql.extensions``.
+GUARD_CLASS = "s3commit.spark.CatalogGuard"
+
+#: The services of the jar. Spark 4 loads the guard by itself if an application sets other extensions; a
+#: session of PySpark 3.5 does not.
+_SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
 
 _SOURCES = Path(__file__).parent / "jvm"
 

@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.spark.jar import PROTOCOL_CLASS
+from airflow_s3commit.spark.jar import GUARD_CLASS, PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
 from airflow_s3commit.tables.option_values import parse_flag
 
@@ -51,6 +51,9 @@ PENDING_JOB = "spark.s3commit.pending.job."
 #: Spark's own key of the class that commits a write, and ours of the one for paths outside of the jobs'.
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 OTHER_PROTOCOL = "spark.s3commit.pending.otherwise"
+
+#: Spark's own key of the extensions of a session, separated by commas.
+EXTENSIONS = "spark.sql.extensions"
 
 #: Who writes: this package's data source in Python, or Spark itself with the jar's commit protocol.
 Writer: TypeAlias = Literal["python", "spark"]
@@ -110,7 +113,8 @@ def committer_conf(
     With the writer ``spark`` the application is any Spark application, unchanged: what it writes to the
     destination or below stays pending, in every format that Spark has, and everything else is written as
     before. It needs `airflow_s3commit.spark.pending_jar` among its jars, and S3A. When it has ended, seal the
-    stage with `Job.seal_stage`, without tasks. The confs of several jobs may be merged.
+    stage with `Job.seal_stage`, without tasks. The confs of several jobs may be merged. If
+    the session needs other extensions, add them to the value of ``spark.sql.extensions``, after a comma.
 
     Args:
         reference: The job, as its set-up returned it.
@@ -166,6 +170,7 @@ def _conf_of_sparks_own(
     s3a = f"spark.hadoop.fs.s3a.bucket.{layout.destination.bucket}."
     conf = {
         PROTOCOL: PROTOCOL_CLASS,
+        EXTENSIONS: GUARD_CLASS,
         f"{job}destination": layout.destination.uri,
         f"{job}stage": stage,
         f"{job}attempt": stage_attempt,

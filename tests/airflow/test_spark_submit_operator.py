@@ -101,7 +101,10 @@ def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, co
         Job, "seal_stage", lambda job, *stage: sealed.append(stage) or SealReference(**SEALED)
     )
     spark.writes = False
-    users = {"spark.sql.sources.commitProtocolClass": "org.example.Own"}
+    users = {
+        "spark.sql.sources.commitProtocolClass": "org.example.Own",
+        "spark.sql.extensions": "org.example.Extension",
+    }
     reference = set_up(store)
     task = stage_task(reference, writer="spark", jars="own.jar", conf=users)
     output = task.execute(context)
@@ -110,7 +113,7 @@ def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, co
     assert conf[f"{job}destination"] == reference["destination"]
     assert conf["spark.sql.sources.commitProtocolClass"] == "s3commit.spark.PendingCommitProtocol"
     assert conf["spark.s3commit.pending.otherwise"] == "org.example.Own"
-    assert "spark.sql.extensions" not in conf
+    assert conf["spark.sql.extensions"] == "org.example.Extension,s3commit.spark.CatalogGuard"
     assert not [key for key in conf if "arrow" in key or key.startswith("spark.s3commit.job.")]
     assert task.jars == "own.jar,/jars/pending.jar"
     assert sealed == [("refresh.spark_submit", "1")]

@@ -93,6 +93,20 @@ def test_no_statement_deletes_or_moves_files_before_the_commit(
     assert files(lake, "free/") == []
 
 
+@pytest.mark.all
+def test_other_extensions_do_not_keep_the_guard_out(lake: Lake, submit_unchanged: Submit) -> None:
+    """Spark 4 loads the guard in a session with extensions of its own: a job's table cannot be dropped."""
+    conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
+    conf |= {
+        "spark.sql.extensions": "org.example.Missing",
+        "spark.sql.warehouse.dir": lake.uri.replace("s3:", "s3a:"),
+    }
+    done = submit_unchanged("catalogued.py", [json.dumps({"t": (PARQUET, "DROP TABLE {name}")})], conf)
+    said = json.loads(done.stdout.splitlines()[-1])["said"]["t"]
+    assert "To drop the table would delete" in said
+    assert files(lake, "t/") == ["dt=a/old"]
+
+
 @pytest.mark.parametrize("catalog", ["memory", pytest.param("hive", marks=pytest.mark.all)])
 def test_partitions_of_a_catalog_are_those_of_the_log_after_each_end(
     catalog: str, lake: Lake, submit_unchanged: Submit, tmp_path: Path

@@ -73,8 +73,6 @@ def test_ways_to_write_that_few_jobs_use(lake: Lake, submit_unchanged: Submit, t
     """Nothing is visible before the commit; then the rows are those of a disk, or an error has a name."""
     local, conf, jobs = tmp_path / "local", {"spark.sql.warehouse.dir": str(tmp_path / "warehouse")}, {}
     conf["spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version"] = "2"
-    # An extension of the application's own does not keep the guard out.
-    conf["spark.sql.extensions"] = "org.example.Missing"
     old = io.BytesIO()
     pq.write_table(pa.table({"id": [-1, -2]}), old)
     for name in (*WRITTEN.values(), *REFUSED, *SPARKS):

@@ -43,6 +43,7 @@ def test_sparks_own_writers_get_the_protocol_and_s3a_the_address() -> None:
     )
     assert conf == {
         "spark.sql.sources.commitProtocolClass": "s3commit.spark.PendingCommitProtocol",
+        "spark.sql.extensions": "s3commit.spark.CatalogGuard",
         "spark.s3commit.pending.job.j1.destination": "s3://lake/t/",
         "spark.s3commit.pending.job.j1.stage": "load",
         "spark.s3commit.pending.job.j1.attempt": "2",

@@ -196,7 +196,9 @@ class Table:
     def conf(self, job: Job, stage_attempt: str = "1", *, door: str = "") -> dict[str, str]:
         """Return the conf that Airflow gives an application that writes for a job."""
         if door == "spark":
-            return committer_conf(job.reference, "load", stage_attempt, writer="spark")
+            conf = committer_conf(job.reference, "load", stage_attempt, writer="spark")
+            # A session has its extensions from its start.
+            return {key: value for key, value in conf.items() if key != "spark.sql.extensions"}
         return committer_conf(
             job.reference, "load", stage_attempt,
             endpoint_url=self.gate.endpoint_url, region="us-east-1", path_style=True,

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_s3commit import JobClosed
 from airflow_s3commit.spark import pending_jar
+from airflow_s3commit.spark.jar import GUARD_CLASS
 from tests.hadoop.real_hadoop import Hadoop
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
 from tests.spark_cluster.conftest import Driver
@@ -52,6 +53,7 @@ def unchanged(
     class_path = ":".join([*jars, pending_jar()])
     s3a = "spark.hadoop.fs.s3a."
     more = {
+        "spark.sql.extensions": GUARD_CLASS,
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,
         f"{s3a}endpoint": gate.endpoint_url,

@@ -35,7 +35,7 @@ import scala.runtime.BoxedUnit;
  *
  * <p>Spark asks no commit protocol before it drops, empties or renames a managed table, nor before Hive moves
  * files; a streaming query has another one; and an application may set one itself. It is refused before any file
- * is changed. Spark loads the class in each session, because the jar names it as a service.
+ * is changed. Spark 4 loads the class by itself too, because the jar names it as a service.
  */
 public final class CatalogGuard extends AbstractFunction1<SparkSessionExtensions, BoxedUnit>
     implements SparkSessionExtensionsProvider {

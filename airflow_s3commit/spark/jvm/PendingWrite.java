@@ -85,8 +85,8 @@ final class PendingWrite implements Serializable {
     RowCounter.of(spark);
     if (!CatalogGuard.isInstalled()) {
       throw refusal(
-          "nothing keeps Spark from deleting tables of jobs: the jar must be there when the session starts (--jars),"
-              + " for Spark to load " + CatalogGuard.class.getName());
+          "nothing keeps Spark from deleting tables of jobs: spark.sql.extensions must have "
+              + CatalogGuard.class.getName() + " when the session starts, and the jar must be there then (--jars)");
     }
     if (spark.getLocalProperty(BATCH) != null) {
       throw refusal(
