@@ -1,6 +1,7 @@
 """What it costs to keep a Spark job as it is: our commit protocol beside S3A magic and our data source.
 
-    python benchmarks/unchanged.py [--quick] [--json] [--jars DIRECTORY] [--rounds N]
+    python benchmarks/unchanged.py [--quick] [--json] [--jars DIRECTORY]
+        [--rows N] [--rounds N] [--only many|one|small ...]
 
 One Spark session, with a driver and an executor of two cores as processes of their own, writes the same rows
 in turn, round after round, another writer first each time. All go to one SeaweedFS:
@@ -65,6 +66,9 @@ COLUMNS = (
     "reads",
     "files",
 )
+
+#: Rows into many partitions, into one, and a fifth of the rows in many small files.
+CASES = ("many", "one", "small")
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 
 
@@ -245,12 +249,12 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
 def _cases(options: argparse.Namespace) -> list[tuple[Case, int]]:
     if options.quick:
         return [(Case(100_000, 10, arranged=False), 4)]
-    rows = options.rows
-    return [
-        (Case(rows, 1, arranged=False), 4),
-        (Case(rows, 40, arranged=False), 4),
-        (Case(rows // 5, 40, arranged=False), 50),
-    ]
+    known = {
+        "many": (Case(options.rows, 40, arranged=False), 4),
+        "one": (Case(options.rows, 1, arranged=False), 4),
+        "small": (Case(options.rows // 5, 40, arranged=False), 50),
+    }
+    return [known[name] for name in options.only]
 
 
 def report(title: str, writers: list[Writer], figures: dict[str, float], *, to_stderr: bool) -> str:
@@ -285,6 +289,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller edition, in about two minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the figures")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the large writes (2,000,000)")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="these cases (all)")
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds (3)")
     parser.add_argument(
         "--jars", type=Path, help="a folder with the jars of hadoop-aws and spark-hadoop-cloud"
