@@ -7,6 +7,7 @@ it to the driver in their messages.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
@@ -26,6 +27,7 @@ from airflow_s3commit.spark.driver import (
 from airflow_s3commit.spark.file_settings import column_settings, with_file_settings
 from airflow_s3commit.spark.options import OTHER_WRITER, parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
+from airflow_s3commit.spark.s3a_conf import hadoop_conf, site_conf
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, write_task
@@ -73,8 +75,9 @@ class S3CommitDataSource(DataSource):
     #: The store settings of the session's conf, read at registration.
     store_defaults: ClassVar[StoreAddress] = StoreAddress()
 
-    #: The session's settings of files and stored objects in Hadoop's configuration, read at registration.
-    hadoop_defaults: ClassVar[Mapping[str, str]] = {}
+    #: The session's settings of files and stored objects in Hadoop's configuration, read at registration;
+    #: None if it was not read, and each write reads Hadoop's configuration files.
+    hadoop_defaults: ClassVar[Mapping[str, str] | None] = None
 
     #: The session's sizes of the tasks of a read, read at registration; None for Spark's defaults.
     split_sizes: ClassVar[SplitSizes | None] = None
@@ -117,7 +120,7 @@ class S3CommitDataSource(DataSource):
 
         Raises:
             InvalidOption: An option is unknown, malformed, or contradicts another or the save mode; or the
-                format is CSV or JSON.
+                format is CSV or JSON; or a configuration file of Hadoop cannot be read.
             UnsupportedPartition: A partition column is missing, or has a type that a partition cannot have.
             UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
 
@@ -128,7 +131,8 @@ class S3CommitDataSource(DataSource):
                 f'format("s3commit") writes parquet and orc, not {options.table.format}: use write_pending,'
                 f" in which Spark itself renders {options.table.format}, or {OTHER_WRITER}"
             )
-        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), self.hadoop_defaults)
+        hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
+        return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
 
 
 @dataclass
@@ -152,8 +156,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         plan: The plan of the write.
         options: The options of the write.
         write_id: A UUID for this write. Without a job in the conf the write sets up a job with this id.
-        hadoop: The session's settings of files and stored objects in Hadoop's configuration, read at
-            registration.
+        hadoop: The settings of files and stored objects in Hadoop's configuration.
 
     """
 
@@ -240,8 +243,10 @@ def register(spark: SparkSession) -> None:
     ``pyspark_s3commit``: with ``--py-files``, ``addPyFile`` or Spark Connect. The session's
     ``spark.s3commit.endpoint.*`` and ``spark.s3commit.path.style`` become the defaults of the corresponding
     options. The settings of files and stored objects in Hadoop's configuration (``parquet.*``, ``orc.*``, and
-    encryption, storage class and ACL of ``fs.s3a.*``) are read here too, configuration files included:
-    register again after you change them. A job in the conf, and ``spark.sql.*``, are looked up at each write.
+    encryption, storage class and ACL of ``fs.s3a.*``) are read here too: register again after you change them
+    with ``hadoopConfiguration.set``, which no write sees by itself. Without this call, and with Spark
+    Connect, a write reads the driver's configuration files (``core-site.xml``). A job in the conf, and
+    ``spark.sql.*``, are looked up at each write.
 
     It also cuts the processor time of writes by a fifth to two fifths: unless the session sets the size of
     an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
@@ -261,7 +266,6 @@ def register(spark: SparkSession) -> None:
 
     """
     # PySpark is heavy, and Airflow's processes import this package without it.
-    from airflow_s3commit.spark.s3a_conf import hadoop_conf  # noqa: PLC0415
     from airflow_s3commit.spark.splits import SplitSizes  # noqa: PLC0415
 
     def conf(key: str) -> str | None:
@@ -269,7 +273,8 @@ def register(spark: SparkSession) -> None:
 
     defaults = {
         "store_defaults": store_from_conf(conf),
-        "hadoop_defaults": hadoop_conf(spark),
+        # A client of Spark Connect cannot read it; the server reads its configuration files.
+        "hadoop_defaults": hadoop_conf(spark) or None,
         "split_sizes": SplitSizes.of_conf(conf, _parallelism(spark)),
     }
     source = type("S3CommitDataSource", (S3CommitDataSource,), defaults)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import msgspec
 
@@ -13,7 +15,7 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.file_settings import HADOOP_KEYS, column_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from airflow_s3commit.spark.session import ConfGet
 
@@ -31,6 +33,11 @@ _ALL_PROVIDERS = "hadoop.security.credential.provider.path"
 _ENCRYPTION = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 _PREFIX = "fs.s3a."
+
+_NAMES = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL, *_PROVIDERS)
+
+#: Hadoop's configuration files that Spark loads.
+_SITE_FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml", "mapred-site.xml", "hive-site.xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +145,63 @@ def hadoop_conf(session: Any) -> dict[str, str]:
     if java is None:
         return {}
     conf = java.sessionState().newHadoopConf()
-    names = (*_ALGORITHM, *_KEY, *_CONTEXT, *_STORAGE_CLASS, *_ACL, *_PROVIDERS)
-    keys = (*(f"{_PREFIX}{name}" for name in names), _ALL_PROVIDERS)
+    keys = (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)
     found = {key: conf.get(key) for key in keys}
-    settings = (*found.items(), *_file_settings(conf).items(), *_bucket_settings(conf, names))
-    return {key: value for key, value in settings if value}
+    return _kept({**found, **_file_settings(conf), **dict(_bucket_settings(conf))})
+
+
+def site_conf(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of files and stored objects in Hadoop's configuration files of this machine.
+
+    It is for processes of the driver that have no session. Spark takes each file from the first of its
+    classpath's directories that has it: ``SPARK_CONF_DIR``, or ``conf`` in ``SPARK_HOME``; then
+    ``HADOOP_CONF_DIR`` and ``YARN_CONF_DIR``.
+
+    Args:
+        environment: The process's environment variables.
+
+    Raises:
+        InvalidOption: A file cannot be read.
+
+    """
+    home = environment.get("SPARK_HOME")
+    sparks = environment.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    directories = (sparks, environment.get("HADOOP_CONF_DIR"), environment.get("YARN_CONF_DIR"))
+    found: dict[str, str] = {}
+    for name in _SITE_FILES:
+        paths = (Path(directory, name) for directory in directories if directory)
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            found |= _properties(path)
+    return _kept(found)
+
+
+def _properties(path: Path) -> dict[str, str]:
+    try:
+        root = ET.parse(path).getroot()  # noqa: S314 - the cluster's own configuration
+    except (OSError, ET.ParseError) as error:
+        raise InvalidOption(
+            f"Hadoop's configuration file {path} cannot be read ({error}), and it may ask for encryption:"
+            " mend it, or call airflow_s3commit.spark.register(spark) before the write"
+        ) from error
+    return {
+        name.strip(): value
+        for element in root.iter("property")
+        if (name := element.findtext("name") or element.get("name"))
+        and (value := element.findtext("value") or element.get("value"))
+    }
+
+
+def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
+    """Return those of Hadoop's properties that a write heeds, or is refused for."""
+    present = {key: value for key, value in properties.items() if value}
+    ends = tuple(f".{name}" for name in _NAMES)
+    kept = {
+        key: value
+        for key, value in present.items()
+        if key in HADOOP_KEYS or key == _ALL_PROVIDERS or (key.startswith(_PREFIX) and key.endswith(ends))
+    }
+    return kept | column_settings(present)
 
 
 def _file_settings(conf: Any) -> dict[str, str]:
@@ -153,11 +212,10 @@ def _file_settings(conf: Any) -> dict[str, str]:
     }
     # Hadoop itself sets hundreds of keys with this prefix, and reading each is a call of the JVM.
     found |= {key: conf.get(key) for key in HADOOP_KEYS if key.startswith("mapreduce.")}
-    return {key: found[key] for key in found.keys() & HADOOP_KEYS} | column_settings(found)
+    return found
 
 
-def _bucket_settings(conf: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _bucket_settings(conf: Any) -> Iterator[tuple[str, str]]:
     prefix = f"{_PREFIX}bucket."
     for rest, value in dict(conf.getPropsWithPrefix(prefix)).items():
-        if str(rest).endswith(tuple(f".{name}" for name in names)):
-            yield f"{prefix}{rest}", str(value)
+        yield f"{prefix}{rest}", str(value)

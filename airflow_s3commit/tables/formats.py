@@ -28,11 +28,13 @@ class Codec:
     Attributes:
         engine: The name that the compressing library uses.
         infix: The part of file names that Spark adds, such as ``.snappy``; may be empty.
+        level: The level of Spark's own writer, where pyarrow's default differs.
 
     """
 
     engine: str
     infix: str
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class TableFormat:
 _PARQUET_CODECS = {
     "snappy": Codec("snappy", ".snappy"),
     "gzip": Codec("gzip", ".gz"),
-    "zstd": Codec("zstd", ".zstd"),
+    "zstd": Codec("zstd", ".zstd", 3),
     "lz4_raw": Codec("lz4", ".lz4raw"),
     "brotli": Codec("brotli", ".br"),
     "none": Codec("none", ""),

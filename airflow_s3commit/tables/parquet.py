@@ -171,11 +171,13 @@ class ParquetEncoder:
                 self._writer.close()
 
     def _start(self, first: pa.Table) -> pq.ParquetWriter:
+        codec = FORMATS[self._form.name].codecs[self._form.compression]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
             self._schema,
             version="2.6",
-            compression=FORMATS[self._form.name].codecs[self._form.compression].engine,
+            compression=codec.engine,
+            compression_level=codec.level,
             use_dictionary=self._form.dictionaries.columns(first),
             store_decimal_as_integer=True,
             store_schema=False,

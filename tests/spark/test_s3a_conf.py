@@ -6,15 +6,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from airflow_s3commit import ObjectOptions
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch, register, write_pending
-from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings
+from airflow_s3commit.spark.datasource import S3CommitDataSource
+from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings, site_conf
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -119,6 +122,54 @@ def test_what_a_write_says_beats_its_session() -> None:
     session = S3ASettings(algorithm="SSE-KMS", key=KEY, storage_class="glacier_ir", acl="Private")
     own = ObjectOptions(sse="aws:kms", storage_class="STANDARD")
     assert session.fill(own) == ObjectOptions(sse="aws:kms", storage_class="STANDARD", acl="private")
+
+
+def site(directory: Path, name: str = "core-site.xml", **properties: str) -> None:
+    """Write a configuration file of Hadoop; a dot of a property's name is ``__`` here."""
+    directory.mkdir(exist_ok=True)
+    rows = "".join(
+        f"<property><name> {key.replace('__', '.')} </name><value>{value}</value></property>"
+        for key, value in properties.items()
+    )
+    (directory / name).write_text(f"<?xml version='1.0'?><!-- x --><configuration>{rows}</configuration>")
+
+
+def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
+    """Each file counts in the first of Spark's directories that has it, with the settings that matter."""
+    site(tmp_path / "conf", fs__s3a__encryption__algorithm="AES256", fs__s3a__secret__key="hidden")
+    site(tmp_path / "hadoop", fs__s3a__acl__default="Private", parquet__page__size="1")
+    site(tmp_path / "hadoop", "hive-site.xml", hive__exec__orc__write__format="0.11")
+    site(tmp_path / "yarn", "mapred-site.xml", fs__s3a__bucket__lake__encryption__key="k")
+    there = {"HADOOP_CONF_DIR": str(tmp_path / "hadoop"), "YARN_CONF_DIR": str(tmp_path / "yarn")}
+    rest = {"hive.exec.orc.write.format": "0.11", "fs.s3a.bucket.lake.encryption.key": "k"}
+    assert site_conf(there) == {"fs.s3a.acl.default": "Private", "parquet.page.size": "1"} | rest
+    first = {"fs.s3a.encryption.algorithm": "AES256"} | rest
+    assert site_conf({**there, "SPARK_HOME": str(tmp_path)}) == first
+    assert site_conf({**there, "SPARK_HOME": "/none", "SPARK_CONF_DIR": str(tmp_path / "conf")}) == first
+    assert site_conf({}) == site_conf({"SPARK_CONF_DIR": str(tmp_path / "none")}) == {}
+
+
+def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """It may ask for encryption, so the write does not go on without it."""
+    (tmp_path / "core-site.xml").write_text("<configuration><property>")
+    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* mend it, or call .*register"):
+        site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("registered", [None, {"fs.s3a.acl.default": "Private"}])
+def test_a_write_without_register_reads_the_configuration_files(
+    registered: dict[str, str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asks for encryption there reaches the tasks; a registration has read the session's own."""
+    site(tmp_path, parquet__crypto__factory__class="org.example.Factory")
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr(S3CommitDataSource, "hadoop_defaults", registered)
+    writer = S3CommitDataSource({"path": "s3://lake/t"}).writer(
+        StructType([StructField("id", LongType())]), overwrite=False
+    )
+    expected = registered or {"parquet.crypto.factory.class": "org.example.Factory"}
+    assert vars(writer)["_hadoop"] == expected
 
 
 @pytest.fixture

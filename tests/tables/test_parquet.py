@@ -135,6 +135,25 @@ def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> Non
     assert suffix.endswith(".parquet")
 
 
+def test_zstd_is_as_tight_as_sparks() -> None:
+    """The size is that of level 3, the one of Spark's own writer, which is not pyarrow's default."""
+    table = pa.table({"s": [f"{n * n % 977}-{n * 7919}" for n in range(20_000)]})
+
+    def size(file: io.BytesIO) -> int:
+        return int(pq.ParquetFile(file).metadata.row_group(0).column(0).total_compressed_size)
+
+    def at(level: int | None) -> int:
+        sink = io.BytesIO()
+        pq.write_table(
+            table, sink, compression="zstd", compression_level=level, use_dictionary=False,
+            write_page_checksum=True, write_page_index=True, store_schema=False,
+        )  # fmt: skip
+        return size(sink)
+
+    assert at(3) != at(None)
+    assert size(encode(table, ParquetForm("zstd", SPARK))) == at(3)
+
+
 def test_each_write_is_a_row_group() -> None:
     """Row groups are as large as the caller makes them."""
     metadata = pq.ParquetFile(encode(pa.table({"x": list(range(10))}), groups=3)).metadata
