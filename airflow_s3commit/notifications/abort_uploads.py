@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +122,19 @@ class AbortUploadsNotifier(BaseNotifier):
             _budget.spend(began, monotonic())
 
     def _notify(self, context: Context, deadline: float) -> None:
+        until = (monotonic() + deadline) / 2
+        references: list[Mapping[str, str]] = []
         try:
-            kept = self._kept(context)
-            references = [one for one in self._references(context) if one["job_id"] not in kept]
+            kept = self._kept(context, until)
+            for reference in self._references(context, until):
+                if reference["job_id"] not in kept:
+                    references.append(reference)  # noqa: PERF401 - one by one: those before a timeout count
+        except TimeoutError:
+            self.log.warning(
+                "Airflow did not return all XComs of the run in time, so %d of its jobs are aborted; a later"
+                " teardown or a sweep aborts the others",
+                len(references),
+            )
         except ImportError as error:
             # dag.test() calls a DAG's callbacks in a process without access to XComs.
             self.log.warning(
@@ -187,20 +197,21 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.info("Aborted job %s: %s", job_id, report)
         return True
 
-    def _references(self, context: Context) -> list[Mapping[str, str]]:
+    def _references(self, context: Context, until: float) -> Iterator[Mapping[str, str]]:
+        given: Iterable[Any]
         if self.job is not None:
-            given = [self.job] if isinstance(self.job, Mapping) else list(self.job)
+            given = [self.job] if isinstance(self.job, Mapping) else self.job
         else:
-            given = [value for task_id in self._setups(context) for value in _outputs(context, task_id)]
-        return [reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference]
+            given = _outputs(context, self._setups(context), until)
+        return (reference for reference in given if isinstance(reference, Mapping) and "job_id" in reference)
 
-    def _kept(self, context: Context) -> set[str]:
+    def _kept(self, context: Context, until: float) -> set[str]:
         """Return the jobs that teardowns have kept; none after a timeout, which runs no teardown."""
         dag: Any = context.get("dag")
         if dag is None or context.get("reason") == "timed_out":
             return set()
         teardowns = [task.task_id for task in dag.tasks if task.task_type == "S3CommitAbortOperator"]
-        reports = [one for task_id in teardowns for one in _outputs(context, task_id, key="abort_report")]
+        reports = _outputs(context, teardowns, until, key="abort_report")
         return {str(one["job_id"]) for one in reports if one.get("state") == KEPT}
 
     def _setups(self, context: Context) -> list[str]:
@@ -212,13 +223,20 @@ class AbortUploadsNotifier(BaseNotifier):
         return [task.task_id for task in tasks if task.task_type == "S3CommitSetupOperator"]
 
 
-def _outputs(context: Context, task_id: str, key: str = "return_value") -> list[Any]:
-    """Return the XComs of a task's instances in this run, without a task instance."""
+def _outputs(
+    context: Context, task_ids: Iterable[str], until: float, key: str = "return_value"
+) -> Iterator[Any]:
+    """Yield the XComs of these tasks' instances in this run, without a task instance.
+
+    :raises TimeoutError: The time was over before the last of them was read. One request is not cut short.
+    """
     from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415 - only a running callback has XComs
 
     dag_id, run_id = _run(context)
-    found = XCom.get_all(key=key, dag_id=dag_id, task_id=task_id, run_id=run_id)
-    return list(found or [])
+    for task_id in task_ids:
+        if monotonic() > until:
+            raise TimeoutError
+        yield from XCom.get_all(key=key, dag_id=dag_id, task_id=task_id, run_id=run_id) or []
 
 
 def _run(context: Context) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_s3commit import Job
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.notifications import AbortUploadsNotifier
+from airflow_s3commit.notifications import AbortUploadsNotifier, abort_uploads
 from airflow_s3commit.operators import S3CommitAbortOperator, S3CommitSetupOperator
 from tests.airflow.runs import FLIGHTS, commit, new_context, pending, set_up, visible, write_stage
 
@@ -178,4 +178,27 @@ def test_a_job_that_the_teardown_kept_is_left_alone(store, dag, xcoms, reason, l
     xcoms["nightly", "run", "setup"] = [reference]
     xcoms["nightly", "run", "abort", "abort_report"] = [{"job_id": reference["job_id"], "state": "kept"}]
     notifier()({"dag": dag, "run_id": "run", "reason": reason})
+    assert len(pending(store)) == left
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (6.0, 2), (20.0, 4)])
+def test_xcoms_that_come_slowly_take_half_of_the_time(store, xcoms, monkeypatch, seconds, left) -> None:
+    """The jobs that are known by then are aborted; none before it is known which ones teardowns have kept."""
+    now = [1000.0]
+    monkeypatch.setattr(abort_uploads, "monotonic", lambda: now[0])
+    monkeypatch.setattr(abort_uploads, "_budget", abort_uploads._Budget())
+    read = XCom.get_all
+
+    def slow(**what: Any) -> Any:
+        now[0] += seconds
+        return read(**what)
+
+    monkeypatch.setattr(XCom, "get_all", slow)
+    with DAG("nightly", schedule=None) as dag:
+        for number in range(4):
+            S3CommitSetupOperator(task_id=f"setup{number}", destination=FLIGHTS)
+            write_stage(store, reference := set_up(store))
+            xcoms["nightly", "run", f"setup{number}"] = [reference]
+        S3CommitAbortOperator(task_id="abort", job=reference)
+    notifier(time_limit=35.0)({"dag": dag, "run_id": "run", "reason": "task_failure"})
     assert len(pending(store)) == left
