@@ -11,6 +11,7 @@ from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import JobFailed, StoreUnsuitable
 from dev.stores import BUCKET, STORES, VIRTUAL_HOST, abort_many, connect, diagnose, run_jobs
 from tests.store.s3.relay import relay
+from tests.store.s3.test_conditions import run_jobs as replace_twice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,8 @@ def fencing(name: str) -> Fencing:
 def test_doctor_knows_it(other: S3Store, fencing: Fencing) -> None:
     """Whole jobs pass their rehearsal, unless concurrent writes are not kept apart."""
     failed = {check.name for check in diagnose(other).checks if check.verdict == "failed"}
-    assert ("fencing" in failed) == (fencing == "best-effort")
+    # Each measures; on a busy machine the first one may see no race.
+    assert bool({"fencing", "commit"} & failed) == (fencing == "best-effort")
     assert failed <= {"fencing"} or fencing == "best-effort"
 
 
@@ -84,6 +86,7 @@ def test_a_job_whose_upload_is_gone_fails(other: S3Store, fencing: Fencing) -> N
     assert list(other.list_objects(BUCKET, "gone/dt=1/")) == []
 
 
+@pytest.mark.xdist_group("store-gofakes3")
 def test_virtual_hosts(other_server: Callable[[str], S3Config], monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run where the bucket is a part of the host's name; a proxy stands in for the names' DNS."""
     config = other_server("gofakes3")
@@ -92,5 +95,5 @@ def test_virtual_hosts(other_server: Callable[[str], S3Config], monkeypatch: pyt
         monkeypatch.setenv("HTTP_PROXY", proxy.endpoint_url)
         monkeypatch.setenv("NO_PROXY", "")
         named = replace(config, endpoint_url=f"http://{VIRTUAL_HOST}", path_style=False)
-        assert run_jobs(connect(named)) == 18
+        replace_twice(connect(named), "virtual/")
         assert {seen.headers["host"] for seen in proxy.seen} == {f"{BUCKET}.{VIRTUAL_HOST}"}
