@@ -9,7 +9,13 @@ import pytest
 from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord, JobClosed, NoSuchJob, OutcomeUnknown
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.state import first_state, move, read_state, require_state
+from airflow_s3commit.protocol.metadata.state import (
+    first_state,
+    move,
+    read_state,
+    replace_state,
+    require_state,
+)
 from tests.protocol.building import BUCKET, OURS, THEIRS, Lake, once
 
 FILES = {"dt=1/a": b"new"}
@@ -133,6 +139,23 @@ def test_a_damaged_state_stops_every_step(cut: int) -> None:
         with pytest.raises(InvalidRecord):
             step()
     assert lake.everything() == before
+
+
+def test_a_damaged_state_that_another_process_rewrites_meanwhile_is_left() -> None:
+    """Only the bytes that were seen to be damaged are overwritten."""
+    lake = Lake()
+    lake.set_up()
+    key = lake.context().layout.state
+    whole = lake.get(key)
+    lake.tamper(key, cut=5)
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.store.put(BUCKET, key, whole)
+
+    lake.store.before = once("put", "state.json", meanwhile)
+    assert replace_state(lake.context(), "aborting") is None
+    assert lake.get(key) == whole
 
 
 def test_without_conditions_a_move_looks_first() -> None:
