@@ -12,8 +12,9 @@ import pytest
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.plugin.config import Place, read_places
+from airflow_s3commit.plugin.fleet import IDLE, STATES, Wanted, search_fleet
 from airflow_s3commit.plugin.render import Pages
-from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.service import FRESH, DestinationService
 from tests.plugin.scene import FLIGHTS, ORDERS, set_scene
 
 pytestmark = pytest.mark.airflow
@@ -63,8 +64,13 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 async def pages(service: DestinationService, place: Place, job_id: str) -> list[str]:
     """Return what is shown of a destination and of one of its jobs."""
     renderer = Pages()
-    destination_views = await service.destination_views(service.places())
-    shown = [renderer.render("overview", "", destination_views=destination_views, few=50, every=0)]
+    places, wanted = (await service.places()).places, Wanted()
+    common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": 0, "registry_problem": None}
+    destination_views = await service.destination_views(places)
+    shown = [renderer.render("overview", "", destination_views=destination_views, few=50, **common)]
+    fleet = search_fleet(await service.fleet(places), wanted)
+    numbers = {"known": len(places), "fresh": FRESH, "page": 1, "places": 1, "per_page": 50}
+    shown.append(renderer.render("fleet", "", fleet=fleet, **numbers, **common))
     try:
         uploads = await service.uploads(place)
         shown.append(

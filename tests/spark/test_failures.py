@@ -89,7 +89,8 @@ def test_a_task_that_outlives_its_job_leaves_nothing(spark: SparkSession, lake: 
     failing = fault(lake, tmp_path, 99, streams=True, bystander=1).of(padded(spark, 2_000, 2))
     with pytest.raises(Exception, match="injected into what feeds the writer"):
         write(failing, lake, committer="magic", **TIGHT)
-    assert {path.name for path in tmp_path.iterdir()} >= {"0-0", "1-0"}
+    # Of either task some attempt: a busy machine can miss the first.
+    assert {path.name[0] for path in tmp_path.iterdir()} == {"0", "1"}
     wait_until_idle(spark)
     assert leftovers(lake) == []
 
