@@ -266,7 +266,7 @@ FAULTS = (
         "close-not-listed-again",
         "older",
         "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_NOT_LISTED_AGAIN",
-        "snapshot_file_missing",
+        "listed_twice",
     ),
     _breaks("close-unfinished", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_CLOSE_UNFINISHED", "listed_twice"),
     _breaks("import-of-listed", "older", "LATE=0 CLOSES=1 COMMIT_B=0 FAULT_IMPORT_OF_LISTED", "listed_twice"),
