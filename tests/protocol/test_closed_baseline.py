@@ -192,6 +192,7 @@ def test_it_gives_up_beside_many_commits() -> None:
     lake.store.before = commit
     with pytest.raises(DestinationChanged, match="each of 3 times"):
         closed(lake)
+    assert len([key for key in lake.keys(f"{HOME}manifests/") if key.endswith(".jsonl")]) == 3
 
 
 def test_it_waits_for_no_begun_job() -> None:

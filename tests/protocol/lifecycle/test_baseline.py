@@ -465,7 +465,7 @@ def test_a_replace_takes_an_append_of_an_older_version() -> None:
     assert named("dt=1/x", OLDER) not in lake.data()
 
 
-@each("what", ["copied", "damaged", "list", "unsigned"])
+@each("what", ["copied", "damaged", "list", "unsigned", "replace"])
 def test_no_other_manifest_is_entered(what: str) -> None:
     """Neither a manifest of another place, nor a damaged one, nor one without a key's signature."""
     lake = begun()
@@ -477,6 +477,8 @@ def test_no_other_manifest_is_entered(what: str) -> None:
         lake.tamper(key, cut=10)
     elif what == "list":
         lake.tamper(f"{key}l", old=b"dt=1", new=b"dt=3")
+    elif what == "replace":
+        lake.tamper(key, old=b'"append"', new=b'"replace"')
     if what == "unsigned":
         key_holder = HmacSigner(b"k" * 32)
         made = Job.setup(

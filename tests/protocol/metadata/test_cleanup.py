@@ -79,3 +79,12 @@ def test_an_object_that_cannot_be_deleted_is_told() -> None:
     with pytest.raises(StoreRejected, match=r"sealed\.json: AccessDenied no"):
         clean_staging(lake.context())
     assert "state.json" in lake.staging()
+
+
+def test_a_staging_that_no_record_proves_to_be_the_job_s_is_left() -> None:
+    """Its name alone is no proof."""
+    lake = Lake()
+    lake.forge_task({ROOT + named("dt=1/a"): BUCKET})
+    before = lake.everything()
+    clean_staging(lake.context())
+    assert lake.everything() == before
