@@ -22,6 +22,7 @@ from airflow_s3commit.operators.seal import (
     note_try,
 )
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
+from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
 from airflow_s3commit.retry_policy import commit_retry_policy
 
@@ -37,64 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
 
-#: The main class of Spark's own SQL shell, ``spark-sql``.
-_SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
-
-#: Arguments of an application, which the shell is not.
-_NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
-
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
-
-
-class SparkStages:
-    """Adds Spark stages to a group: a single stage by a call, a mapped stage by ``expand``.
-
-    :param group: The group.
-    :param fixed: Arguments for all instances of a mapped stage.
-    """
-
-    def __init__(self, group: S3CommitGroup, fixed: Mapping[str, Any] | None = None) -> None:
-        self._group = group
-        self._fixed = dict(fixed or {})
-
-    def __call__(self, **kwargs: Any) -> S3CommitSparkSubmitOperator:
-        """Add one stage, and return its task.
-
-        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``; the default of ``task_id``
-            is ``spark_submit``.
-        """
-        stage = _spark_operator()(**self._arguments({**self._fixed, **kwargs}))
-        return self._group.add(stage, stage.output)
-
-    def partial(self, **kwargs: Any) -> SparkStages:
-        """Fix arguments for all instances of a mapped stage; call ``expand`` on the result.
-
-        :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``.
-        """
-        return SparkStages(self._group, {**self._fixed, **kwargs})
-
-    def expand(self, **kwargs: Any) -> MappedOperator:
-        """Add a mapped stage, and return its task; each instance is a stage of the job.
-
-        :param kwargs: As in Airflow's ``expand``: lists, mappings or XComs, one instance for each value.
-        """
-        mapped = _spark_operator().partial(**self._arguments(self._fixed)).expand(**kwargs)
-        return self._group.add(mapped, mapped.output)
-
-    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-        """Add a mapped stage with one instance for each mapping of arguments, and return its task.
-
-        :param kwargs: As in Airflow's ``expand_kwargs``: a list of mappings, or an XCom.
-        :param strict: As in Airflow's ``expand_kwargs``: refuse arguments that are set in ``partial`` too.
-        """
-        partial = _spark_operator().partial(**self._arguments(self._fixed))
-        mapped = partial.expand_kwargs(kwargs, strict=strict)
-        return self._group.add(mapped, mapped.output)
-
-    def _arguments(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        group = self._group
-        return {"task_id": "spark_submit", "job": group.job, **group.connection, **kwargs}
 
 
 class S3CommitGroup:
@@ -147,7 +92,7 @@ class S3CommitGroup:
         ``commit.spark_submit(application=…)`` adds one stage, and
         ``commit.spark_submit.partial(application=…).expand(application_args=…)`` a stage for each value.
         """
-        return SparkStages(self)
+        return SparkStages(self.job, self.connection, self.add)
 
     @overload
     def spark_sql(self, sql: str, **kwargs: Any) -> S3CommitSparkSubmitOperator: ...
@@ -169,18 +114,7 @@ class S3CommitGroup:
             application; the default of ``task_id`` is ``spark_sql``.
         :raises ValueError: There is no SQL, or an argument is not one of the shell's.
         """
-        if wrong := sorted(_NOT_THE_SHELLS & kwargs.keys()):
-            raise ValueError(
-                f"commit.spark_sql runs Spark's SQL shell, in client mode: it takes no {', '.join(wrong)}; "
-                "use commit.spark_submit for an application"
-            )
-        arguments = {"task_id": "spark_sql", **kwargs, "application": "spark-internal", "writer": "spark"}
-        stages = self.spark_submit.partial(**arguments, java_class=_SQL_SHELL)
-        if isinstance(sql, str):
-            return stages(application_args=_shell_arguments(sql))
-        if isinstance(sql, Sequence):
-            return stages.expand(application_args=[_shell_arguments(text) for text in sql])
-        return stages.expand(application_args=sql.map(_shell_arguments))
+        return add_sql(self.spark_submit, sql, **kwargs)
 
     def environment(self, stage: str) -> dict[str, str]:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
@@ -259,7 +193,9 @@ class S3CommitGroup:
                 f"The commit group {self.group.group_id} has no stage: call .spark_submit(...) or "
                 ".stage(task)."
             )
-        self._choose_conflict_mode()
+        undecided = self.setup.conflict_mode == CONFLICT_MODE
+        if undecided and save_modes_decide(self.group.group_id, self._stages):
+            self.setup.conflict_mode = SPARKS_CONFLICT_MODE
         stages = self._stages
         outputs: XComArg | list[XComArg] | None = self._outputs
         for stage in stages:
@@ -288,27 +224,6 @@ class S3CommitGroup:
             stage >> first
         self.commit >> aborted.as_teardown(setups=self.setup, on_failure_fail_dagrun=True)
         self._abort_at_timeout()
-
-    def _choose_conflict_mode(self) -> None:
-        """Let Spark's save modes decide if no mode is named and Spark stages write by themselves.
-
-        Raises:
-            ValueError: Other Spark stages write with this package's writer, which has no save mode.
-
-        """
-        if self.setup.conflict_mode != CONFLICT_MODE:
-            return
-        writers = {stage.task_id: writer for stage in self._stages if (writer := _writer(stage))}
-        if "spark" not in writers.values():
-            return
-        others = [task_id for task_id, writer in writers.items() if writer != "spark"]
-        if others:
-            raise ValueError(
-                f"The commit group {self.group.group_id} names no conflict_mode: the save modes of the"
-                f" stages with writer='spark' would decide, and {others[0]} has none. Name the mode of all"
-                " stages: fail, append, replace, or as-written, for which that stage appends."
-            )
-        self.setup.conflict_mode = SPARKS_CONFLICT_MODE
 
     def _commit(
         self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
@@ -348,22 +263,6 @@ class S3CommitGroup:
         aborting = AbortUploadsNotifier(setup_task_ids=self.setup.task_id, **self.connection)
         dag.on_failure_callback = [aborting, *callbacks]
         dag.has_on_failure_callback = True
-
-
-def _writer(stage: Any) -> str | None:
-    """Return who writes a Spark stage, mapped or not; None for any other task."""
-    mapped: Any = getattr(stage, "partial_kwargs", None)
-    if mapped is None:
-        return getattr(stage, "writer", None)
-    return mapped.get("writer", "python") if issubclass(stage.operator_class, _spark_operator()) else None
-
-
-def _spark_operator() -> type[S3CommitSparkSubmitOperator]:
-    from airflow_s3commit.operators.spark_submit import (  # noqa: PLC0415 - the Spark provider is an extra
-        S3CommitSparkSubmitOperator,
-    )
-
-    return S3CommitSparkSubmitOperator
 
 
 @contextmanager
@@ -491,10 +390,3 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
-
-
-def _shell_arguments(sql: str) -> list[str]:
-    """Return the arguments of Spark's SQL shell for statements."""
-    if not sql.strip():
-        raise ValueError("there is no SQL to run: give commit.spark_sql statements with ; between them")
-    return ["-e", sql]
