@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -43,7 +47,9 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     if the job's conflict mode is ``as-written``. The cluster needs ``hadoop-aws``; the operator adds the jar
     of the commit protocol to ``jars``.
 
-    The operator adds the job, stage and stage attempt to the application's configuration.
+    The operator adds the job, stage and stage attempt to the application's configuration. Where it adds to a
+    list, such as the jars or ``spark.sql.extensions``, it keeps what ``conf``, ``properties_file`` or this
+    machine's ``spark-defaults.conf`` has there.
 
     A retry uses the stage attempt of an earlier try if it is sealed, and aborts it otherwise. If a dead
     worker left a driver running on a cluster, a retry reconnects to it, and seals the stage attempt that the
@@ -55,8 +61,8 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     among the arguments. On YARN in cluster mode without ``yarn_track_via_rm_api`` a retry cannot reconnect,
     so ``durable`` is False there unless it is set.
 
-    Unless ``conf`` limits the size of an Arrow batch, batches have 2,000 rows and no limit in bytes, which
-    takes less processor time. If rows have more than about 32 KiB on average, set
+    Unless ``conf`` or one of those files limits the size of an Arrow batch, batches have 2,000 rows and no
+    limit in bytes, which takes less processor time. If rows have more than about 32 KiB on average, set
     ``spark.sql.execution.arrow.maxBytesPerBatch``.
 
     Arguments of the application and values of ``conf`` may have any plain type: booleans become lower case
@@ -186,10 +192,11 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, self._stage_attempt, stage)
         self._stage_attempt = str(context["ti"].try_number)
         self._remember(context, job.reference)
+        # Spark's own files too: a value on the command line hides theirs.
+        given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
-            self._ship()
+            self._ship(given)
         address = self.commit_hook.address
-        given = self.conf or {}
         committer = committer_conf(
             job.reference,
             stage,
@@ -200,9 +207,20 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             writer=self.writer,
             object_options=job.record().options.object_options if self.writer == "spark" else None,
         )
-        self.conf = {**given, **(batch_conf(given) if self.writer == "python" else {}), **committer}
+        batches = batch_conf(given) if self.writer == "python" else {}
+        self.conf = {**(self.conf or {}), **batches, **committer}
         if self.writer == "spark":
             self._add_protocol(given)
+
+    def _sparks_defaults(self) -> dict[str, str]:
+        """Read what ``spark-submit`` takes from ``properties_file``, or from ``spark-defaults.conf``."""
+        # Only to read its settings: the hook that submits is made later, from the final configuration.
+        program = getattr(self._get_hook(), "spark_binary", None)
+        file = self.properties_file or defaults_file({**os.environ, **(self.env_vars or {})}, program)
+        found = read_properties(Path(file)) if file else {}
+        if found:
+            self.log.info("Spark takes %d properties from %s", len(found), file)
+        return found
 
     def _add_protocol(self, given: Mapping[str, str]) -> None:
         """Add the jar of the commit protocol, and keep what the given conf has under the keys of that."""
@@ -213,7 +231,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         )
         from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
 
-        jars = [path for path in (self.jars or "").split(",") if path]
+        jars = [path for path in (self.jars or given.get("spark.jars", "")).split(",") if path]
         jar = pending_jar()
         self.jars = ",".join([*jars, jar] if jar not in jars else jars)
         if given.get(PROTOCOL, PROTOCOL_CLASS) != PROTOCOL_CLASS:
@@ -221,10 +239,10 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         extensions = [name for name in given.get(EXTENSIONS, "").split(",") if name.strip() != GUARD_CLASS]
         self.conf = {**(self.conf or {}), EXTENSIONS: ",".join(filter(None, [*extensions, GUARD_CLASS]))}
 
-    def _ship(self) -> None:
+    def _ship(self, conf: Mapping[str, str]) -> None:
         from airflow_s3commit.spark.shipping import py_files  # noqa: PLC0415 - keeps parsing light
 
-        given = [path for path in (self.py_files or "").split(",") if path]
+        given = [path for path in (self.py_files or conf.get("spark.submit.pyFiles", "")).split(",") if path]
         package = py_files()
         self.py_files = ",".join([*given, package] if package not in given else given)
 
@@ -315,6 +333,42 @@ def stage_name(task_id: str, map_index: int = -1) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return f"{name[: _LONGEST_STAGE - 17]}-{digest}"
+
+
+def defaults_file(environment: Mapping[str, str], program: str | None) -> Path | None:
+    """Return where ``spark-submit`` looks for its defaults; None if that is unknown here.
+
+    :param environment: The variables with which it runs.
+    :param program: Its name or path; None for ``spark-submit``.
+    """
+    name = "spark-defaults.conf"
+    if directory := environment.get("SPARK_CONF_DIR"):
+        return Path(directory) / name
+    if home := environment.get("SPARK_HOME"):
+        return Path(home) / "conf" / name
+    found = shutil.which(program or "spark-submit", path=environment.get("PATH"))
+    if found is None:
+        return None
+    home_of_program = Path(found).resolve().parents[1]
+    # pip puts the program into the environment, and Spark's home among its packages.
+    packaged = home_of_program.glob("lib/python*/site-packages/pyspark")
+    return next(packaged, home_of_program) / "conf" / name
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Return Spark's properties in a file of Java's format; none if it cannot be read.
+
+    :param file: The file, whose keys end at white space, ``=`` or ``:``.
+    """
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    found = {}
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if pair := re.match(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*)", line):
+            found[pair[1]] = re.sub(r"\\(.)", r"\1", pair[2]).strip()
+    return found
 
 
 def _text(value: Any) -> str:

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_s3commit import Job, JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
+from airflow_s3commit.operators.spark_submit import defaults_file
 from airflow_s3commit.protocol.model.seal import Counts, SealReference
 from airflow_s3commit.spark import py_files
 from airflow_s3commit.spark.session import BATCHES_BY_COUNT
@@ -118,6 +119,59 @@ def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, co
     assert task.jars == "own.jar,/jars/pending.jar"
     assert sealed == [("refresh.spark_submit", "1")]
     assert output["files"] == 3
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["properties_file", "spark-defaults.conf"])
+def test_what_is_added_hides_nothing_of_sparks_own_file(
+    named: bool, store, spark, monkeypatch, tmp_path
+) -> None:
+    """Extensions, protocol and jars of a file are kept beside ours: values on a command line would win."""
+    monkeypatch.setattr("airflow_s3commit.spark.jar.pending_jar", lambda: "/jars/pending.jar")
+    monkeypatch.setattr(Job, "seal_stage", lambda job, *stage: SealReference(**SEALED))
+    spark.writes = False
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text(
+        "# spark.jars=no.jar\n"
+        "spark.sql.extensions   org.example.Delta,\\\n    org.example.Other\n"
+        "spark.sql.sources.commitProtocolClass: org.example.Own\n"
+        "spark.jars=/a\\:b.jar\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "elsewhere" if named else tmp_path))
+    more = {"properties_file": str(file)} if named else {}
+    task = stage_task(set_up(store), writer="spark", **more)
+    task.execute(new_context())
+    (conf,) = spark.conf
+    guard = "s3commit.spark.CatalogGuard"
+    assert conf["spark.sql.extensions"] == f"org.example.Delta,org.example.Other,{guard}"
+    assert conf["spark.s3commit.pending.otherwise"] == "org.example.Own"
+    assert task.jars == "/a:b.jar,/jars/pending.jar"
+
+
+def test_limits_in_sparks_own_file_are_kept(store, spark, context, monkeypatch, tmp_path) -> None:
+    """An application whose defaults limit its batches gets no other limit, and keeps its Python files."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "spark.sql.execution.arrow.maxBytesPerBatch 16m\nspark.submit.pyFiles own.py\n"
+    )
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    task = stage_task(set_up(store), ship_package=True, env_vars={"SPARK_HOME": str(tmp_path)})
+    task.execute(context)
+    assert not BATCHES_BY_COUNT.keys() & spark.conf[0].keys()
+    assert task.py_files == f"own.py,{py_files()}"
+
+
+def test_the_defaults_are_where_the_program_looks_for_them(tmp_path) -> None:
+    """They are beside the program, or beside the PySpark of the environment that has the program."""
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    environment = {"PATH": str(program.parent)}
+    assert defaults_file(environment, None) == tmp_path / "conf" / "spark-defaults.conf"
+    home = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark"
+    home.mkdir(parents=True)
+    assert defaults_file(environment, None) == home / "conf" / "spark-defaults.conf"
+    assert defaults_file(environment, "spark3-submit") is None
 
 
 def test_object_options_that_s3a_cannot_apply_stop_the_submission(store, spark, context) -> None:
