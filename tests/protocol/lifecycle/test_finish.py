@@ -1,0 +1,122 @@
+"""After the point of no return every process finishes the job, and none undoes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from tests.cases import each
+from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, named, once
+
+SUCCESS = f"{ROOT}_SUCCESS"
+MANIFEST = f"manifests/{OURS}.json"
+OUTPUT = {named("dt=1/a"): b"1"}
+
+
+def sealed_lake(**options: Any) -> Lake:
+    """Return a lake with a sealed job that replaces a file, and with an attempt that does not count."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    job = lake.set_up(**options)
+    lake.run_task(job, {"dt=1/a": b"late"}, attempt="2")
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    job.seal()
+    return lake
+
+
+def lost_lake() -> Lake:
+    """Return a lake with a job that loses an upload after its first file was published."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"}, {"dt=1/b": b"22"}, unique_filenames=False)
+    lake.store.die("complete_upload", "dt=1/b")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    for upload in list(lake.store.list_uploads(BUCKET, f"{ROOT}dt=1/b")):
+        lake.store.abort_upload(BUCKET, upload.key, upload.upload_id)
+    return lake
+
+
+@each(
+    ("verb", "ending"),
+    [("put", MANIFEST), ("delete", "dt=1/old"), ("abort_upload", ""), ("put", "_SUCCESS"),
+     ("delete", "sealed.json"), ("delete", "state.json"), ("delete", "job.json")],
+)  # fmt: skip
+@each("after", [False, True])
+def test_what_a_dead_process_left_another_one_finishes(verb: str, ending: str, *, after: bool) -> None:
+    """Wherever it dies, the next commit leaves the output, a marker, and nothing else of the job."""
+    lake = sealed_lake()
+    lake.store.die(verb, ending, after=after)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    assert lake.job().commit() == lake.job().manifest()
+    assert lake.data() == OUTPUT
+    assert OURS.encode() in lake.get(SUCCESS)
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_uploads_of_attempts_that_do_not_count_are_aborted() -> None:
+    """What another attempt of a task has written never becomes visible, and does not stay pending."""
+    lake = sealed_lake()
+    assert len(lake.pending()) == 2
+    lake.job().commit()
+    assert (lake.data(), lake.pending()) == (OUTPUT, [])
+
+
+def test_a_job_that_another_process_finishes_meanwhile_has_its_manifest() -> None:
+    """A process whose records go while it finishes takes the manifest of the one that removed them."""
+    lake = sealed_lake()
+    lake.store.die("delete", "dt=1/old")
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    done: list[ManifestRecord] = []
+
+    def overtake() -> None:
+        lake.store.rest()
+        done.append(lake.job(owner="another").commit())
+
+    lake.store.before = once("get", lake.context().layout.seal, overtake)
+    assert [lake.job().commit()] == done
+    assert lake.data() == OUTPUT
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_outlived_its_job_s_record_ends_with_the_manifest_or_an_error(kept: bool) -> None:
+    """If a clean-up died, the manifest proves the commit; if that was deleted too, no commit is claimed."""
+    lake = sealed_lake()
+    lake.store.die("delete", lake.context().layout.state)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    assert lake.staging() == ["state.json"]
+    if kept:
+        assert isinstance(lake.job().commit(), ManifestRecord)
+        assert lake.staging() == []
+    else:
+        (manifest,) = [key for key in lake.keys("") if key.endswith(MANIFEST)]
+        lake.store.delete(BUCKET, manifest)
+        with pytest.raises(InvalidRecord, match=r"its manifest .* has been removed"):
+            lake.job().commit()
+    assert lake.data() == OUTPUT
+
+
+@each("verb", ["abort_upload", "delete"])
+def test_a_lost_job_that_was_not_cleaned_up_is_cleaned_up_by_the_next_process(verb: str) -> None:
+    """Its error names the loss each time, its records go, and no marker vouches for what is left of it."""
+    lake = lost_lake()
+    lake.stray("dt=1/late")
+    lake.store.die(verb, "state.json" if verb == "delete" else "")
+    with pytest.raises((Crash, JobClosed)):
+        lake.job().commit()
+    lake.store.rest()
+    for _ in range(2):
+        with pytest.raises(JobClosed, match="is lost"):
+            lake.job().commit()
+    assert lake.data() == {"dt=1/a": b"1"}
+    assert lake.staging() == []
+    assert SUCCESS not in lake.keys("")

@@ -1,0 +1,123 @@
+"""A job, as its callers see it: whole from setup to manifest."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
+from airflow_s3commit.protocol.job import Job
+from airflow_s3commit.protocol.model.job import AbortReport, JobReference
+from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named
+
+NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
+
+
+def test_a_job_from_setup_to_manifest_with_the_defaults() -> None:
+    """With nothing but a store and a URI: real part sizes, threads, a random id, the machine's clock."""
+    store = MemoryStore()
+    job = Job.setup(store, "s3a://lake/flights")
+    with job.task_attempt("spark", "1", "00000", "7") as attempt, attempt.open("dt=1/a.parquet") as file:
+        file.write(b"x" * 100)
+    with job.task_attempt("spark", "1", "00000", "8") as attempt:
+        with attempt.open("dt=1/a.parquet") as file:
+            file.write(b"y" * 100)
+        task = attempt.commit()
+    job.seal_stage("spark", "1", [task])
+    job.seal()
+    job.plan()
+    manifest = job.commit()
+    assert manifest.counts.files == 1
+    key = f"flights/dt=1/a-{job.reference.job_id}.parquet"
+    assert store.get(BUCKET, key).body == b"y" * 100
+    assert list(store.list_uploads(BUCKET, "")) == []
+
+
+def test_every_job_has_an_id_of_its_own() -> None:
+    """Without an id a job gets a new one."""
+    store = MemoryStore()
+    jobs = {Job.setup(store, "s3://lake/x").reference.job_id for _ in range(5)}
+    assert len(jobs) == 5
+
+
+def test_a_reference_with_another_destination_is_refused() -> None:
+    """A job found with another destination than it was set up for does nothing there."""
+    lake = Lake()
+    lake.sealed(NEW)
+    wrong = JobReference(
+        job_id=OURS, destination=f"s3://{BUCKET}/elsewhere/", staging=lake.reference().staging
+    )
+    before = lake.everything()
+    job = Job.at(lake.store, wrong)
+    for step in (job.record, job.plan, job.commit):
+        with pytest.raises(InvalidRecord, match="is of a job on"):
+            step()
+    assert lake.everything() == before
+
+
+def test_every_step_may_be_taken_by_another_process() -> None:
+    """Each step is taken by a process that knows the reference only, twice; the outcome is one job's."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.set_up()
+    task = lake.run_task(lake.job(), NEW)
+    task = CommittedTask.from_dict(json.loads(json.dumps(pickle.loads(pickle.dumps(task)).to_dict())))
+    for _ in range(2):
+        lake.job().seal_stage("spark", "1", [task])
+    for _ in range(2):
+        seal = lake.job().seal()
+    for _ in range(2):
+        plan = lake.job().plan()
+    assert (plan.objects, plan.partitions) == (1, 2)
+    manifests = [lake.job().commit(seal_etag=seal.etag, plan_etag=plan.etag) for _ in range(2)]
+    assert manifests[0] == manifests[1] == lake.job().manifest()
+    assert lake.data() == {named(path): body for path, body in NEW.items()}
+
+
+def test_recover_goes_on_where_the_job_was_left() -> None:
+    """A commit that died goes on, or is undone if that is asked for."""
+    for rollback in (False, True):
+        lake = Lake()
+        lake.put({"dt=1/old": b"old"})
+        job = lake.sealed(NEW)
+        lake.store.die("complete_upload", named("b"))
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        outcome = lake.job().recover(rollback=rollback)
+        assert isinstance(outcome, AbortReport if rollback else ManifestRecord)
+        new = {named(path): body for path, body in NEW.items()}
+        assert lake.data() == ({"dt=1/old": b"old"} if rollback else new)
+        assert (lake.pending(), lake.staging()) == ([], [])
+        if not rollback:
+            with pytest.raises(AlreadyCommitted):
+                lake.job().recover(rollback=True)
+
+
+def test_jobs_on_one_destination_come_one_after_the_other() -> None:
+    """Jobs that replace, append and fail on one destination each see what the one before them left."""
+    lake = Lake()
+    for number, mode in enumerate(["fail", "append", "replace", "append"]):
+        lake.sealed({"dt=1/f": bytes([number])}, job_id=an_id(f"job-{number}"), conflict_mode=mode).commit()
+    assert lake.data() == {named("dt=1/f", an_id(f"job-{n}")): bytes([n]) for n in (2, 3)}
+    assert len([key for key in lake.keys("") if "/manifests/" in key and key.endswith(".json")]) == 4
+
+
+def test_jobs_on_neighbouring_destinations_never_meet() -> None:
+    """A whole-directory replacement of one destination leaves its neighbours, and what is above it, alone."""
+    stores = [
+        Lake(prefix=prefix) for prefix in ("out/dataset1/", "out/dataset10/", "out/", "out/dataset1/in/")
+    ]
+    for lake in stores[1:]:
+        lake.store = stores[0].store
+    for lake in stores:
+        lake.put({"old": lake.prefix.encode()})
+    stores[0].sealed({"new": b"new"}, committer="directory").commit()
+    left = set(stores[0].visible())
+    assert {"out/dataset10/old", "out/old"} <= left
+    assert not {"out/dataset1/old", "out/dataset1/in/old"} & left

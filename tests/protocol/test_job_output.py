@@ -1,0 +1,116 @@
+"""An existing job: found by its reference, and the steps of the processes that write its output."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_s3commit.exceptions import (
+    InvalidDestination,
+    InvalidRecord,
+    JobClosed,
+    NoSuchJob,
+)
+from airflow_s3commit.protocol.job_output import JobOutput
+from airflow_s3commit.protocol.model.job import JobReference
+from airflow_s3commit.store.memory import MemoryStore
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake
+
+NEW = {"dt=1/a": b"1", "dt=2/b": b"22"}
+
+
+def test_a_job_is_found_by_its_reference() -> None:
+    """A reference that went through XCom finds the job, without asking the store."""
+    lake = Lake()
+    reference = lake.set_up().reference
+    plain = json.loads(json.dumps(reference.to_dict()))
+    lake.store.calls.clear()
+    job = JobOutput.at(lake.store, JobReference.from_dict(plain))
+    assert lake.store.calls == []
+    assert job.reference == reference
+    assert job.record().options.conflict_mode == "replace"
+
+
+@pytest.mark.parametrize(
+    "staging",
+    [
+        f"s3://{BUCKET}/{ROOT}__magic_job-{THEIRS}/", f"s3://{BUCKET}/{ROOT}", f"s3://{BUCKET}/",
+        f"s3://{BUCKET}/{ROOT}x__magic_job-{OURS}/", f"s3://{BUCKET}/{ROOT}__magic_job-{OURS}/deeper/",
+    ],
+)  # fmt: skip
+def test_a_reference_with_another_staging_is_refused(staging: str) -> None:
+    """A reference cannot send a job to another one's records, or anywhere else."""
+    reference = JobReference(job_id=OURS, destination=f"s3://{BUCKET}/{ROOT}", staging=staging)
+    with pytest.raises(InvalidRecord, match="is not the staging of job"):
+        JobOutput.at(MemoryStore(), reference)
+
+
+@pytest.mark.parametrize("field", ["job_id", "destination", "staging"])
+def test_a_reference_that_is_none_is_refused(field: str) -> None:
+    """Ids and URIs in a reference are checked like those of a setup."""
+    good = Lake().reference().to_dict()
+    reference = JobReference.from_dict({**good, field: "../x"})
+    with pytest.raises((InvalidRecord, InvalidDestination)):
+        JobOutput.at(MemoryStore(), reference)
+
+
+def test_what_is_not_known_is_none_or_an_error() -> None:
+    """Of a job that never was there is no state and no manifest; its record is an error."""
+    job = Lake().job()
+    assert job.state() is None
+    assert job.manifest() is None
+    assert job.stage_seal("spark", "1") is None
+    for step in (job.record, job.seal, job.plan, job.commit):
+        with pytest.raises(NoSuchJob):
+            step()
+
+
+def test_reading_a_job_costs_one_request() -> None:
+    """A job's record never changes: it is read once, however often it is asked for."""
+    lake = Lake()
+    lake.set_up()
+    job = JobOutput.at(lake.store, lake.reference())
+    lake.store.calls.clear()
+    records = [job.record() for _ in range(3)]
+    assert records[0] == records[2]
+    assert [call.verb for call in lake.store.calls] == ["get"]
+
+
+def test_a_stage_is_sealed_once() -> None:
+    """The sealed stage attempts are those that were sealed, and each has one set of tasks."""
+    lake = Lake()
+    job = lake.set_up()
+    one, other = (lake.run_task(job, {"dt=1/a": b"1"}, attempt=attempt) for attempt in "12")
+    assert job.sealed_stages() == []
+    seal = job.seal_stage("spark", "1", [one])
+    assert job.seal_stage("spark", "1", [one]) == seal == job.stage_seal("spark", "1")
+    with pytest.raises(JobClosed):
+        job.seal_stage("spark", "1", [other])
+    assert job.sealed_stages() == [("spark", "1")]
+
+
+def test_an_attempt_whose_process_is_gone_is_aborted_by_another() -> None:
+    """Its recorded uploads are aborted, again and after the job too, and it cannot be sealed any more."""
+    lake = Lake()
+    job = lake.set_up()
+    dead = lake.run_task(job, {"dt=1/a": b"1"}, attempt="1")
+    assert lake.job().abort_attempt("spark", "1", "00000", "1") == 1
+    assert lake.pending() == []
+    with pytest.raises(InvalidRecord):
+        lake.job().seal_stage("spark", "1", [dead])
+    assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
+    lake.job().abort()
+    assert lake.job().abort_attempt("spark", "1", "00000", "1") == 0
+
+
+def test_what_is_sealed_is_not_aborted() -> None:
+    """Neither a sealed stage attempt nor one of its task attempts: a commit may complete the uploads."""
+    lake = Lake()
+    job = lake.set_up()
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    with pytest.raises(JobClosed):
+        lake.job().abort_stage("spark", "1")
+    with pytest.raises(JobClosed):
+        lake.job().abort_attempt("spark", "1", "00000", "1")
+    assert len(lake.pending()) == 1
