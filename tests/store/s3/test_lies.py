@@ -12,7 +12,8 @@ from airflow_s3commit.protocol.doctor.examine import examine
 from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
 from tests.store.s3.fault_server import FaultServer
-from tests.store.s3.lies import LIES, LyingStore
+from tests.store.s3.lies import LIES
+from tests.store.s3.lying import LyingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ HELD = (
 @pytest.fixture(params=[name if name in HELD else pytest.param(name, marks=pytest.mark.all) for name in LIES])
 def lying(request: pytest.FixtureRequest) -> Iterator[tuple[LyingStore, S3Store]]:
     """Return a store with each lie in turn."""
-    liar = LyingStore(request.param)
+    liar = LyingStore(request.param, *LIES[request.param])
     with FaultServer(decide=liar.answer) as server:
         yield liar, S3Store.connect(server.config, retry=RetryPolicy(deadline=0.0))
 
@@ -130,7 +131,7 @@ def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None
 )
 def test_a_range_is_of_the_object_that_is_meant(name: str, first: int, error: type[S3CommitError]) -> None:
     """A reader gets the bytes that it asked for, of the generation that it reads, or an error."""
-    liar = LyingStore(name)
+    liar = LyingStore(name, *LIES[name])
     old, new = (liar.memory.put("lake", "a", body).etag for body in (b"0123456789", b"9876543210"))
     with FaultServer(decide=liar.answer) as server:
         store = S3Store.connect(server.config, retry=RetryPolicy(deadline=0.0))
