@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import DestinationChanged, LockHeld
+from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, LockHeld
 from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, is_copied
 from airflow_s3commit.protocol.lifecycle.commit import settle
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
@@ -108,6 +108,7 @@ def baseline(
         LockHeld: A job that can only be driven to its end has begun to overwrite or delete files, or a live
             job of a version without a log is committing. Nothing was changed.
         InvalidRecord: An entry or a list of files is damaged; or the dataset is a copy with retained files.
+        InvalidDestination: There are other datasets below it. Nothing was entered.
         StoreUnsuitable: The store ignores conditional writes.
 
     """
@@ -129,6 +130,11 @@ def baseline(
             return report
         manifests = sorted(manifests_at(store, place))
         found = _list(context, table, step)
+        if found.nested:
+            raise InvalidDestination(
+                f"{place.uri}: below it are datasets of their own, such as {place.uri}{min(found.nested)},"
+                " whose files it would take for its own; nothing was entered: name the one that is meant"
+            )
         report.unfinished = sorted(found.unfinished)
         total = Counts.total(found.partitions.values())
         report.files, report.bytes, report.partitions = total.files, total.bytes, len(found.partitions)
@@ -211,12 +217,14 @@ class _Found:
         files: Their list, on disk if it is long.
         partitions: Their totals.
         unfinished: Jobs whose files are left out.
+        nested: Directories that are destinations themselves.
 
     """
 
     files: FileList
     partitions: dict[str, Counts] = field(default_factory=dict)
     unfinished: set[str] = field(default_factory=set)
+    nested: set[str] = field(default_factory=set)
 
 
 def _list(context: JobContext, table: TableSnapshot, step: Callable[[int], None]) -> _Found:
@@ -229,7 +237,7 @@ def _list(context: JobContext, table: TableSnapshot, step: Callable[[int], None]
         if owner_of(file.key) is None
     }
     found = _Found(FileList(context))
-    listed = unlisted_objects(store, home, table, fixed, unfinished=found.unfinished)
+    listed = unlisted_objects(store, home, table, fixed, unfinished=found.unfinished, nested=found.nested)
     for number, info in enumerate(listed, 1):
         partition = partition_of(info.key[len(home.prefix) :])
         found.files.add_entry(FileEntry(key=info.key, size=info.size, etag=info.etag, partition=partition))

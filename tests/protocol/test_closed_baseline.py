@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import BaselineReport, Destination, HmacSigner, baseline, rebase, rollback
-from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, LockHeld
+from airflow_s3commit import BaselineReport, Destination, HmacSigner, baseline, rebase, rollback, write_job
+from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, InvalidRecord, LockHeld
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.reader.listing import Choice, find_table
@@ -193,6 +193,21 @@ def test_it_gives_up_beside_many_commits() -> None:
     with pytest.raises(DestinationChanged, match="each of 3 times"):
         closed(lake)
     assert len([key for key in lake.keys(f"{HOME}manifests/") if key.endswith(".jsonl")]) == 3
+
+
+@each("dry_run", [True, False])
+@each("above", ["s3://lake/", "s3://lake/flights/"])
+def test_a_prefix_above_another_dataset_is_refused_by_name(above: str, dry_run: bool) -> None:
+    """Files of a dataset with records of its own would be in two tables."""
+    lake = Lake()
+    lake.put(OLD)
+    below = "s3://lake/flights/" if above == "s3://lake/" else "s3://lake/flights/below/"
+    with write_job(below, store=lake.store, conflict_mode="append") as job:
+        job.open("dt=1/x").close()
+    before = lake.keys("")
+    with pytest.raises(InvalidDestination, match=f"such as {below},"):
+        baseline(lake.store, above, dry_run=dry_run, threads=0)
+    assert [key for key in lake.keys("") if "/log/" in key] == [key for key in before if "/log/" in key]
 
 
 def test_it_waits_for_no_begun_job() -> None:

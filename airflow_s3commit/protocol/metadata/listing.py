@@ -21,6 +21,7 @@ from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, is_hidden, join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import (
+    HOME,
     Layout,
     aborted_prefix,
     manifests_prefix,
@@ -84,11 +85,19 @@ def _around(directories: Collection[str]) -> str:
     return "/".join(common)
 
 
-def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iterator[ObjectInfo]:
+def data_objects(
+    context: JobContext, directories: Iterable[str] | None, *, nested: set[str] | None = None
+) -> Iterator[ObjectInfo]:
     """Yield the data objects of some directories (without those below them), or of the whole destination.
 
     Skips hidden objects, directory markers and staging prefixes. Lists the common parent of many directories
     where that is cheaper; otherwise prefetches the first page of each, several at once.
+
+    Args:
+        context: Any job of the destination.
+        directories: Directories of the destination; None for all of it.
+        nested: Gets the directories below that are destinations themselves, where all of it is listed.
+
     """
     destination, store = context.layout.destination, context.store
     if directories is None:
@@ -101,6 +110,8 @@ def data_objects(context: JobContext, directories: Iterable[str] | None) -> Iter
         relative = destination.relative(info.key)
         if relative is not None and not relative.endswith("/") and not is_hidden(relative):
             yield info
+        elif nested is not None and relative is not None and f"/{HOME}/" in relative:
+            nested.add(f"{relative.partition(f'/{HOME}/')[0]}/")
 
 
 def settled_objects(

@@ -31,6 +31,7 @@ def unlisted_objects(
     listed: Collection[str],
     *,
     unfinished: set[str] | None = None,
+    nested: set[str] | None = None,
 ) -> Iterator[ObjectInfo]:
     """Yield the objects of a snapshot's baseline. Lists the whole destination.
 
@@ -43,6 +44,7 @@ def unlisted_objects(
         listed: Keys of all files that its commits list; not needed for those with a job's id in
             their names.
         unfinished: Gets the ids of unfinished jobs, whose objects are left out.
+        nested: As for `data_objects`.
 
     Raises:
         InvalidRecord: A manifest is damaged.
@@ -51,7 +53,7 @@ def unlisted_objects(
     newest = snapshot.commits()[-1].job_id if snapshot.commits() else _NOBODY
     context = JobContext(store, Layout.of(destination, newest))
     is_other = {newest: True}
-    for page in in_batches(data_objects(context, None), _PAGE):
+    for page in in_batches(data_objects(context, None, nested=nested), _PAGE):
         new = {owner: info.key for info in page if (owner := owner_of(info.key)) and owner not in is_other}
         ended = are_in_log(store, destination, new)
         begun = are_unfinished(context, {job: key for job, key in new.items() if job not in ended})
