@@ -54,7 +54,8 @@ def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
             return
         for entry in found:
             drive(run, entry)
-        run.log.read()
+        # Its end is the reason to go on: a listing may lack it.
+        run.log.read_on()
         for entry in found:
             if run.log.is_open(entry.job_id):
                 home = run.context.layout.destination

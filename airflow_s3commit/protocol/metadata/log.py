@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 
 from msgspec import structs
 
@@ -20,12 +21,7 @@ from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import (
-    check_id,
-    entry_key,
-    entry_number,
-    log_prefix,
-)
+from airflow_s3commit.protocol.model.layout import check_id, entry_key, entry_number, log_prefix
 from airflow_s3commit.protocol.model.log import EntryKind, LogEntry
 from airflow_s3commit.protocol.model.signing import check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
@@ -144,6 +140,21 @@ class Log:
         self.is_read, self._is_assumed = True, False
         return self.position
 
+    def read_on(self) -> int:
+        """Read the entries after the position by their keys, and return the new position. Repeatable.
+
+        A listing may lack the newest entries; this does not, and takes a request for each entry.
+
+        Raises:
+            InvalidRecord: An entry is damaged.
+            SignatureRefused: The job's entry is not signed with the context's key.
+
+        """
+        with suppress(NoSuchKey):
+            while True:
+                self._take_entry(self.position + 1)
+        return self.position
+
     def assume_read(self) -> None:
         """Go by what the job's set-up has read: if there are newer entries, `append` finds and reads them."""
         self.is_read = self._is_assumed = True
@@ -204,8 +215,7 @@ class Log:
             self._created = stored.etag
             return True
         # Not by a listing, which may lag.
-        body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
-        self._take(_decode_entry(destination, key, body, entry.number), body)
+        self._take_entry(entry.number)
         return False
 
     def refuse_if_swept(self) -> None:
@@ -248,6 +258,12 @@ class Log:
             and (added is None or (added if partitions is None else not set(partitions).isdisjoint(added)))
             for number, added in self._commits.items()
         )
+
+    def _take_entry(self, number: int) -> None:
+        context, destination = self._context, self._context.layout.destination
+        key = entry_key(destination, number)
+        body = context.store.get(destination.bucket, key, limit=largest(LogEntry)).body
+        self._take(_decode_entry(destination, key, body, number), body)
 
     def _take(self, entry: LogEntry, body: bytes) -> None:
         context, destination = self._context, self._context.layout.destination
@@ -383,7 +399,6 @@ def newest_commit(
     store: ObjectStore,
     destination: Destination,
     *,
-    imported: bool = True,
     lost: bool = False,
     marked: int = 0,
     at_least: int = 0,
@@ -393,7 +408,6 @@ def newest_commit(
     Args:
         store: The store of the destination.
         destination: The destination.
-        imported: False leaves out commits of versions without a log.
         lost: The entry of a lost job counts too.
         marked: As for `find_head`.
         at_least: Number of an entry that is known to be there, though a listing may lack it.
@@ -404,7 +418,7 @@ def newest_commit(
     """
     # The newest is a commit, unless a job was aborted after it; then several may have been.
     for entry in newest_entries(store, destination, 1, _ABORTS_AT_ONCE, marked=marked, at_least=at_least):
-        if (entry.kind == "commit" and (imported or not entry.imported)) or (lost and entry.kind == "lost"):
+        if entry.kind == "commit" or (lost and entry.kind == "lost"):
             return entry
     return None
 

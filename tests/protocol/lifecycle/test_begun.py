@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidRecord,
@@ -23,6 +24,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.sweep.apply import sweep
 from tests.cases import each
+from tests.crash.late import LaggingLog
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_enter import crash
 
@@ -208,6 +210,17 @@ def test_a_begun_job_whose_staging_is_gone_is_named() -> None:
     lake.job().abort()
     lake.job(THEIRS).commit()
     assert endings(lake) == [(OURS, "abandon"), (THEIRS, "commit")]
+
+
+@each("lacks", [1, 2, 3])
+def test_a_listing_that_lags_does_not_hide_the_end_of_a_driven_job(lacks: int) -> None:
+    """The job that drove it finds its last entry by its key, and does not take its records for gone."""
+    lake = half_published()
+    lake.sealed({"dt=1/t": b"t"}, job_id=THEIRS, conflict_mode="append")
+    lagging = LaggingLog(lake.store, 9, lacks)
+    Job.at(lagging, lake.job(THEIRS).reference, clock=lake.clock, new_id=lake.new_id).commit()
+    assert kinds(lake) == [(OURS, "begin"), (OURS, "commit"), (THEIRS, "commit")]
+    assert lake.data() == {"dt=1/a": b"new a", "dt=1/b": b"new b", named("dt=1/t", THEIRS): b"t"}
 
 
 @each("rollback", [True, False])
