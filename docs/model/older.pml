@@ -10,10 +10,10 @@
 #define COMMIT_B 1
 #endif
 #ifndef APPENDS
-#define APPENDS 1          /* older version's jobs: an append, */
+#define APPENDS 1          /* older version's jobs: an append, or two, */
 #endif
 #ifndef REPLACES
-#define REPLACES 0         /* and a replace */
+#define REPLACES 0         /* and a replace, which takes the place of the second append */
 #endif
 #ifndef CLOSES
 #define CLOSES 0           /* processes that close the baseline */
@@ -25,6 +25,7 @@
 #define LAST     2
 #define APPENDED 3
 #define REPLACED 4
+#define SECOND   4
 #define CLOSER   5         /* no job */
 #define THEIRS(f) ((f) & (MINE(APPENDED) | MINE(REPLACED)))
 #define OWN      (MINE(0) | MINE(1) | MINE(LAST))
@@ -45,7 +46,7 @@ byte removed[LENGTH];      /* the plan of a commit: what it deletes */
 byte listed[LENGTH];
 bit open[LENGTH];
 byte epoch;
-byte end[4];               /* the entry of each job, the older append included */
+byte end[5];               /* the entry of each job, older appends included */
 bit finished[3];           /* the job has deleted all that its plan names, and is cleaned up */
 byte mode[3];
 
@@ -53,21 +54,42 @@ byte objects = OLD;
 byte pending = OWN;
 bit lock, barred;          /* lock.json is an older replace's, or ours for ever */
 bit manifest[5];           /* of the older version's jobs: that is their commit */
-byte written;              /* how many entries there were when the append's manifest was written */
+byte written[2];           /* how many entries there were when the manifest of an append was written */
 byte marked;               /* _SUCCESS: 0 for none, an entry's number, or 10 + a job of the older version */
 
 #define BY(j) (10 + (j))
+#define OF(a) written[(a) - APPENDED]
 #define UNFINISHED(h) ((end[0] != 0 && end[0] < (h) -> 0 : MINE(0)) | (end[1] != 0 && end[1] < (h) -> 0 : MINE(1)) \
   | (end[LAST] != 0 && end[LAST] < (h) -> 0 : MINE(LAST)) \
   | (manifest[APPENDED] -> 0 : MINE(APPENDED)) | (manifest[REPLACED] -> 0 : MINE(REPLACED)))
+#define ENTERED(a, h) (end[a] != 0 && end[a] < (h))
 /* What a reader lists for the baseline: no job's, or one's of the older version that is in no entry. */
-#define UNLISTED(all, h) ((all) & ~OWN & ~UNFINISHED(h) & (end[APPENDED] != 0 && end[APPENDED] < (h) -> ~MINE(APPENDED) : ~0))
+#define UNLISTED(all, h) ((all) & ~OWN & ~UNFINISHED(h) & (ENTERED(APPENDED, h) -> ~MINE(APPENDED) : ~0) \
+  & (APPENDS == 2 && ENTERED(SECOND, h) -> ~MINE(SECOND) : ~0))
 #define TABLE(h) (listed[(h) - 1] | (open[(h) - 1] -> UNLISTED(objects, h) : 0))
 #define BEGUN(h) (epoch != 0 && epoch < (h))
 #define MANIFESTS (manifest[APPENDED] + 2 * manifest[REPLACED])
 
 bit snapshot_file_missing, job_ended_twice, baseline_after_commit, replace_leaves_older_data, entered_though_in_baseline;
 bit objects_are_not_the_table, marker_not_newest, job_not_ended, listed_twice, append_without_entry;
+
+/* By the store's clock: newer than the baseline. Its file is there, and no entry that was read names it. */
+inline qualifies(a) {
+  ok = manifest[a] && !ENTERED(a, head) && (objects & MINE(a));
+#ifdef FAULT_IMPORT_BY_NEWEST_COMMIT
+  /* And newer than the newest commit of ours, unless the marker names it. */
+  f = head - 1;
+  do :: f > 0 && (kind[f] == BASELINE || who[f] >= APPENDED) -> f-- :: else -> break od;
+  if :: saw != BY(a) && OF(a) <= f -> ok = 0 :: else fi;
+  f = 0;
+#endif
+#ifndef FAULT_IMPORT_BEFORE_BASELINE
+  if :: epoch != 0 && epoch < head && kind[epoch] == BASELINE && OF(a) <= epoch -> ok = 0 :: else fi;
+#endif
+#ifndef FAULT_IMPORT_OF_LISTED
+  if :: listed[head - 1] & MINE(a) -> ok = 0 :: else fi;
+#endif
+}
 
 inline check() {
   RULE(snapshot_file_missing, (listed[size - 1] & ~objects) == 0)
@@ -85,7 +107,7 @@ inline create(at, what, job, r) {
     :: what == CLOSING ->
       RULE(listed_twice, (listed[at - 1] & (r)) == 0);
       /* Readers of what is new since a generation get an append that came after the baseline. */
-      RULE(append_without_entry, (r & MINE(APPENDED)) == 0 || saw != BY(APPENDED) || !BEGUN(at) || written <= epoch);
+      RULE(append_without_entry, (r & MINE(APPENDED)) == 0 || saw != BY(APPENDED) || !BEGUN(at) || OF(APPENDED) <= epoch);
       listed[at] = listed[at - 1] | (r); open[at] = 0;
       if :: epoch == 0 -> epoch = at :: else fi
     :: else ->
@@ -99,7 +121,7 @@ inline create(at, what, job, r) {
         RULE(replace_leaves_older_data, ((listed[at - 1] | (open[at - 1] -> objects & OLD : 0)) & ~(r)) == 0);
         listed[at] = MINE(job); open[at] = 0
       :: else ->
-        RULE(entered_though_in_baseline, job != APPENDED || kind[epoch] != BASELINE || written > epoch);
+        RULE(entered_though_in_baseline, job < APPENDED || kind[epoch] != BASELINE || OF(job) > epoch);
         listed[at] = listed[at - 1] | MINE(job); open[at] = open[at - 1]
       fi
     fi;
@@ -109,7 +131,7 @@ inline create(at, what, job, r) {
 }
 
 proctype committer(byte j) {
-  byte head, base, rest, saw, f;
+  byte head, base, rest, saw, f, older;
   bit ok, seen;
 
 again:
@@ -149,43 +171,28 @@ baseline:
   }
 opened:
   atomic { saw = marked }
-  /* An append that the marker names, or whose manifest is newer than the newest commit of ours, is entered. */
+  /* Where the marker is an older version's, every append of it that is in no entry gets one. */
 import:
 #ifndef FAULT_NO_IMPORT
   atomic {
     ok = 0;
-    if
-    :: saw >= 10 && manifest[APPENDED] && !(end[APPENDED] != 0 && end[APPENDED] < head) ->
-      f = head - 1;
-      do :: f > 0 && (kind[f] == BASELINE || who[f] == APPENDED) -> f-- :: else -> break od;
-      /* By the store's clock: newer than the baseline; and than the newest commit, unless the marker names it. */
-      ok = (saw == BY(APPENDED) || written > f);
-#ifndef FAULT_IMPORT_BEFORE_BASELINE
-      if :: epoch != 0 && epoch < head && kind[epoch] == BASELINE && written <= epoch -> ok = 0 :: else fi;
-#endif
-#ifndef FAULT_IMPORT_OF_LISTED
-      if :: listed[head - 1] & MINE(APPENDED) -> ok = 0 :: else fi;
-#endif
-      f = 0
-    :: else
-    fi;
-    if :: !ok -> goto imported :: else fi
+    if :: saw >= 10 -> older = APPENDED; qualifies(older) :: else fi;
+    if :: saw >= 10 && !ok && APPENDS == 2 -> older = SECOND; qualifies(older) :: else fi;
+    if :: !ok -> older = 0; goto imported :: else fi
   }
-#ifdef FAULT_IMPORT_OF_REPLACED
-  skip;
-#else
 #ifndef FAULT_IMPORT_BESIDE_REMOVAL
   /* A commit that may still delete it is driven to its end first: only then a HEAD tells. */
   atomic {
     f = head - 1;
-    do :: f > 0 && (kind[f] != COMMIT || who[f] == APPENDED || finished[who[f]]) -> f-- :: else -> break od;
+    do :: f > 0 && (kind[f] != COMMIT || who[f] >= APPENDED || finished[who[f]]) -> f-- :: else -> break od;
     if :: f > 0 -> objects = objects & ~removed[f]; finished[who[f]] = 1; check(); f = 0; goto import :: else fi
   }
 #endif
-  atomic { if :: (objects & MINE(APPENDED)) == 0 -> goto imported :: else fi }
+#ifndef FAULT_IMPORT_OF_REPLACED
+  atomic { if :: (objects & MINE(older)) == 0 -> goto import :: else fi }
 #endif
   atomic {
-    if :: create(head, COMMIT, APPENDED, 0) :: mortal -> goto dead fi;
+    if :: create(head, COMMIT, older, 0) :: mortal -> goto dead fi;
     head++; goto import
   }
 #endif
@@ -234,7 +241,7 @@ mark:
   atomic {
     if
 #ifndef FAULT_MARKER_OVER_APPEND
-    :: saw == BY(APPENDED) && end[APPENDED] == 0 -> goto done
+    :: APPENDS > 0 && saw >= 10 && end[saw - 10] == 0 -> goto done
 #endif
     :: saw < 10 && saw >= end[j] -> goto done
     :: else -> if :: marked == saw -> marked = end[j] :: else -> goto mark fi
@@ -291,7 +298,7 @@ restore:
   atomic { saw = marked }
   atomic {
     if
-    :: saw >= 10 && !(saw == BY(APPENDED) && end[APPENDED] != 0) -> goto done
+    :: saw >= 10 && end[saw - 10] == 0 -> goto done
     :: saw < 10 && saw >= head -> goto done
     :: else -> if :: marked == saw -> marked = head :: else -> goto restore fi
     fi
@@ -300,15 +307,15 @@ restore:
 dead:
   atomic { crashed = 1 }
 done:
-  atomic { running--; head = 0; base = 0; rest = 0; saw = 0; f = 0; ok = 0 }
+  atomic { running--; head = 0; base = 0; rest = 0; saw = 0; f = 0; ok = 0; older = 0 }
 }
 
 /* An append of the older version: it takes no lock, and knows of no log. It may sleep, and at last it ends. */
-proctype older_append() {
+proctype older_append(byte j) {
   marked = 0;
-  objects = objects | MINE(APPENDED);
-  atomic { manifest[APPENDED] = 1; written = size };
-  marked = BY(APPENDED);
+  objects = objects | MINE(j);
+  atomic { manifest[j] = 1; OF(j) = size };
+  marked = BY(j);
   running--
 }
 
@@ -345,7 +352,8 @@ init {
     come(COMMIT_A, 0);
     come(COMMIT_B, 1);
     come(CLOSES, CLOSER);
-    if :: APPENDS > 0 -> running++; run older_append() :: else fi;
+    if :: APPENDS > 0 -> running++; run older_append(APPENDED) :: else fi;
+    if :: APPENDS == 2 -> running++; run older_append(SECOND) :: else fi;
     if :: REPLACES > 0 -> running++; run older_replace() :: else fi;
     i = 0
   }

@@ -66,6 +66,7 @@ HOLDS = (
     _holds("reader", "retain", "LATE=0 SWEEPS=0 LAG=1"),
     _holds("reader-beside-sweep", "retain", "LATE=0 REPLACES=1 LAG=1"),
     _holds("older-append", "older", "LATE=0"),
+    _holds("older-appends", "older", "LATE=0 APPENDS=2 COMMIT_B=0"),
     _holds("older-replace", "older", "LATE=0 APPENDS=0 REPLACES=1"),
     _holds("closed-baseline", "older", "LATE=0 CLOSES=1 COMMIT_B=0"),
     _holds("closed-baseline-older-replace", "older", "LATE=0 CLOSES=1 COMMIT_B=0 APPENDS=0 REPLACES=1"),
@@ -246,6 +247,12 @@ FAULTS = (
     _breaks("no-import", "older", "LATE=0 FAULT_NO_IMPORT", "objects_are_not_the_table"),
     _breaks(
         "import-before-baseline", "older", "LATE=0 FAULT_IMPORT_BEFORE_BASELINE", "entered_though_in_baseline"
+    ),
+    _breaks(
+        "import-by-newest-commit",
+        "older",
+        "LATE=0 APPENDS=2 COMMIT_B=0 FAULT_IMPORT_BY_NEWEST_COMMIT",
+        "objects_are_not_the_table",
     ),
     _breaks("import-of-replaced", "older", "LATE=0 FAULT_IMPORT_OF_REPLACED", "snapshot_file_missing"),
     _breaks("import-beside-removal", "older", "LATE=0 FAULT_IMPORT_BESIDE_REMOVAL", "snapshot_file_missing"),

@@ -22,18 +22,19 @@ from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
-from airflow_s3commit.protocol.metadata.log import Log, newest_commit, newest_entries, read_entry
+from airflow_s3commit.protocol.metadata.log import Log, newest_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import (
     FileSummary,
     manifest_files,
     manifests_at,
+    older_jobs,
     older_manifest,
 )
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
-from airflow_s3commit.protocol.model.log import Baseline, LogEntry
+from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.signing import sign
 from airflow_s3commit.protocol.model.success import older_job
@@ -92,11 +93,10 @@ def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
 
     """
     context, log = run.context, run.log
-    named = older_job(marker.body, context.layout.destination) if marker is not None else None
-    if named is None:
+    if marker is None or older_job(marker.body, context.layout.destination) is None:
         return
     while True:
-        found = next(_older_commits(run, named), None)
+        found = next(_older_commits(run), None)
         if found is None:
             return
         imported = _entry_of(context, log, found)
@@ -114,27 +114,35 @@ def import_older_commits(run: CommitRun, marker: SavedSuccess | None) -> None:
             )
 
 
-def _older_commits(run: CommitRun, named: str) -> Iterator[ManifestRecord]:
+def _older_commits(run: CommitRun) -> Iterator[ManifestRecord]:
     """Yield the manifests of older versions that are in no entry and no baseline, oldest first.
 
-    The earlier commits have entered all that were there. So these are newer than the newest commit, but for
-    the one that ``_SUCCESS`` names: its job may have slept before it wrote that.
+    ``_SUCCESS`` names only the last of them: others may have come since any earlier commit looked, and their
+    jobs may have slept before they wrote it. So all manifests since the baseline are looked through, but for
+    those of commits that the table consists of.
     """
     context, log = run.context, run.log
     store, home = context.store, context.layout.destination
-    newest = newest_commit(store, home, imported=False)
-    since = _written(context, newest.number) if newest is not None else 0.0
     first = read_entry(store, home, log.epoch) if log.epoch else None
     before = _written(context, log.epoch) if first is not None and first.kind == "baseline" else -1.0
-    for written, job_id in sorted(manifests_at(store, home)):
-        is_new = written > before and (written >= since or job_id == named)
-        if not is_new or job_id == context.job_id or log.has_ended(job_id):
-            continue
+    snapshot = read_snapshot(store, home, at_least=log.position)
+    table = snapshot.commits() if snapshot is not None else []
+    entered = {commit.job_id for commit in table} | {context.job_id}
+    found = {
+        job_id: written
+        for written, job_id in sorted(manifests_at(store, home))
+        if written > before and job_id not in entered and not log.has_ended(job_id)
+    }
+    # In the fold a closed baseline has the number that the history begins with.
+    closed = [commit for commit in table if commit.number == log.epoch]
+    for job_id in older_jobs(store, home, found):
         manifest = older_manifest(store, home, job_id, signer=context.signer)
         if manifest is None or manifest.conflict_mode != "append":
             continue
-        _end_removals(run, manifest, written)
-        if not log.has_ended(job_id) and _is_to_be_entered(context, log, manifest):
+        if not _is_to_be_entered(context, closed, manifest):
+            continue
+        _end_removals(run, manifest, found[job_id])
+        if not log.has_ended(job_id) and _is_to_be_entered(context, closed, manifest):
             yield manifest
 
 
@@ -181,7 +189,7 @@ def _written(context: JobContext, number: int) -> float:
     return context.store.head(home.bucket, entry_key(home, number)).modified
 
 
-def _is_to_be_entered(context: JobContext, log: Log, manifest: ManifestRecord) -> bool:
+def _is_to_be_entered(context: JobContext, closed: list[LiveCommit], manifest: ManifestRecord) -> bool:
     """Return whether a commit's files are there, by one of each partition, and no list names them yet.
 
     A replace that began after the manifest was written has deleted all files of the partition.
@@ -204,22 +212,18 @@ def _is_to_be_entered(context: JobContext, log: Log, manifest: ManifestRecord) -
             manifest.job_id,
             missing[0],
         )
-    return not missing and not _are_listed(context, log, first)
+    return not missing and not _are_listed(context, closed, first)
 
 
-def _are_listed(context: JobContext, log: Log, files: Mapping[str, str]) -> bool:
+def _are_listed(context: JobContext, closed: list[LiveCommit], files: Mapping[str, str]) -> bool:
     """Return whether a closed baseline lists some of the files, given by their partitions.
 
     So it does where their job had not written ``_SUCCESS`` yet: only that shows that a commit is to be
     entered. Its entry would name files of the table a second time.
     """
-    store, home = context.store, context.layout.destination
-    snapshot = read_snapshot(store, home, at_least=log.position)
-    commits = snapshot.commits() if snapshot is not None else []
-    # In the fold a closed baseline has the number that the history begins with.
-    closed = [c for c in commits if c.number == log.epoch and not files.keys().isdisjoint(c.partitions)]
+    around = [commit for commit in closed if not files.keys().isdisjoint(commit.partitions)]
     keys = frozenset(files.values())
-    lists = live_files(store, home, closed, FileSummary)
+    lists = live_files(context.store, context.layout.destination, around, FileSummary)
     return any(file.key in keys for _, listed in lists for file in listed)
 
 

@@ -30,7 +30,8 @@ from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending
 from airflow_s3commit.protocol.model.signing import Signer, check_signature
 from airflow_s3commit.protocol.model.success import SuccessData
-from airflow_s3commit.store.base import ObjectStore
+from airflow_s3commit.store.base import Fetched, Get, ObjectStore
+from airflow_s3commit.store.execute import outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,21 @@ def older_manifest(
         logger.warning("job %s on %s is not entered in the log: %s", job_id, destination.uri, error)
         return None
     return manifest if manifest.generation == 0 else None
+
+
+def older_jobs(store: ObjectStore, destination: Destination, job_ids: Iterable[str]) -> list[str]:
+    """Return the jobs, in their order, whose manifests no version with a log wrote; reads several at once.
+
+    What is wrong with such a manifest shows when it is read alone (`older_manifest`).
+    """
+    limit, jobs = largest(ManifestRecord), list(job_ids)
+    calls = ((job, Get(destination.bucket, Layout.of(destination, job).manifest, limit)) for job in jobs)
+    entered = set()
+    for job, outcome in outcomes(store, calls, NoSuchKey, InvalidRecord):
+        with suppress(InvalidRecord):
+            if isinstance(outcome, Fetched) and decode(ManifestRecord, outcome.body, job).generation:
+                entered.add(job)
+    return [job for job in jobs if job not in entered]
 
 
 def find_manifest(context: JobContext) -> ManifestRecord | None:

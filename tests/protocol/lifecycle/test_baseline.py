@@ -439,6 +439,36 @@ def test_an_append_beside_a_commit_keeps_its_marker_until_it_is_entered() -> Non
     assert json.loads(lake.get(SUCCESS))["jobId"] == THEIRS
 
 
+@each("commits", [1, 2])
+def test_appends_whose_markers_nobody_saw_are_entered(commits: int) -> None:
+    """Of several appends beside our commits `_SUCCESS` names the last one; the next commit enters each."""
+    lake = begun()
+    names = [f"ours {number}" for number in range(commits)]
+    older = [an_id(f"older {number}") for number in range(2)]
+    slow, *others = [
+        lake.sealed({f"dt=2/{name}": b"1"}, job_id=an_id(name), conflict_mode="append") for name in names
+    ]
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        older_append(lake, job_id=older[0], marker=False)
+        lake.store_clock.advance(1)
+        for job in others:
+            job.commit()
+        lake.store_clock.advance(1)
+        older_append(lake, job_id=older[1])
+        lake.store_clock.advance(1)
+
+    lake.store.before = once("put", f"{an_id(names[0])}.jsonl", meanwhile)
+    slow.commit()
+    lake.store_clock.advance(1)
+    lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
+    ended = {job for job, _ in kinds(lake)}
+    assert ended == {an_id("first"), *map(an_id, names), *older, THEIRS}
+    history = History({}, lake.get).fold(lake.keys(f"{HOME}log/"))
+    assert history.data.keys() == {ROOT + path for path in lake.data()}
+
+
 def test_after_an_abort_the_marker_is_that_of_the_entered_append() -> None:
     """An append of an older version that was entered is a commit like others: its marker has a generation."""
     lake = begun()
