@@ -224,7 +224,7 @@ class Bare:
             self._handles.append(handle)
 
     def __call__(self, count: int) -> None:
-        """Send the request so many times."""
+        """Send the request ``count`` times."""
         turns: Iterator[int] = iter(range(count))
 
         def end(handle: Any) -> None:

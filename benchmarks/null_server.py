@@ -4,8 +4,8 @@
 
 It prints its port and ends when its standard input does. It checks no signature: what it measures is the
 client. Requests are told apart by their ``Content-Length``, as clients of S3 send them. What a job writes
-about itself is kept, see `record_server`. After so many completions, if that is asked for, it is gone for so
-many seconds, once: it resets all connections, also those in whose middle it is, and takes no new ones.
+about itself is kept, see `record_server`. With AFTER and SECONDS it fails once: after AFTER completions it
+resets all connections, and accepts no new ones for SECONDS.
 """
 
 from __future__ import annotations

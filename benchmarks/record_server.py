@@ -99,20 +99,20 @@ class Records:
     def _about_key(self, asked: Asked, key: str, query: dict[str, str]) -> bytes:
         if "uploads" in query or "uploadId" in query:
             return self._about_upload(asked, key, query)
-        standing = self._objects.get(key)
+        stored = self._objects.get(key)
         if asked.method == "PUT":
-            return self._put(asked, key, standing)
-        if standing is not None and _differs(asked, standing):
+            return self._put(asked, key, stored)
+        if stored is not None and _differs(asked, stored):
             return _error(412, "PreconditionFailed")
         if asked.method == "DELETE":
             self._objects.pop(key, None)
             return _say(204)
-        return _error(404, "NoSuchKey") if standing is None else _found(asked, standing)
+        return _error(404, "NoSuchKey") if stored is None else _found(asked, stored)
 
-    def _put(self, asked: Asked, key: str, standing: _Object | None) -> bytes:
-        if asked.headers.get("if-none-match") == "*" and standing is not None:
+    def _put(self, asked: Asked, key: str, stored: _Object | None) -> bytes:
+        if asked.headers.get("if-none-match") == "*" and stored is not None:
             return _error(412, "PreconditionFailed")
-        if "if-match" in asked.headers and (standing is None or _differs(asked, standing)):
+        if "if-match" in asked.headers and (stored is None or _differs(asked, stored)):
             return _error(412, "PreconditionFailed")
         return self._keep(key, asked.body, {})
 
@@ -141,21 +141,21 @@ class Records:
         return _say(200, headers=f'ETag: "{etag}"\r\n')
 
 
-def _found(asked: Asked, standing: _Object) -> bytes:
-    named = "".join(f"x-amz-meta-{name}: {value}\r\n" for name, value in standing.metadata.items())
-    headers = f'ETag: "{standing.etag}"\r\nLast-Modified: {standing.written}\r\n{named}'
+def _found(asked: Asked, stored: _Object) -> bytes:
+    named = "".join(f"x-amz-meta-{name}: {value}\r\n" for name, value in stored.metadata.items())
+    headers = f'ETag: "{stored.etag}"\r\nLast-Modified: {stored.written}\r\n{named}'
     if asked.method == "HEAD":
-        return _say(200, length=len(standing.body), headers=headers)
+        return _say(200, length=len(stored.body), headers=headers)
     wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", asked.headers.get("range", ""))
     if wanted is None:
-        return _say(200, standing.body, headers=headers)
-    first, last = int(wanted[1]), min(int(wanted[2]), len(standing.body) - 1)
-    headers += f"Content-Range: bytes {first}-{last}/{len(standing.body)}\r\n"
-    return _say(206, standing.body[first : last + 1], headers=headers)
+        return _say(200, stored.body, headers=headers)
+    first, last = int(wanted[1]), min(int(wanted[2]), len(stored.body) - 1)
+    headers += f"Content-Range: bytes {first}-{last}/{len(stored.body)}\r\n"
+    return _say(206, stored.body[first : last + 1], headers=headers)
 
 
-def _differs(asked: Asked, standing: _Object) -> bool:
-    return asked.headers.get("if-match", standing.etag).strip('"') != standing.etag
+def _differs(asked: Asked, stored: _Object) -> bool:
+    return asked.headers.get("if-match", stored.etag).strip('"') != stored.etag
 
 
 def _metadata(asked: Asked) -> dict[str, str]:

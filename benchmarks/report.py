@@ -61,7 +61,7 @@ class Measured:
 
 
 def measure(subject: Measured, calls: int, run: Callable[[int], object]) -> None:
-    """Let ``run`` make so many calls, and take down how fast it was."""
+    """Let ``run`` make ``calls`` calls, and record how fast it was."""
     cpu, clock = _cpu(), time.perf_counter()
     run(calls)
     subject.rates.append(calls / (time.perf_counter() - clock))

@@ -96,20 +96,20 @@ class Shape:
         tasks: Tasks.
         files: Files of the first task; every other one writes one file.
         partitions: Partitions; all but the first get one of the first task's files each.
-        standing: Files that stand in the first partition before.
+        existing: Files in the first partition before the job.
 
     """
 
     tasks: int = 2
     files: int = 4
     partitions: int = 2
-    standing: int = 2
+    existing: int = 2
 
 
 def count(options: JobOptions, shape: Shape) -> dict[str, Counter[str]]:
     """Run a job of that shape and return its requests, by step."""
     memory = MemoryStore(min_part_bytes=1)
-    for number in range(shape.standing):
+    for number in range(shape.existing):
         memory.put("lake", f"t/dt=0/old-{number}", b"x")
     with write_job("s3://lake/t/", store=memory, conflict_mode="append") as earlier:
         earlier.open("dt=other/first").close()
@@ -157,13 +157,13 @@ def _paths(shape: Shape, task: int) -> Iterator[str]:
 
 def costs(options: JobOptions) -> dict[str, dict[str, Counter[str]]]:
     """Return what a file, a task, a partition, a replaced file and the job itself ask for, by step."""
-    shape = Shape() if options.conflict_mode != "fail" else Shape(standing=0)
+    shape = Shape() if options.conflict_mode != "fail" else Shape(existing=0)
     base = count(options, shape)
     more = {
         "file": replace(shape, files=shape.files + 1),
         "task": replace(shape, tasks=shape.tasks + 1),
         "partition": replace(shape, partitions=shape.partitions + 1),
-        "replaced file": replace(shape, standing=shape.standing + 1),
+        "replaced file": replace(shape, existing=shape.existing + 1),
     }
     if options.conflict_mode == "fail":
         del more["replaced file"]

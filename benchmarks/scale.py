@@ -72,7 +72,7 @@ RECORDED_COLUMNS = ("bytes a file", "commit, s", "lowest to highest", "CPU, µs 
 
 
 def pend(store: S3Store, files: int, file: tuple[int, int] = FILE) -> tuple[Job, list[CommittedTask]]:
-    """Set a job up whose tasks have written down so many uploads, of so many bytes and parts each."""
+    """Set a job up whose tasks have recorded this number of uploads, each of ``file`` bytes and parts."""
     options = JobOptions(committer="partitioned", conflict_mode="replace")
     job = Job.setup(store, DESTINATION, options=options)
     starts = range(0, files, FILES_A_TASK)
@@ -143,7 +143,7 @@ def take_step(step: str, endpoint: str, per_second: str | None) -> None:
 
 
 def by_number(counts: list[tuple[int, float | None]]) -> Iterator[tuple[int, float | None, dict[str, Any]]]:
-    """Commit jobs of so many files, each with a bound of requests a second or none."""
+    """Commit jobs with these numbers of files, each with its bound of requests a second, or none."""
     for count, bound in counts:
         with null_server(0) as config:
             yield count, bound, _steps(config, count, FILE, bound)
@@ -176,7 +176,7 @@ def by_recorded_size(count: int, rounds: int) -> dict[str, list[dict[str, float]
 
 
 class _WithTasks:
-    """A job's reference, and what its tasks handed to whoever seals them."""
+    """A job's reference, and its committed tasks, as the process that seals them gets them."""
 
     def __init__(self, reference: JobReference, tasks: list[CommittedTask]) -> None:
         self._plain = {**reference.to_dict(), "tasks": [task.to_dict() for task in tasks]}

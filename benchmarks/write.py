@@ -87,7 +87,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is written: so many rows, into so many partitions, arranged or as they come."""
+    """What is written: a number of rows into a number of partitions, sorted by partition or not."""
 
     rows: int
     partitions: int

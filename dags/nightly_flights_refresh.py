@@ -16,7 +16,7 @@ from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group
 
-#: A partitioned run has its day as partition key; any other run is told by the param, or by its date.
+#: A partitioned run has its day as partition key; any other run takes the param, or its date.
 DAY = "{{ partition_key or params.day or ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 

@@ -100,7 +100,7 @@ class TlsDoor:
     """Ends TLS and passes on what comes in, byte for byte, while its context lasts.
 
     Args:
-        port: The port on this machine that it stands before.
+        port: The port on this machine that it forwards to.
         certificate: A file with its certificate and key.
 
     Attributes:

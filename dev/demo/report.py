@@ -40,7 +40,7 @@ class DayVerdict:
         rows: Rows that pyarrow read over S3.
         files: Files a reader sees.
         bytes: Their bytes by the last manifest.
-        job_id: The job whose manifest stands for the day; empty if none was committed.
+        job_id: The job whose manifest describes the day; empty if no job was committed.
         right: Whether the rows are the right ones, one by one, and the files exactly the manifest's.
 
     """

@@ -116,7 +116,7 @@ def _connections(server: S3Server) -> dict[str, str]:
     return {
         "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(aws),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-        # Keys and profiles of whoever runs the demo are none of its business.
+        # The demo does not use the keys and profiles of the user who runs it.
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",

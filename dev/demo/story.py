@@ -38,7 +38,7 @@ RUN_SECONDS = 600.0
 
 
 class RunningAirflow(Protocol):
-    """An Airflow that runs DAGs, whoever started it."""
+    """An Airflow that runs DAGs, started by the demo or the stack."""
 
     @property
     def api(self) -> AirflowApi:

@@ -3,7 +3,7 @@
 #
 # Master, workers and drivers know each other by the secret in _SPARK_AUTH_SECRET, which Spark looks for first.
 # It also insists on one in the configuration, which it may log: that one is made up here and never used, so
-# that whoever comes without the variable is turned away.
+# that a process without the variable is refused.
 set -euo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)

@@ -19,7 +19,7 @@ _ARCHITECTURE = Path(__file__).parents[2] / "tests" / "test_architecture.py"
 _FLOORS = {
     "cli": ("the command line", "plain"),
     "exceptions": ("what all may use", "plain"),
-    "hooks": ("what Airflow's face stands on", "new"),
+    "hooks": ("what Airflow's face builds on", "new"),
     "operators": ("Airflow's face: thin", "new"),
     "plugin": ("the page in Airflow", "new"),
     "protocol": ("Job, the facade; removal of orphans", "good"),

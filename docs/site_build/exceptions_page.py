@@ -34,7 +34,7 @@ _ROOTS = (S3CommitError, exceptions.DidNotHappen, exceptions.Refused)
 
 
 def _outcome(kind: type[S3CommitError]) -> str:
-    """Return the outcome that a type stands for, in words."""
+    """Return the outcome that a type means, in words."""
     if issubclass(kind, exceptions.OutcomeUnknown):
         return "may have happened"
     return "refused" if issubclass(kind, exceptions.Refused) else "did not happen"

@@ -85,7 +85,7 @@ class Pair(tuple[tuple[int, int], ...]):
     """A schedule of two processes with two changes between them, and the calls of both once it was played."""
 
     def __new__(cls, first: int, own: int, other: int) -> Pair:
-        """Change after so many calls of the first process, and after so many of the other."""
+        """Change after a number of calls of the first process, and after one of the other."""
         return super().__new__(cls, ((first, own), (1 - first, other), (first, _TO_ITS_END)))
 
     def __init__(self, first: int, own: int, other: int) -> None:

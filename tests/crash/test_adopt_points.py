@@ -194,7 +194,7 @@ def test_a_stopped_abort_is_finished_by_adopting_again(case: Case) -> None:
     "case", held_by([c for c in CASES if c.layout == "magic" and not c.published], HELD), ids=str
 )
 def test_an_ordinary_abort_ends_a_stopped_adoption(case: Case) -> None:
-    """Whoever aborts the job as one of ours, at any point of its adoption, forgets no upload of it."""
+    """An abort of the job as one of ours, at any point of its adoption, forgets no upload of it."""
     for world in stopped(case, commit=True):
         try:
             world.abort_as_ours()

@@ -111,7 +111,7 @@ def test_processes_of_begun_jobs_and_helpers(
 def test_uploads_that_expire_at_any_moment(
     steps: tuple[Step, ...], beside: str, count: int, record_property: Record
 ) -> None:
-    """A begun job whose uploads go ends as lost, whoever finds out; one that has not begun is rolled back."""
+    """A begun job whose uploads go ends as lost in any process; one that has not begun is rolled back."""
     ends: set[str] = set()
 
     def judge(outcomes: list[Outcome]) -> None:

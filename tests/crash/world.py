@@ -30,7 +30,7 @@ TASKS: dict[str, dict[str, bytes]] = {
     "00002": {},
 }
 
-#: What stands before, by path. dt=3 is touched by nobody; the last three are no data of the dataset.
+#: What is there before, by path. dt=3 is touched by nobody; the last three are no data of the dataset.
 OLD: dict[str, bytes] = {
     "dt=1/part-0.parquet": b"old 1/0",
     "dt=1/part-9.parquet": b"old 1/9",
@@ -106,7 +106,7 @@ class World:
         self.reach("nothing", self._put_old)
 
     def _put_old(self) -> None:
-        """Put what stands before the job."""
+        """Put what is there before the job."""
         old = {} if self.case.mode == "fail" else {**OLD, "_SUCCESS": b'{"an":"older marker"}'}
         if self.case.marks:
             old["dt=1/_SUCCESS"] = b'{"an":"older marker, of a partition"}'

@@ -30,7 +30,7 @@ pytestmark = [
 #: Seconds for all of it; alone on two cores it takes one minute.
 PATIENCE = 840
 
-#: Stands before each step's output, and says how the step before ended.
+#: Comes before each step's output, and says how the step before ended.
 _STEP = "=== step "
 
 

@@ -21,7 +21,7 @@ __all__ = ["BODIES", "VALUES", "mutations"]
 
 Path: TypeAlias = tuple[str | int, ...]
 
-#: Of a body's changes so many go through each door.
+#: How many of a body's changes go through each door.
 _PARTS = 4
 
 _RAW = "@@raw@@"

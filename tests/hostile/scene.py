@@ -128,7 +128,7 @@ class Mutation:
     Attributes:
         site: Which record.
         what: Where it is changed, and into what, for people.
-        body: What stands there instead; None leaves the body, and has the store say that it is 1 TiB.
+        body: The body instead; None leaves the body, and has the store say that it is 1 TiB.
 
     """
 

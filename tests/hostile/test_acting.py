@@ -29,7 +29,7 @@ def of_others(lake: GuardedLake) -> dict[str, Any]:
     """Return everything that is no business of the job's: objects with their ETags, and pending uploads."""
     objects = lake.store.inner._buckets[BUCKET].objects
     guarded = {key: stored.info.etag for key, stored in objects.items() if key.startswith(_OF_OTHERS)}
-    # Whoever finds the lock of a job lapsed may fence that job off, which writes its state anew.
+    # A process that finds the lock of a job lapsed may fence that job off, which writes its state anew.
     guarded.pop(_STATE)
     uploads = {
         upload_id: pending.key

@@ -1,4 +1,4 @@
-"""Whoever may write to the prefix cannot break those who read it: every record, every field, every value.
+"""A writer to the prefix cannot break its readers: every record, every field, every value.
 
 By default each field and each value goes through each door at least once, in rotation; with
 ``S3COMMIT_HOSTILE=all`` in the environment each field goes through each with each value.

@@ -92,7 +92,7 @@ def test_a_batch_that_comes_again_is_committed_already() -> None:
 
 
 def test_an_aborted_attempt_spends_its_id() -> None:
-    """After attempts that were aborted, by whomever, the next one has the next id."""
+    """After attempts that were aborted, by any process, the next one has the next id."""
     store = MemoryStore()
     for attempt in range(3):
         Job.setup(store, "s3://lake/t/", options=OTHER, job_id=BATCH.job_id(attempt)).abort()

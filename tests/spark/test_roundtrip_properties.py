@@ -105,7 +105,7 @@ IN_ORC = FLAT | {
     pa.timestamp("us", "UTC"): st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2262, 1, 1)).map(_in_utc),
 }
 
-#: What text gives back to whoever says its types; Spark's patterns for times end with milliseconds.
+#: What a reader of text who names the types gets; Spark's patterns for times end with milliseconds.
 IN_TEXT = FLAT | {
     pa.timestamp("us"): MOMENTS.map(_to_millis),
     pa.timestamp("us", "UTC"): MOMENTS.map(_to_millis).map(_in_utc),

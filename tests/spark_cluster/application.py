@@ -28,7 +28,7 @@ def main() -> None:
         answer: dict[str, Any]
         try:
             answer = {"result": getattr(work, told["function"])(session, **told["arguments"])}
-        except Exception as error:  # whatever it was, whoever asked is told
+        except Exception as error:  # any error is the answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -226,7 +226,7 @@ class DriverProcess:
 
 
 class Application(DriverProcess):
-    """A driver which does what it is told, a call at a time.
+    """A driver that executes one call at a time.
 
     Args:
         log: Where its standard error goes.

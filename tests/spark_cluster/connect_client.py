@@ -70,7 +70,7 @@ def outcome(attempt: Callable[[], Any]) -> dict[str, Any]:
     for _ in range(10):
         try:
             return {"result": attempt()}
-        except Exception as error:  # whatever it was, whoever asked is told
+        except Exception as error:  # any error is the answer
             said = {"error": f"{type(error).__name__}: {error}"}
             if _IMPATIENT not in said["error"]:
                 break

@@ -89,7 +89,7 @@ class Gate:
     """The gate, while its context lasts.
 
     Args:
-        server: What it stands in front of.
+        server: The server behind it.
 
     Attributes:
         rule: What becomes of requests; by default all pass.

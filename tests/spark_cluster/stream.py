@@ -34,7 +34,7 @@ def main() -> None:
     try:
         query.awaitTermination()
         said = {"query": str(query.id), "error": None}
-    except Exception as error:  # whatever it was, whoever asked is told
+    except Exception as error:  # any error is the answer
         said = {"query": str(query.id), "error": str(error)}
     answers.write(json.dumps(said) + "\n")
     answers.flush()

@@ -121,7 +121,7 @@ def set_up_job(
         recorded = context.as_recorded(existing)
         if existing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
-        # Whoever created the job's record creates its state, unless another process was faster.
+        # The process that created the job's record creates its state, unless another one was faster.
         if written or read_state(context) is None:
             first = first_state(context)
             state = records.create(

@@ -13,8 +13,8 @@ from airflow_s3commit.protocol.model.limits import Line, Text
 class RegisteredDestination(Versioned, frozen=True, kw_only=True):
     """``<registry><digest>.json``: a destination, and how its jobs reach it.
 
-    It has the same bytes whoever writes it. It says where to look, and nothing of what is there: nothing is
-    destroyed by it.
+    Every writer writes the same bytes. It says where to look and not what is there, so nothing is destroyed
+    because of it.
 
     Attributes:
         version: Always 1.

@@ -30,7 +30,7 @@ def test_a_place_without_commits_has_no_history() -> None:
 
 
 def test_only_what_is_asked_for_is_read() -> None:
-    """The last commits of a long log take a few requests; whoever wants more gets all of them."""
+    """The last commits of a long log take a few requests; a caller that wants more gets all of them."""
     lake = Lake()
     for number in range(1, 201):
         write(lake, entry(number, an_id(str(number)), "dt=1"))

@@ -308,7 +308,7 @@ def test_uploads_that_are_gone_are_found_before_the_begin(options: dict[str, Any
 
 
 def test_another_process_may_have_completed_what_is_not_pending() -> None:
-    """Whoever finds an upload gone reads the log again: the job has begun, and is driven to its end."""
+    """A process that finds an upload gone reads the log again: the job has begun, and is ended."""
     lake = Lake()
     lake.put(OLD)
     job, other = lake.sealed({"dt=1/a": b"new a"}, **FIXED), lake.job()

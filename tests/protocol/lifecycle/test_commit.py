@@ -91,7 +91,7 @@ def test_a_commit_makes_the_output_visible() -> None:
 
 
 def test_a_commit_again_returns_the_manifest() -> None:
-    """A committed job is committed: again, by whomever, it returns the same manifest and changes nothing."""
+    """Committed again, by any process, a job returns the same manifest and changes nothing."""
     lake = sealed_lake()
     manifest = lake.job().commit()
     before = lake.everything()

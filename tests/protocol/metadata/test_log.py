@@ -66,7 +66,7 @@ def write(lake: Lake, *entries: LogEntry, conditional: bool = True) -> None:
 
 
 def filled(lake: Lake, count: int) -> None:
-    """Write so many entries that differ in nothing but their numbers."""
+    """Write entries that differ in nothing but their numbers."""
     first = encode(entry(1, THEIRS, kind="abandon"))
     for number in range(1, count + 1):
         body = first.replace(b'"number":1', b'"number":%d' % number)

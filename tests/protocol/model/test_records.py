@@ -83,7 +83,7 @@ PARTITIONS = {
     "dt=2013-01-02": Counts(files=1, bytes=200, rows=20),
 }
 
-#: What stands in every golden file, by the file's name.
+#: The record in every golden file, by the file's name.
 RECORDS: dict[str, msgspec.Struct] = {
     "job-1": JobRecord(
         job_id=JOB,

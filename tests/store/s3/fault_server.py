@@ -26,7 +26,7 @@ DATE_TEXT = "Sun, 06 Nov 1994 08:49:37 GMT"
 class Say:
     """An answer; ``missing`` bytes of what its length promises never come, ``wait`` seconds pass before.
 
-    With ``trickle`` its body comes byte by byte, so many seconds apart.
+    With ``trickle`` its body comes byte by byte, ``trickle`` seconds apart.
     """
 
     status: int = 200

@@ -26,7 +26,7 @@ _ON_KEYS = (
 _ERROR = error_body("InternalError")
 _REVERSED = itemgetter(slice(None, None, -1))
 
-#: What each lie is told of, and the lie.
+#: The operations that each lie is about, and the lie.
 LIES: dict[str, tuple[tuple[str, ...], lying.Lie]] = {
     # 200 for nothing
     "PutObject does nothing": (("PutObject",), lying.nothing(ETag='"0123456789abcdef0123456789abcdef"')),

@@ -1,4 +1,4 @@
-"""What stands between a client and a real server: a proxy, a gateway that throttles, a bucket that moved."""
+"""What is between a client and a real server: a proxy, a gateway that throttles, a bucket that moved."""
 
 from __future__ import annotations
 
