@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Config
     from airflow_s3commit.testing import S3Server
 
-pytest_plugins = ["airflow_s3commit.testing.pytest_plugin"]
+pytest_plugins = ["airflow_s3commit.testing.pytest_plugin", "tests.order"]
 
 # On a busy machine any example may take long; what must be fast is measured in benchmarks.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -132,6 +132,10 @@ SPARK_SUBMIT = "airflow_s3commit.operators.spark_submit"
 ITS_PARENT = "airflow.providers.apache.spark.operators.spark_submit"
 
 
+#: On one worker, the two tests of what is imported start one process.
+IN_ONE_PROCESS = pytest.mark.xdist_group("airflow-imports")
+
+
 @pytest.fixture(scope="module")
 def brought_in() -> dict[str, list[str]]:
     """What a fresh process imports for each module, beyond Airflow's SDK and the modules before it."""
@@ -164,6 +168,7 @@ def is_heavy(module: str) -> bool:
     return module.partition(".")[0] in HEAVY or module.startswith(OF_OURS)
 
 
+@IN_ONE_PROCESS
 def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
     """No store, no Spark, no table and no provider is imported with what DAG files import."""
     for module in FOR_DAGS - {SPARK_SUBMIT}:
@@ -171,6 +176,7 @@ def test_importing_any_of_it_is_light(brought_in: dict[str, list[str]]) -> None:
         assert [name for name in found if is_heavy(name) or name.startswith("airflow.providers.")] == []
 
 
+@IN_ONE_PROCESS
 def test_the_spark_operator_brings_in_nothing_but_its_provider(brought_in: dict[str, list[str]]) -> None:
     """Beside the parent class's own module, which any DAG with it imports, it imports itself alone."""
     assert brought_in[SPARK_SUBMIT] == [SPARK_SUBMIT]

@@ -12,6 +12,8 @@ from airflow.dag_processing.dagbag import DagBag
 
 from tests.airflow.runs import new_context
 
+pytestmark = pytest.mark.xdist_group("airflow-dags")
+
 DAGS = Path(__file__).parents[2] / "dags"
 
 

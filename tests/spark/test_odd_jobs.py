@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.seaweedfs,
     pytest.mark.all,
-    pytest.mark.xdist_group("spark-cluster"),
+    pytest.mark.xdist_group("spark-submit"),
 ]
 
 #: Writes that are committed, with their directories.

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Store
     from airflow_s3commit.testing import S3Server
 
-# Large groups are begun first; alone, this could be the last test to end.
-pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [pytest.mark.spark, pytest.mark.seaweedfs, pytest.mark.xdist_group("spark-submit")]
 
 TABLES = ("static", "partition", "saved", "created", "twice", "added", "dynamic", "elsewhere")
 
