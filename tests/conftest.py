@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
 
+import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -26,6 +27,10 @@ pytest_plugins = ["airflow_s3commit.testing.pytest_plugin", "tests.order"]
 # On a busy machine any example may take long; what must be fast is measured in benchmarks.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# Each session of boto3 parses megabytes of botocore's models, 85 of the 100 ms that a new client
+# takes. Tests make hundreds of clients.
+botocore.session.create_loader = cache(botocore.session.create_loader)
 
 #: The bucket on the shared server. Tests keep apart by prefix: a bucket costs the server seven volumes.
 BUCKET = "lake"
