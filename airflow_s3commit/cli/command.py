@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.metadata.registry import Registered, read_registr
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, split_uri
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.registry import matches
+from airflow_s3commit.protocol.model.registry import RegisteredDestination, matches
 from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
@@ -104,29 +104,52 @@ class DescribedArgument(click.Argument):
 
 
 @dataclass
-class Session:
-    """One run of a command.
+class Opened:
+    """The store and the signer of a run of a command, each opened when it is first needed.
 
     Attributes:
         connection: The connection to the store.
+        provider: Opens the store and finds the signing keys.
+
+    """
+
+    connection: Connection
+    provider: StoreProvider
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The store."""
+        store = self.provider.open(self.connection)
+        return with_headers(store, self.connection.object_options.of_records)
+
+    @cached_property
+    def signer(self) -> Signer | None:
+        """Signs and verifies the records of jobs; None if they are not signed."""
+        return self.provider.signer()
+
+
+@dataclass
+class Session:
+    """One run of a command, on one destination.
+
+    Attributes:
+        opened: The store and the signer, which sessions on several destinations share.
         output: Writes results and messages.
         destination: The destination.
         job_id: The job; None if the command takes none.
         staging_root: The root of the jobs' staging; None if it is the destination.
         yes: Whether ``--yes`` was given.
-        provider: Opens the store and finds the signing keys.
         registry: The registry whose destinations the command is about; None if it is about ``destination``.
         pattern: The pattern that these destinations match; None for all.
 
     """
 
-    connection: Connection
+    opened: Opened
     output: Output
     destination: Destination
     job_id: str | None
     staging_root: Destination | None
     yes: bool
-    provider: StoreProvider
     registry: Destination | None = None
     pattern: str | None = None
 
@@ -138,16 +161,20 @@ class Session:
             root = Destination(root.bucket, root.prefix.removesuffix(name))
         self.staging_root = None if root == self.destination else root
 
-    @cached_property
+    @property
+    def connection(self) -> Connection:
+        """The connection to the store."""
+        return self.opened.connection
+
+    @property
     def store(self) -> ObjectStore:
         """The store, opened when it is first needed."""
-        store = self.provider.open(self.connection)
-        return with_headers(store, self.connection.object_options.of_records)
+        return self.opened.store
 
-    @cached_property
+    @property
     def signer(self) -> Signer | None:
         """Signs and verifies the records of jobs; None if they are not signed."""
-        return self.provider.signer()
+        return self.opened.signer
 
     @property
     def layout(self) -> Layout:
@@ -163,30 +190,34 @@ class Session:
     @property
     def commands(self) -> CommandLines:
         """Composes command lines about the same destination, job and store."""
+        provider = self.opened.provider
         return CommandLines(
             self.destination,
             self.job_id,
             self.staging_root,
-            self.provider.program,
-            (*self.connection.arguments(), *self.provider.arguments),
+            provider.program,
+            (*self.connection.arguments(), *provider.arguments),
         )
 
-    def registered(self) -> Iterator[tuple[Registered, Session]]:
-        """Yield the matching entries of the registry, with a session for each.
+    def registered(self) -> Iterator[Registered]:
+        """Yield the matching entries of the registry.
 
         With Airflow's connections, only entries of this command's connection.
         """
         assert self.registry is not None
+        conn_id = self.opened.provider.aws_conn_id
         for entry in read_registry(self.store, self.registry):
             record = entry.record
             if self.pattern is not None and not matches(record.destination, self.pattern):
                 continue
-            if self.provider.aws_conn_id not in (None, record.aws_conn_id):
+            if conn_id not in (None, record.aws_conn_id):
                 self.output.note(f"left out: {record.destination} is on the connection {record.aws_conn_id}")
                 continue
-            one = replace(self, destination=record.place, staging_root=record.staging_root, registry=None)
-            one.__dict__.update(store=self.store, signer=self.signer)
-            yield entry, one
+            yield entry
+
+    def at(self, record: RegisteredDestination) -> Session:
+        """Return a session on a destination of the registry, with the same store."""
+        return replace(self, destination=record.place, staging_root=record.staging_root, registry=None)
 
     def job(self) -> Job:
         """Return the job; sends no request."""
@@ -313,20 +344,22 @@ def _described(error: S3CommitError, session: Session) -> dict[str, Any]:
 
 def _runner(function: Body, *, registry: bool) -> Callable[..., ExitCode]:
     def callback(**values: Any) -> ExitCode:
-        connection = Connection.taken_from(values)
+        opened = Opened(
+            Connection.taken_from(values),
+            click.get_current_context().find_object(StoreProvider) or store_options.own_provider(),
+        )
         given = values.pop("destination")
         among: Destination | None = values.pop("registry", None) if registry else None
         place = given if isinstance(given, Destination) else among
         if place is None:
             raise click.UsageError("give DEST, or the prefix of a registry with --registry")
         session = Session(
-            connection,
+            opened,
             Output(as_json=values.pop("as_json"), debug=values.pop("debug")),
             place,
             values.pop("job_id", None),
             values.pop("staging_root", None),
             values.pop("yes", False),
-            click.get_current_context().find_object(StoreProvider) or store_options.own_provider(),
             None if place is given else among,
             given if isinstance(given, str) else None,
         )

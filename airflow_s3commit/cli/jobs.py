@@ -67,7 +67,8 @@ def _jobs_of_registry(session: Session, *, committed: bool) -> ExitCode:
     found: list[tuple[str, list[JobSummary]]] = []
     failures: list[tuple[str, S3CommitError]] = []
     with session.output.working("reading destinations") as step:
-        for number, (_, one) in enumerate(session.registered(), start=1):
+        for number, entry in enumerate(session.registered(), start=1):
+            one = session.at(entry.record)
             try:
                 listed = list_jobs(one.store, one.destination, one.staging_root, committed=committed)
                 found.append((one.destination.uri, list(listed)))

@@ -14,12 +14,13 @@ from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present.facts import cost_per_month
-from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
+from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.destination import split_uri
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.protocol.sweep.registered import plan_registered
 from airflow_s3commit.store.execute import in_batches
 
 #: Maximum number of uploads to show.
@@ -153,22 +154,20 @@ def _sweep_registry(session: Session, *, older_than: float, apply: bool) -> Exit
 
 
 def _planned(session: Session, older_than: float) -> _Registered:
-    """Plan the sweep of each destination that has records of its own; the registry is not believed."""
+    """Plan the sweep of each destination."""
     found = _Registered()
+    sweeps = plan_registered(session.registered(), lambda _: session.store, older_than=older_than)
     with session.output.working("finding dead jobs and orphans") as step:
-        for number, (entry, one) in enumerate(session.registered(), start=1):
-            try:
-                if has_records(one.store, entry.record):
-                    plan = plan_sweep(
-                        one.store, one.destination, older_than=older_than, staging_root=one.staging_root
-                    )
-                    found.plans.append((one, plan))
-                elif entry.age >= older_than and is_gone(one.store, entry.record):
-                    found.gone.append(entry)
-                else:
-                    session.output.note(f"left alone: {one.destination.uri} has no records of jobs")
-            except S3CommitError as error:
-                found.failures[one.destination.uri] = str(error)
+        for number, one in enumerate(sweeps, start=1):
+            uri = one.entry.record.destination
+            if one.error is not None:
+                found.failures[uri] = str(one.error)
+            elif one.plan is not None:
+                found.plans.append((session.at(one.entry.record), one.plan[1]))
+            elif one.gone:
+                found.gone.append(one.entry)
+            else:
+                session.output.note(f"left alone: {uri} has no records of jobs")
             step(number)
     return found
 

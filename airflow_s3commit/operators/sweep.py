@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
-from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
@@ -18,6 +18,7 @@ from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONN
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_s3commit.protocol.model.registry import RegisteredDestination
     from airflow_s3commit.protocol.sweep.apply import SweepReport
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
@@ -41,7 +42,8 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
         as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
-        connection and the staging of its entry, and swept by its own records. (templated)
+        connection and the staging of its entry, and swept by its own records; entries of which nothing is
+        left are removed. (templated)
     :param older_than: Time without a new upload or record after which a job is dead: seconds, a
         ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone, from
         which on it had none. It must be longer than any task of a job runs. By default
@@ -89,10 +91,15 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         """
         if is_pattern(self.destination):
             return self._sweep_registry(context)
+        from airflow_s3commit.protocol.sweep.planner import plan_sweep  # noqa: PLC0415 - light DAG parsing
+
+        dry = self._is_dry()
         with refusals_are_final():
             destination = Destination.parse(self.destination)
             root = Destination.parse(self.staging) if self.staging else None
-            report = self._sweep(self.hook.store, destination, root)
+            store = self._with_options(self.hook.store)
+            plan = plan_sweep(store, destination, older_than=self._seconds(), staging_root=root)
+            report = self._apply(store, plan, dry=dry)
         totals = _totals(report)
         if report.failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
@@ -102,58 +109,73 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
             )
         return totals
 
-    def _sweep(self, store: ObjectStore, destination: Destination, root: Destination | None) -> SweepReport:
-        """Sweep one destination, report what is pending there afterwards, and log what was found."""
-        from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
+    def _with_options(self, store: ObjectStore) -> ObjectStore:
         from airflow_s3commit.protocol.model.object_options import ObjectOptions  # noqa: PLC0415
-        from airflow_s3commit.protocol.sweep.apply import sweep  # noqa: PLC0415
         from airflow_s3commit.store.headers import with_headers  # noqa: PLC0415
 
-        options = ObjectOptions.from_dict(self.object_options or {})
-        store = with_headers(store, options.of_records)
-        report = sweep(
-            store,
-            destination,
-            older_than=self._seconds(),
-            dry_run=self._is_dry(),
-            staging_root=root,
-            signer=self.hook.signer,
-        )
+        return with_headers(store, ObjectOptions.from_dict(self.object_options or {}).of_records)
+
+    def _apply(self, store: ObjectStore, plan: SweepPlan, *, dry: bool) -> SweepReport:
+        """Apply a plan unless it is a dry run, report what is pending afterwards, and log what was found."""
+        from airflow_s3commit.protocol.inspect.jobs import list_jobs  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep  # noqa: PLC0415
+
+        if dry:
+            report = SweepReport(plan=plan, dry_run=True)
+        else:
+            report = apply_sweep(store, plan, signer=self.hook.signer)
         count_sweep(report)
-        gauge_pending(destination.uri, list_jobs(store, destination, root))
+        root = Destination.parse(plan.staging_root) if plan.staging_root else None
+        # Most destinations have no job in progress, and the plan knows it.
+        jobs = plan.jobs or plan.jobs_left
+        destination = Destination.parse(plan.destination)
+        gauge_pending(destination.uri, list_jobs(store, destination, root) if jobs else ())
         self._log(report)
         return report
 
     def _sweep_registry(self, context: Context) -> JsonObject:
-        """Sweep the destinations of the registry that match; one that fails does not keep back the others."""
-        from airflow_s3commit.protocol.metadata.registry import has_records, read_registry  # noqa: PLC0415
+        """Sweep the matching destinations of the registry; remove the entries of those that are gone."""
+        from airflow_s3commit.protocol.metadata.registry import read_registry  # noqa: PLC0415
+        from airflow_s3commit.protocol.metadata.removal import forget_destination  # noqa: PLC0415
         from airflow_s3commit.protocol.model.registry import matches  # noqa: PLC0415
+        from airflow_s3commit.protocol.sweep.registered import plan_registered  # noqa: PLC0415
 
         if REGISTRY is None:
             raise AirflowFailException(
                 f"Task {self.task_id}: destination {self.destination!r} is a pattern, which needs a registry:"
                 " set [s3commit] registry."
             )
-        entries = read_registry(S3CommitHook(REGISTRY_CONNECTION).store, Destination.parse(REGISTRY))
+        registry, store = Destination.parse(REGISTRY), S3CommitHook(REGISTRY_CONNECTION).store
+        entries = (
+            entry
+            for entry in read_registry(store, registry)
+            if matches(entry.record.destination, self.destination)
+        )
+        dry = self._is_dry()
         reports: list[SweepReport] = []
+        gone: list[str] = []
         failures: dict[str, str] = {}
-        for record in (
-            entry.record for entry in entries if matches(entry.record.destination, self.destination)
-        ):
+        for found in plan_registered(entries, self._open, older_than=self._seconds()):
+            entry, uri = found.entry, found.entry.record.destination
             try:
-                store = S3CommitHook(record.aws_conn_id, on_retry=count_retry).store
-                if not has_records(store, record):
-                    self.log.info("Left alone: %s has no records of jobs", record.destination)
-                    continue
-                report = self._sweep(store, record.place, record.staging_root)
-            except (S3CommitError, AirflowNotFoundException) as error:
-                self.log.exception("Sweeping %s failed", record.destination)
-                failures[record.destination] = str(error)
-                continue
-            reports.append(report)
-            if report.failures:
-                failures[record.destination] = f"{len(report.failures)} removals failed"
-        totals = _sum(reports, failures)
+                if found.error is not None:
+                    raise found.error
+                if found.plan is not None:
+                    report = self._apply(*found.plan, dry=dry)
+                    reports.append(report)
+                    if report.failures:
+                        failures[uri] = f"{len(report.failures)} removals failed"
+                elif not found.gone:
+                    self.log.info("Left alone: %s has no records of jobs", uri)
+                elif self._is_dry() or forget_destination(store, registry.bucket, entry.key, entry.etag):
+                    self.log.info(
+                        "Nothing is left of %s: its entry is removed, unless this is a dry run", uri
+                    )
+                    gone.append(uri)
+            except S3CommitError as error:
+                self.log.exception("Sweeping %s failed", uri)
+                failures[uri] = str(error)
+        totals = _sum(reports, gone, failures)
         if failures:
             context["ti"].xcom_push(key="sweep_report", value=totals)
             uri, reason = next(iter(failures.items()))
@@ -161,6 +183,13 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
                 f"The sweep of {len(failures)} destinations failed; the first: {uri}: {reason}. Run it again."
             )
         return totals
+
+    def _open(self, record: RegisteredDestination) -> ObjectStore:
+        try:
+            store = S3CommitHook(record.aws_conn_id, on_retry=count_retry).store
+        except AirflowNotFoundException as error:
+            raise AccessDenied(f"the connection {record.aws_conn_id!r} cannot be used: {error}") from error
+        return self._with_options(store)
 
     def _seconds(self) -> float:
         from airflow_s3commit.times import moment_of  # noqa: PLC0415 - keeps DAG parsing light
@@ -263,7 +292,7 @@ def _totals(report: SweepReport) -> JsonObject:
     }
 
 
-def _sum(reports: Sequence[SweepReport], failures: Mapping[str, str]) -> JsonObject:
+def _sum(reports: Sequence[SweepReport], gone: Sequence[str], failures: Mapping[str, str]) -> JsonObject:
     """Return the totals of several sweeps: numbers only, and the first destinations that failed."""
     return {
         "destinations": len(reports),
@@ -277,6 +306,7 @@ def _sum(reports: Sequence[SweepReport], failures: Mapping[str, str]) -> JsonObj
             "jobs": sum(len(report.jobs) for report in reports),
             "uploads": sum(report.uploads + sum(job.uploads for job in report.jobs) for report in reports),
         },
+        "gone": len(gone),
         "failures": len(failures),
         "failed": list(failures)[:20],
     }

@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_s3commit import Destination, register_destination
 from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.operators import S3CommitSweepOperator, sweep
 from airflow_s3commit.operators.base import log_table
+from airflow_s3commit.protocol.metadata.registry import read_registry
+from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.airflow.runs import FLIGHTS, commit, pending, set_up, visible, write_stage
 
 DAY = 86_400.0
@@ -149,13 +151,60 @@ def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead,
     registry = Destination.parse("s3://lake/registry/")
     monkeypatch.setattr(sweep, "REGISTRY", registry.uri)
     store.create_upload("lake", "foreign/part-0", metadata={}, content_type="text/plain")
-    for destination in (FLIGHTS, "s3://lake/foreign/", "s3://no-such-bucket/x/"):
+    for destination in (FLIGHTS, "s3://lake/foreign/", "s3://lake/gone/", "s3://no-such-bucket/x/"):
         register_destination(store, registry, destination)
+
+    def known() -> set[str]:
+        return {entry.record.destination for entry in read_registry(store, registry)}
+
+    before = known()
+    report = sweeper(destination="s3://lake/*", older_than=0).execute(context)
+    assert (report["found"]["jobs"], report["gone"], known()) == (1, 1, before)
     report = sweeper(destination="s3://lake/*", apply=True, older_than=0).execute(context)
     assert (report["destinations"], report["swept"]["jobs"], report["failures"]) == (1, 1, 0)
     assert [upload.key for upload in store.list_uploads("lake", "")] == ["foreign/part-0"]
+    assert before - known() == {"s3://lake/gone/"}
     with pytest.raises(AirflowException, match="s3://no-such-bucket/x/"):
         sweeper(destination="*", older_than=0).execute(context)
+
+
+def test_a_registered_destination_without_its_connection_is_a_failure(store, context, monkeypatch) -> None:
+    """The others are swept; the task names the connection that Airflow does not have."""
+    monkeypatch.setattr(sweep, "REGISTRY", "s3://lake/registry/")
+    register_destination(store, sweep.REGISTRY, FLIGHTS, aws_conn_id="missing")
+    hook = sweep.S3CommitHook
+
+    def missing(conn_id: str, **how: Any) -> Any:
+        if conn_id == "missing":
+            raise AirflowNotFoundException("no such connection")
+        return hook(conn_id, **how)
+
+    monkeypatch.setattr(sweep, "S3CommitHook", missing)
+    with pytest.raises(AirflowException, match="the connection 'missing' cannot be used"):
+        sweeper(destination="*").execute(context)
+
+
+def test_jobs_are_listed_again_only_where_some_are(store, context, dead, monkeypatch) -> None:
+    """A destination without jobs in progress, as most are, costs what its plan costs."""
+    listed: list[str] = []
+    listing = store.list_objects
+    monkeypatch.setattr(
+        store,
+        "list_objects",
+        lambda bucket, *how, **more: listed.append(bucket) or listing(bucket, *how, **more),
+    )
+    requests = []
+    for destination in (FLIGHTS, "s3://lake/idle/"):
+        for read in (
+            lambda uri: plan_sweep(store, Destination.parse(uri), older_than=7 * DAY),
+            lambda uri: sweeper(destination=uri).execute(context),
+        ):
+            listed.clear()
+            read(destination)
+            requests.append(len(listed))
+    planned, swept, idle_planned, idle_swept = requests
+    assert idle_swept == idle_planned
+    assert swept > planned
 
 
 def test_a_pattern_needs_a_registry(store, context) -> None:

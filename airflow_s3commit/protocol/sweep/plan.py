@@ -183,6 +183,7 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
         replaced: Retained files to release and delete.
         lists: Lists of files to remove, which no entry of the log names.
         left: What it leaves, and why: among them the jobs that need a recovery.
+        jobs_left: Number of jobs that it leaves.
 
     """
 
@@ -199,6 +200,7 @@ class SweepPlan(Plain, Struct, frozen=True, kw_only=True):
     replaced: list[ReplacedFiles] = []
     lists: list[OrphanList] = []
     left: list[LeftAlone] = []
+    jobs_left: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -150,6 +150,7 @@ def plan_sweep(
         replaced=planner.replaced,
         lists=planner.lists,
         left=planner.left,
+        jobs_left=planner.jobs_left,
     )
 
 
@@ -288,6 +289,7 @@ class _Planner:
         self.replaced: list[ReplacedFiles] = []
         self.lists: list[OrphanList] = []
         self.left: list[LeftAlone] = []
+        self.jobs_left = 0
 
     def judge_replaced(self) -> None:
         """Decide about the files that commits have replaced and retained."""
@@ -352,6 +354,7 @@ class _Planner:
                 elsewhere = f" --staging {folder.root.uri}" if folder.root != home else ""
                 reason += f"; look, then end it: s3commit recover {home.uri} {folder.job_id}{elsewhere}"
             self._leave(f"job {folder.job_id} ({folder.staging.uri})", reason)
+            self.jobs_left += 1
             return
         self.jobs.append(
             DeadJob(

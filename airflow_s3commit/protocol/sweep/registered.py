@@ -1,0 +1,63 @@
+"""Plan the sweeps of a registry's destinations, each by its own records: the registry says where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
+from airflow_s3commit.protocol.model.registry import RegisteredDestination
+from airflow_s3commit.protocol.sweep.plan import SweepPlan
+from airflow_s3commit.protocol.sweep.planner import plan_sweep
+from airflow_s3commit.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSweep:
+    """What a sweep finds at one destination of a registry. Without plan and error it is left alone.
+
+    Attributes:
+        entry: The destination's entry.
+        plan: What to remove there, and the store; None without records of jobs.
+        gone: Whether nothing is left of the destination, so that its entry may be removed.
+        error: Why the destination could not be read; None if it was.
+
+    """
+
+    entry: Registered
+    plan: tuple[ObjectStore, SweepPlan] | None = None
+    gone: bool = False
+    error: S3CommitError | None = None
+
+
+def plan_registered(
+    entries: Iterable[Registered],
+    open_store: Callable[[RegisteredDestination], ObjectStore],
+    *,
+    older_than: float,
+) -> Iterator[RegisteredSweep]:
+    """Yield what a sweep would remove at each destination, without removing it.
+
+    A destination that cannot be read does not keep back the others. One without records of jobs is not swept:
+    a sweep there would abort the uploads of other programs.
+
+    Args:
+        entries: Entries of a registry.
+        open_store: Opens the store of a destination; its `S3CommitError` is the destination's error.
+        older_than: Seconds without activity after which a job is dead, and minimum age of an entry to remove.
+
+    """
+    for entry in entries:
+        record = entry.record
+        try:
+            store = open_store(record)
+            if has_records(store, record):
+                plan = plan_sweep(
+                    store, record.place, older_than=older_than, staging_root=record.staging_root
+                )
+                yield RegisteredSweep(entry, plan=(store, plan))
+            else:
+                yield RegisteredSweep(entry, gone=entry.age >= older_than and is_gone(store, record))
+        except S3CommitError as error:
+            yield RegisteredSweep(entry, error=error)
