@@ -13,7 +13,7 @@ from airflow_s3commit._causes import whole_text
 from airflow_s3commit.exceptions import AlreadyCommitted, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry
-from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW
+from airflow_s3commit.operators.abort import KEPT, KILL_WINDOW, MORE_ABORTS
 
 if TYPE_CHECKING:
     import jinja2
@@ -58,8 +58,9 @@ class AbortUploadsNotifier(BaseNotifier):
     It may be called repeatedly and does not change committed jobs. It returns after ``time_limit``, because
     Airflow kills slow callbacks; the teardown of a later try, or a sweep, aborts the remaining uploads.
 
-    It aborts twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being killed, and
-    the second abort finds uploads that they have started since.
+    It aborts at least twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being
+    killed, and the next abort finds uploads that they have started since. It repeats the abort as long as it
+    finds uploads, up to six times, if ``time_limit`` leaves the time.
 
     It reads the jobs from the XComs of the run's setup tasks, by the run's id. The context needs no task
     instance.
@@ -71,8 +72,8 @@ class AbortUploadsNotifier(BaseNotifier):
         callbacks run one after the other in the process that parses its file, and Airflow kills that process
         after ``[dag_processor] dag_file_processor_timeout``, 50 seconds for all of them. So notifiers that
         are called in a row share the time, with at least four seconds each.
-    :param kill_window: Seconds between the two aborts; 0, or a lack of time, aborts once. A killed task must
-        end within them: one heartbeat (5) and the time to SIGKILL (5).
+    :param kill_window: Seconds between two aborts; 0, or a lack of time, aborts once. A killed task must
+        end within them, or start an upload: one heartbeat (5) and the time to SIGKILL (5).
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain. (templated)
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
@@ -165,11 +166,12 @@ class AbortUploadsNotifier(BaseNotifier):
             )
 
     def _abort_all(self, jobs: Sequence[Job], deadline: float) -> None:
-        left = [job for job in jobs if self._abort(job)]
-        if left and self.kill_window > 0:
+        left = [job for job in jobs if self._abort(job) is not None]
+        looks = MORE_ABORTS if self.kill_window > 0 else 0
+        while left and looks:
             if monotonic() + self.kill_window > deadline:
                 self.log.warning(
-                    "There is no time for a second abort; a later teardown or a sweep aborts the uploads of"
+                    "There is no time for another abort; a later teardown or a sweep aborts the uploads of"
                     " tasks that are being killed"
                 )
                 return
@@ -177,17 +179,19 @@ class AbortUploadsNotifier(BaseNotifier):
                 "Aborting again in %g s, for uploads of tasks that are being killed", self.kill_window
             )
             sleep(self.kill_window)
-            for job in left:
-                self._abort(job)
+            left = [job for job in left if self._abort(job)]
+            looks -= 1
+        if left and self.kill_window > 0:
+            self.log.warning("%d jobs still have uploads; a later teardown or a sweep aborts them", len(left))
 
-    def _abort(self, job: Job) -> bool:
-        """Abort a job; return whether it needs a second abort."""
+    def _abort(self, job: Job) -> bool | None:
+        """Abort a job; return whether it had uploads or the abort failed, None if the job is committed."""
         job_id = job.reference.job_id
         try:
             report = job.abort(reason="the run failed")
         except AlreadyCommitted:
             self.log.info("Job %s is committed; it is not aborted", job_id)
-            return False
+            return None
         except S3CommitError as error:
             self.log.error("Job %s could not be aborted: %s", job_id, whole_text(error))  # noqa: TRY400
         except Exception:
@@ -195,6 +199,7 @@ class AbortUploadsNotifier(BaseNotifier):
             self.log.exception("Job %s could not be aborted", job_id)
         else:
             self.log.info("Aborted job %s: %s", job_id, report)
+            return report.uploads > 0
         return True
 
     def _references(self, context: Context, until: float) -> Iterator[Mapping[str, str]]:

@@ -32,7 +32,7 @@ KILL_WINDOW = 10.0
 KEPT = "kept"
 
 #: The limit on further aborts while each finds uploads. A task that writes longer is not being killed.
-_MORE_ABORTS = 5
+MORE_ABORTS = 5
 
 
 class S3CommitAbortOperator(CommitStepOperator):
@@ -187,7 +187,7 @@ def abort_until_quiet(job: Job, *, kill_window: float, reason: str, log: Logger)
     :raises NotReversible: The job's commit has overwritten or deleted old data already.
     """
     uploads = job.abort(reason=reason).uploads
-    for _ in range(_MORE_ABORTS):
+    for _ in range(MORE_ABORTS):
         log.info("Aborting again in %g s, for uploads of tasks that are being killed", kill_window)
         sleep(kill_window)
         found = job.abort(reason=reason).uploads

@@ -96,23 +96,35 @@ def test_another_run_is_left_alone(store, dag, xcoms) -> None:
     assert len(pending(store)) == 1
 
 
-def test_an_upload_begun_between_the_two_looks_is_found(store, dag, xcoms, monkeypatch) -> None:
-    """Airflow calls back before the tasks that it skips are dead: what they begin then is aborted too."""
+@pytest.mark.parametrize("beats", [1, 3, 9])
+def test_it_aborts_until_a_killed_task_is_quiet(store, dag, xcoms, monkeypatch, beats) -> None:
+    """Airflow calls it while tasks still write: it looks again while it finds uploads, up to six times."""
     reference = set_up(store)
     write_stage(store, reference)
     xcoms["nightly", "run", "setup"] = [reference]
     late = f"flights/dt=2013-01-01/part-00009-{reference['job_id']}.parquet"
-    monkeypatch.setattr(
-        "airflow_s3commit.notifications.abort_uploads.sleep",
-        lambda _: store.create_upload("lake", late, metadata={}, content_type="application/octet-stream"),
-    )
-    notifier(kill_window=10)({"dag": dag, "run_id": "run"})
+    slept: list[float] = []
+
+    def writing(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) <= beats:
+            store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
+
+    module = "airflow_s3commit.notifications.abort_uploads"
+    monkeypatch.setattr(f"{module}.sleep", writing)
+    said: list[str] = []
+    calling = notifier(kill_window=10, time_limit=3600)
+    monkeypatch.setattr(calling.log, "warning", lambda text, *rest: said.append(text % rest))
+    store.create_upload("lake", late, metadata={}, content_type="application/octet-stream")
+    calling({"dag": dag, "run_id": "run"})
     assert pending(store) == []
+    assert slept == [10] * min(beats + 1, 5)
+    assert len(said) == (beats > 5)
 
 
 @pytest.mark.parametrize("error", [Unavailable("slow down"), RuntimeError("a bug")], ids=["store", "any"])
 def test_one_jobs_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, monkeypatch, error) -> None:
-    """Whatever goes wrong with a job, the log says it, and the turn of the others comes, in both looks."""
+    """Whatever goes wrong with a job, the log says it, and the turn of the others comes, in each look."""
     broken, whole = set_up(store), set_up(store)
     write_stage(store, whole)
     xcoms["nightly", "run", "setup"] = [broken, whole]
@@ -131,17 +143,17 @@ def test_one_jobs_error_is_logged_and_the_others_are_aborted(store, dag, xcoms, 
     for level in ("error", "exception"):
         monkeypatch.setattr(calling.log, level, lambda text, *rest: said.append(text % rest))
     calling({"dag": dag, "run_id": "run"})
-    assert tried == [broken["job_id"], whole["job_id"]] * 2
+    assert tried == [broken["job_id"], whole["job_id"]] * 2 + [broken["job_id"]] * 4
     assert pending(store) == []
     assert all(broken["job_id"] in line for line in said)
-    assert len(said) == 2
+    assert len(said) == 6
 
 
 def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
     """A store that does not answer does not hold the callback."""
     xcoms["nightly", "run", "setup"] = [set_up(store)]
     answered = threading.Event()
-    monkeypatch.setattr(Job, "abort", lambda self, **_: answered.wait(60) and SimpleNamespace())
+    monkeypatch.setattr(Job, "abort", lambda self, **_: answered.wait(60) and SimpleNamespace(uploads=0))
     notifier(time_limit=0.05)({"dag": dag, "run_id": "run"})
     answered.set()
 
