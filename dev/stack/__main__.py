@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except (ProgramFailed, NoJava, ApiError, S3CommitError) as error:
         console.print("[bold red]The stack could not go on:[/]")
-        console.print(str(error), markup=False, soft_wrap=True)
+        for part in (str(error), *getattr(error, "__notes__", ())):
+            console.print(part, markup=False, soft_wrap=True)
         return 1
     console.print("[bold green]Every check held.[/]" if held else "[bold red]Not every check held.[/]")
     return 0 if held else 1

@@ -116,7 +116,7 @@ class ContainerStack(Stack):
         except BaseException as error:
             if isinstance(error, ProgramFailed):
                 error.add_note(self.compose("logs", "--no-color", "--tail", "20"))
-            self._remove()
+            self._remove_after(error)
             raise
         self._tell("every service is healthy")
         return self
@@ -124,7 +124,7 @@ class ContainerStack(Stack):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._remove()
+        self._remove_after(error)
 
     @property
     def logs(self) -> str:
@@ -192,8 +192,22 @@ class ContainerStack(Stack):
         told = self.compose("ps", "--all", "--format", "json")
         return [json.loads(line) for line in told.splitlines()]
 
+    def _remove_after(self, error: BaseException | None) -> None:
+        """Remove everything; what went wrong before says more than what goes wrong here."""
+        try:
+            self._remove()
+        except ProgramFailed as left:
+            if error is None:
+                raise
+            error.add_note(f"Not everything was removed: {left}")
+
     def _remove(self) -> None:
-        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        down = ("down", "--volumes", "--remove-orphans", "--timeout", "5")
+        try:
+            self.compose(*down)
+        except ProgramFailed:
+            # A busy engine gives up a container that ends a moment later.
+            self.compose(*down)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:

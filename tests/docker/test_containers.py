@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dev.stack.containers import has_networks
 from tests.docker.engine import Engine, NoEngine, running_engine, with_compose
 
 if TYPE_CHECKING:
@@ -68,20 +67,19 @@ def test_an_image_holds_what_it_runs_and_no_more(engine: Engine, image: str) -> 
     assert "sweep" in engine.docker(*run[:3], "--entrypoint=s3commit", f"s3commit-{image}", "--help")
 
 
-@pytest.mark.parametrize("network", ["own networks", "host network"])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--host-network"]], ids=["its own networks", "the host's network"]
+)
 def test_the_stack_commits_and_survives_a_killed_worker(
-    engine: Engine, network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nights over Airflow's API end right, row for row, one with its worker killed in mid-commit."""
     for name, value in engine.environment.items():
         monkeypatch.setenv(name, value)
-    on_host = network == "host network"
-    if not on_host and not has_networks():
-        pytest.skip("this kernel has no bridges for containers")
     before = left(engine)
     command = [sys.executable, "-m", "dev.stack", "--docker", "--check", "--home", str(tmp_path)]
     tried = subprocess.run(
-        [*command, "--host-network"] if on_host else command,
+        [*command, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
