@@ -17,9 +17,13 @@ from airflow_s3commit.testing import Crash
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Outcome, Schedule, schedules, shuffles
 from tests.crash.jobs import Jobs, ended_by_another
+from tests.crash.world import held_by
 
 Record = Callable[[str, object], None]
 Step = tuple[str, int]
+
+#: Of the pairs of jobs, those that `make test` plays with three processes and more.
+HELD = ("fixed beside replace", "two fixed")
 
 #: Modes of the jobs, and which of them have fixed names.
 BESIDE: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
@@ -78,7 +82,7 @@ def test_a_begun_job_beside_another_one(beside: str, share: float, record_proper
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.all)])
-@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("beside", held_by(BESIDE, HELD))
 @pytest.mark.parametrize(
     "steps",
     [
@@ -99,7 +103,7 @@ def test_processes_of_begun_jobs_and_helpers(
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.all)])
-@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("beside", held_by(BESIDE, HELD))
 @pytest.mark.parametrize(
     "steps",
     [
