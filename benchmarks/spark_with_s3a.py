@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -13,7 +14,6 @@ from airflow_s3commit.testing.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from airflow_s3commit.testing.s3_server import S3Server
 
@@ -39,7 +39,11 @@ _SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.daemon.module": "counting_daemon",
 }
+
+#: Where that module is.
+_DAEMON = Path(__file__).with_name("daemon")
 
 _S3A = {
     "spark.hadoop.fs.s3a.aws.credentials.provider": (
@@ -68,6 +72,7 @@ def new_session(server: S3Server, conf: dict[str, str]) -> SparkSession:
     os.environ.update(server.environment)
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_DAEMON), os.environ.get("PYTHONPATH")]))
     return SparkSession.builder.master("local[2]").config(map={**_SPARK, **conf}).getOrCreate()
 
 
