@@ -17,7 +17,7 @@ from airflow.sdk import Asset, CronPartitionTimetable, Param, PartitionedAssetTi
 from airflow_s3commit.assets import HivePathMapper
 from airflow_s3commit.sensors import S3SuccessManifestSensor
 
-DAY = "{{ partition_key or params.day or ds }}"
+DAY = "{{ partition_key or params.day or (dag_run.logical_date or dag_run.run_after) | ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 
 

@@ -17,7 +17,7 @@ from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group
 
-DAY = "{{ partition_key or params.day or ds }}"
+DAY = "{{ partition_key or params.day or (dag_run.logical_date or dag_run.run_after) | ds }}"
 DESTINATION = "{{ params.destination or var.value.get('nyc_destination', 's3://lake/nyc/') }}"
 AIRPORTS = ("EWR", "JFK", "LGA")
 TABLES = ("flights", "weather")

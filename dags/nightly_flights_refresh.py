@@ -17,7 +17,7 @@ from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group
 
 #: A partitioned run has its day as partition key; any other run takes the param, or its date.
-DAY = "{{ partition_key or params.day or ds }}"
+DAY = "{{ partition_key or params.day or (dag_run.logical_date or dag_run.run_after) | ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 
 #: The dataset by name; where it is, and what changed, is in its events.

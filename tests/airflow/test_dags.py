@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,22 @@ def test_they_import(bag) -> None:
     [
         ({"partition_key": "2013-01-05", "params": {"day": None}}, "2013-01-05"),
         ({"partition_key": None, "params": {"day": "2013-02-01"}}, "2013-02-01"),
-        ({"partition_key": None, "params": {"day": None}, "ds": "2013-03-01"}, "2013-03-01"),
+        (
+            {
+                "partition_key": None,
+                "params": {"day": None},
+                "dag_run": {"logical_date": datetime(2013, 3, 1)},
+            },
+            "2013-03-01",
+        ),
+        (
+            {"partition_key": None, "params": {"day": None}, "dag_run": {"run_after": datetime(2013, 4, 1)}},
+            "2013-04-01",
+        ),
     ],
 )
 def test_the_day_of_a_run(bag, facts, day) -> None:
-    """A partitioned run refreshes its partition's day, any other run the day in its conf."""
+    """A partitioned run refreshes its partition's day, any other run the day in its conf, or its date."""
     params = {"destination": "s3://lake/else/", "fail_after_uploads": False, **facts.pop("params")}
     context = new_context(params=params, **facts)
     task = bag.dags["nightly_flights_refresh"].get_task("refresh.spark_submit")
