@@ -7,10 +7,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from tests.cases import each
+
+# On one worker, all rules share what is parsed.
+pytestmark = pytest.mark.xdist_group("architecture")
 
 PACKAGE = "airflow_s3commit"
 ROOT = Path(__file__).parents[1] / PACKAGE
@@ -79,14 +85,24 @@ def _dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip(".")
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(_tree(path)))
+
+
 def _imports(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
+    nodes = _nodes(path)
     if _room(path) == "":
         # The face shows its names to type checkers and imports none of them; see tests/test_face.py.
-        tree.body = [
-            node for node in tree.body if ast.unparse(node).partition("\n")[0] != "if TYPE_CHECKING:"
-        ]
-    for node in ast.walk(tree):
+        shown = (node for node in _tree(path).body if ast.unparse(node).startswith("if TYPE_CHECKING:\n"))
+        hidden = {node for one in shown for node in ast.walk(one)}
+        nodes = [node for node in nodes if node not in hidden]
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -109,7 +125,7 @@ DECODERS = {"protocol/model/codec.py"}
 def test_records_are_read_with_a_limit(path: Path) -> None:
     """Every read of an object has a limit, and every record is decoded by the codec."""
     where = str(path.relative_to(ROOT))
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
@@ -136,7 +152,7 @@ def test_everything_of_a_job_is_destroyed_through_one_gate() -> None:
     for path in _modules():
         if _room(path) in ("store", "testing"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if isinstance(node, ast.Call) and len(node.args) > 1:
                 called = ast.unparse(node.func)
                 place, _, verb = called.rpartition(".")
@@ -165,7 +181,7 @@ def test_no_module_is_part_of_a_circle() -> None:
     for name, path in modules.items():
         if name == "":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
                 base = str(node.module).removeprefix(f"{PACKAGE}.")
                 found = {f"{base}.{alias.name}" for alias in node.names} & modules.keys()
@@ -221,7 +237,7 @@ def test_the_package_itself_is_light() -> None:
 
 def _documented(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the name and docstring of each public class and function of a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
             yield node.name, ast.get_docstring(node) or ""
 
@@ -237,7 +253,7 @@ def test_a_docstring_says_what_it_documents(path: Path) -> None:
 def test_the_package_does_not_import_through_its_face() -> None:
     """A module imports a name from where it is defined: the face would hide on which floor."""
     for path in _modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
                 through = {alias.name for alias in node.names} - {"__version__"}
                 modules = {
