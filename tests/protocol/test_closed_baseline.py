@@ -160,6 +160,22 @@ def test_a_replace_of_an_older_version_is_waited_for() -> None:
     assert is_sound(lake)
 
 
+def test_an_append_of_an_older_version_meanwhile_is_listed_too() -> None:
+    """Its manifest came during the listing, which may lack its files: the destination is listed again."""
+    lake = Lake()
+    lake.put(OLD)
+
+    def append() -> None:
+        lake.store.rest()
+        older_append(lake, marker=False)
+
+    # One finds out whether there is data, one comes before the listing of the data, and one after it.
+    lake.store.before = once("list_objects", "manifests/", append, nth=3)
+    assert closed(lake).files == 4
+    assert table(lake) == {*DATA, named("dt=1/x", OLDER)}
+    assert is_sound(lake)
+
+
 def test_a_commit_meanwhile_is_taken_into_account() -> None:
     """Its entry comes first; then the files are listed again."""
     lake = Lake()

@@ -264,6 +264,24 @@ def test_a_job_of_an_older_version_that_holds_its_lock_itself_goes_on() -> None:
     assert barrier(lake).job_id not in (OURS, THEIRS)
 
 
+def test_a_lock_that_an_older_version_takes_meanwhile_is_waited_for() -> None:
+    """The lock of a dead job is taken over only as it was read: a living holder keeps it."""
+    lake = Lake()
+    older_lock(lake)
+    lake.store_clock.advance(DAY)
+    job = lake.sealed({"dt=1/a": b"1"})
+    alive = an_id("alive")
+
+    def take() -> None:
+        lake.store.rest()
+        older_lock(lake, job_id=alive, staging=f"{lake.destination}__magic_job-{alive}/")
+
+    lake.store.before = once("put", "/lock.json", take, nth=2)
+    with pytest.raises(LockHeld, match=f"job {alive}"):
+        job.commit()
+    assert (barrier(lake).job_id, lake.data(), log(lake)) == (alive, {}, [])
+
+
 def test_the_barrier_stays() -> None:
     """Neither another commit, nor an abort, nor a sweep removes or changes it."""
     lake = begun()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -375,6 +376,35 @@ def test_an_abort_during_the_seal_wins() -> None:
     with pytest.raises((JobClosed, NoSuchJob)):
         job.seal()
     assert (lake.left(), lake.pending()) == ([], [])
+
+
+def test_a_seal_that_was_written_anew_is_not_committed() -> None:
+    """Not even where the caller names the new one: the job was closed with another."""
+    lake = Lake()
+    lake.sealed(A)
+    key = lake.context().layout.seal
+    found = json.loads(lake.get(key))
+    etag = lake.store.put(BUCKET, key, json.dumps({**found, "created": found["created"] + 1}).encode()).etag
+    with pytest.raises(InvalidRecord, match="is not the seal the job was closed with"):
+        lake.job().commit(seal_etag=etag)
+    assert lake.data() == {}
+
+
+def test_two_seals_that_differ_close_no_job() -> None:
+    """A process whose seal is not the one that another one closed the job with says so."""
+    lake = Lake()
+    lake.run_stage(lake.set_up(), A)
+    key = lake.context().layout.seal
+
+    def close() -> None:
+        lake.store.rest()
+        lake.job().seal()
+        found = json.loads(lake.get(key))
+        lake.store.put(BUCKET, key, json.dumps({**found, "created": found["created"] + 1}).encode())
+
+    lake.store.before = once("put", f"{OURS}/sealed.json", close)
+    with pytest.raises(InvalidRecord, match="is not the seal the job was closed with"):
+        lake.job().seal()
 
 
 def test_two_that_seal_at_once_agree() -> None:
