@@ -121,6 +121,25 @@ def _place(entry: Any) -> Place:
     )
 
 
+def load_clients() -> None:
+    """Import what opens stores, and make a first client, which takes a process seconds. Sends no request.
+
+    Else the first page after a restart spends its time on this, and lacks what it would have read.
+    """
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
+
+    from airflow_s3commit.store.s3.config import S3Config  # noqa: PLC0415
+    from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
+
+    nowhere = S3Config(
+        endpoint_url="http://127.0.0.1:9",
+        region="us-east-1",
+        access_key="none",
+        secret_key="none",  # noqa: S106 - no key
+    )
+    S3Store.connect(nowhere, transport="boto3", threads=1)
+
+
 #: Seconds for which to reuse an opened store; then the connection is read again.
 _REUSE_SECONDS = 60.0
 

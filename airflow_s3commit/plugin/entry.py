@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
@@ -24,13 +25,19 @@ class _LazyApp:
         self._lock = threading.Lock()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        await self._loaded()(scope, receive, send)
+        # Imports take seconds, in which the API server has other requests.
+        app = self._app
+        if app is None:
+            app = await asyncio.to_thread(self._loaded)
+        await app(scope, receive, send)
 
     def _loaded(self) -> _Asgi:
         with self._lock:
             if self._app is None:
                 from airflow_s3commit.plugin.app import create_app  # noqa: PLC0415 - loads FastAPI
+                from airflow_s3commit.plugin.config import load_clients  # noqa: PLC0415
 
+                load_clients()
                 self._app = create_app()
             return self._app
 

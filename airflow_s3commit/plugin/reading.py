@@ -84,8 +84,7 @@ class Budget:
                     f"earlier readings of this store did not end within {self._seconds:g} s; reload the page"
                 )
             case "connecting":
-                why = f"the API server was still connecting after {self._seconds:g} s, as after a restart;"
-                why += " reload it"
+                why = f"the API server was still connecting after {self._seconds:g} s; reload the page"
             case "reading":
                 why = f"the store did not respond within {self._seconds:g} s"
         return StillRunning(why, of_store=self.step == "reading")
