@@ -12,11 +12,14 @@ import pytest
 LONGEST = (
     "airflow-live",
     "spark-cluster",
+    "containers",
     "spark",
     "airflow-page",
     "dag_steps",
     "spark-submit",
     "packaging",
+    "hadoop",
+    "docker-seaweedfs",
     "docs-site",
 )
 
