@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
@@ -32,6 +33,12 @@ class Stack(ABC):
     """
 
     secrets: Path
+
+    def _make_secrets(self, docker: Path) -> None:
+        """Make the secrets anew, by the script in the checkout's directory ``docker``."""
+        self.secrets.parent.mkdir(parents=True, exist_ok=True)
+        self.secrets.unlink(missing_ok=True)
+        subprocess.run([docker / "make-env.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
 
     @abstractmethod
     def __enter__(self) -> Self:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from airflow_s3commit.testing.programs import ProgramFailed
+from dev.stack.services import Service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Service", "read_compose", "read_env"]
+__all__ = ["read_compose", "read_env"]
 
 #: ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
@@ -24,30 +24,6 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 _STAGE = re.compile(r"^FROM \S+ AS (\S+)\n((?:(?!FROM ).*\n?)*)", re.MULTILINE)
 
 _ENTRYPOINT = re.compile(r"^ENTRYPOINT (\[.*\])$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """One service, with every variable filled in.
-
-    Attributes:
-        name: Its name, by which the others reach it.
-        image: The image it runs.
-        command: The program and its arguments: the image's entry point and the service's command.
-        environment: Its variables, all of them: a container inherits none.
-        health: The command that says whether it is healthy; empty if it runs once and ends.
-        after: The services that must be healthy, or have ended well, before it starts.
-        mounts: What it sees of the machine: its own path, and the directory or named volume behind that.
-
-    """
-
-    name: str
-    image: str
-    command: tuple[str, ...]
-    environment: dict[str, str]
-    health: tuple[str, ...]
-    after: tuple[str, ...]
-    mounts: dict[str, str]
 
 
 def read_env(path: Path) -> dict[str, str]:
@@ -78,16 +54,14 @@ def read_compose(path: Path, variables: Mapping[str, str]) -> dict[str, Service]
 
 
 def _service(name: str, service: dict[str, Any], entrypoints: Mapping[str, list[str]]) -> Service:
-    image = service["image"]
-    entrypoint = service.get("entrypoint") or entrypoints.get(image, [])
+    entrypoint = service.get("entrypoint") or entrypoints.get(service["image"], [])
     health = service["healthcheck"]
     mounts = (mount.split(":") for mount in service.get("volumes", ()))
     return Service(
         name=name,
-        image=image,
-        command=(*entrypoint, *service.get("command", ())),
+        command=[*entrypoint, *service.get("command", ())],
         environment={key: str(value) for key, value in service.get("environment", {}).items()},
-        health=() if health.get("disable") else tuple(health["test"][1:]),
+        health=[] if health.get("disable") else health["test"][1:],
         after=tuple(service.get("depends_on", ())),
         mounts={inside: outside for outside, inside, *_ in mounts},
     )

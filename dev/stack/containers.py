@@ -103,11 +103,7 @@ class ContainerStack(Stack):
         self.secrets = home.absolute() / "env"
 
     def __enter__(self) -> Self:
-        self.secrets.parent.mkdir(parents=True, exist_ok=True)
-        self.secrets.unlink(missing_ok=True)
-        subprocess.run(
-            [str(self._docker / "make-env.sh"), str(self.secrets)], check=True, stdout=subprocess.DEVNULL
-        )
+        self._make_secrets(self._docker)
         self._remove()
         self.compose("build", "--quiet")
         self._tell("the images are built")

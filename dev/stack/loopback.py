@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_s3commit.testing.programs import ProgramFailed, free_ports
 from dev.stack.base import HOST, WORKER, Stack
-from dev.stack.compose_file import Service, read_compose, read_env
+from dev.stack.compose_file import read_compose, read_env
 from dev.stack.places import Places
 from dev.stack.postgres import POSTGRES_GRACE, available
-from dev.stack.services import GRACE_SECONDS, RunningServices, ServiceProgram
+from dev.stack.services import RunningServices, Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,28 +105,22 @@ class LoopbackStack(Stack):
     def _start(self) -> None:
         for name in ("logs", "volumes", "containers"):
             shutil.rmtree(self._home / name, ignore_errors=True)
-        self._make_secrets()
-        compose = self._checkout / "docker" / "compose.yaml"
-        services = read_compose(compose, read_env(self.secrets))
-        places = Places(services.values(), checkout=self._checkout, compose=compose.parent, home=self._home)
+        docker = self._checkout / "docker"
+        self._make_secrets(docker)
+        services = read_compose(docker / "compose.yaml", read_env(self.secrets))
+        places = Places(services.values(), checkout=self._checkout, compose=docker, home=self._home)
         self._places = places
-        programs = [self._program(service, places) for service in self._possible(services).values()]
+        possible = self._possible(services)
         sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
         self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
-        self._adapt(programs, sockets)
+        changed = self._changed(possible, sockets)
         self._running = RunningServices(
-            programs, directory=self._home / "containers", logs=self._logs, tell=self._tell
+            [self._placed(service, places, changed) for service in possible.values()],
+            directory=self._home / "containers",
+            logs=self._logs,
+            tell=self._tell,
         )
         self._resources.enter_context(self._running)
-
-    def _make_secrets(self) -> None:
-        self._home.mkdir(parents=True, exist_ok=True)
-        self.secrets.unlink(missing_ok=True)
-        subprocess.run(
-            [str(self._checkout / "docker" / "make-env.sh"), str(self.secrets)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
 
     def _possible(self, services: dict[str, Service]) -> dict[str, Service]:
         """Return the services that this machine has the programs for, the scheduler for the worker."""
@@ -145,23 +138,22 @@ class LoopbackStack(Stack):
             # It runs the tasks, so it needs all that the worker has, and waits for all that it waits for.
             services[SCHEDULER] = replace(
                 services[SCHEDULER],
-                environment=services[SCHEDULER].environment | services[WORKER].environment,
+                environment={**services[SCHEDULER].environment, **services[WORKER].environment},
                 after=services[WORKER].after,
             )
         return {name: service for name, service in services.items() if name not in left_out}
 
-    def _program(self, service: Service, places: Places) -> ServiceProgram:
+    def _placed(self, service: Service, places: Places, changed: dict[str, str]) -> Service:
+        """Return a service with its addresses and paths on this machine, and its directories made."""
         own = places.inside(service.name)
         for directory in (own, *(places.mounted(service, inside) for inside in service.mounts)):
             directory.mkdir(parents=True, exist_ok=True)
         environment = self._machine() | {"HOME": str(own)} | places.environment(service)
-        return ServiceProgram(
-            name=service.name,
+        return replace(
+            service,
             command=places.command(service, service.command),
-            environment=environment,
+            environment={name: changed.get(name, value) for name, value in environment.items()},
             health=places.command(service, service.health),
-            after=service.after,
-            grace=POSTGRES_GRACE if service.name == DATABASE else GRACE_SECONDS,
         )
 
     def _machine(self) -> dict[str, str]:
@@ -175,8 +167,8 @@ class LoopbackStack(Stack):
             "no_proxy": HOST,
         }
 
-    def _adapt(self, programs: list[ServiceProgram], sockets: Path) -> None:
-        """Change what cannot be the same without Docker."""
+    def _changed(self, services: dict[str, Service], sockets: Path) -> dict[str, str]:
+        """Return the variables that cannot be the same without Docker."""
         changed = {
             "AIRFLOW__API__BASE_URL": self.airflow_url,
             "STATE": str(sockets),
@@ -184,13 +176,10 @@ class LoopbackStack(Stack):
         }
         if self.missing:
             changed["AIRFLOW__CORE__EXECUTOR"] = "LocalExecutor"
-        if DATABASE not in {program.name for program in programs}:
+        if DATABASE not in services:
             database = self._home / "volumes" / "airflow.db"
             changed["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}"
-        for program in programs:
-            program.environment = {
-                name: changed.get(name, value) for name, value in program.environment.items()
-            }
+        return changed
 
 
 def _from_this_machine(postgres: Service) -> Service:
@@ -198,8 +187,9 @@ def _from_this_machine(postgres: Service) -> Service:
     script = "/opt/source/dev/stack/postgres.sh"
     return replace(
         postgres,
-        command=(script, "server"),
-        health=(script, "health"),
-        environment=postgres.environment | {"ADDRESS": "0.0.0.0:5432"},
+        command=[script, "server"],
+        health=[script, "health"],
+        environment={**postgres.environment, "ADDRESS": "0.0.0.0:5432"},
         mounts={},
+        grace=POSTGRES_GRACE,
     )

@@ -12,7 +12,7 @@ from dev.stack.base import HOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dev.stack.compose_file import Service
+    from dev.stack.services import Service
 
 __all__ = ["Places"]
 

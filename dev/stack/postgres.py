@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_s3commit.testing.programs import free_ports
 from dev.stack.base import HOST
-from dev.stack.services import RunningServices, ServiceProgram
+from dev.stack.services import RunningServices, Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,13 +52,7 @@ def postgres(logs: Path) -> Iterator[str]:
         "POSTGRES_DB": "airflow",
     }
     logs.mkdir(parents=True, exist_ok=True)
-    server = ServiceProgram(
-        "postgres",
-        [str(_SCRIPT), "server"],
-        environment,
-        [str(_SCRIPT), "health"],
-        after=(),
-        grace=POSTGRES_GRACE,
-    )
+    script = str(_SCRIPT)
+    server = Service("postgres", [script, "server"], environment, [script, "health"], grace=POSTGRES_GRACE)
     with RunningServices([server], directory=logs, logs=logs):
         yield f"postgresql+psycopg2://airflow:{password}@{HOST}:{port}/airflow"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["GRACE_SECONDS", "RunningServices", "ServiceProgram"]
+__all__ = ["RunningServices", "Service"]
 
 #: Seconds until every service must be healthy. On two idle cores it takes about 60.
 START_SECONDS = 420.0
@@ -25,16 +25,18 @@ HEALTH_SECONDS = 60.0
 GRACE_SECONDS = 4.0
 
 
-@dataclass(slots=True)
-class ServiceProgram:
-    """A service as a program of this machine.
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service: a program, what it must be given, and when it may start.
 
     Attributes:
-        name: The service's name.
+        name: Its name, by which the others reach it.
         command: The program and its arguments.
-        environment: All of its variables.
+        environment: Its variables, all of them: it inherits none.
         health: The command that says whether it is healthy; empty if it runs once and ends.
         after: The services that must be healthy, or have ended well, before it starts.
+        mounts: What a container of it sees of the machine: its own path, and the directory or named volume
+            behind that.
         grace: Seconds between asking it to end and making it end.
 
     """
@@ -43,10 +45,9 @@ class ServiceProgram:
     command: list[str]
     environment: Mapping[str, str]
     health: list[str]
-    after: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    mounts: Mapping[str, str] = field(default_factory=dict)
     grace: float = GRACE_SECONDS
-    program: Program | None = field(default=None)
-    ready: bool = False
 
 
 class RunningServices:
@@ -65,13 +66,15 @@ class RunningServices:
 
     def __init__(
         self,
-        services: Iterable[ServiceProgram],
+        services: Iterable[Service],
         *,
         directory: Path,
         logs: Path,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._services = {service.name: service for service in services}
+        self._programs: dict[str, Program] = {}
+        self._ready: set[str] = set()
         self._directory = directory
         self._logs = logs
         self._tell = tell
@@ -96,11 +99,9 @@ class RunningServices:
             ProgramFailed: One has ended. The message ends with the end of its log.
 
         """
-        for service in self._services.values():
-            program = service.program
-            if program is None or program.running or (not service.health and program.exit_code == 0):
-                continue
-            raise ProgramFailed(f"{service.name} ended with {program.exit_code}{program.last_words()}")
+        for name, program in self._programs.items():
+            if not program.running and (self._services[name].health or program.exit_code != 0):
+                raise ProgramFailed(f"{name} ended with {program.exit_code}{program.last_words()}")
 
     def ailing(self) -> list[str]:
         """Ask every service for its health; return the names of those that are not well."""
@@ -109,17 +110,17 @@ class RunningServices:
 
     def stop(self) -> None:
         """Stop everything; return when it is gone. Repeatable."""
-        stop_all([service.program for service in self._services.values() if service.program is not None])
+        stop_all(self._programs.values())
 
     def _start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while waiting := [service for service in self._services.values() if not service.ready]:
+        while waiting := [service for name, service in self._services.items() if name not in self._ready]:
             for service in waiting:
-                if service.program is None:
-                    if all(self._is_ready(name) for name in service.after):
+                if service.name not in self._programs:
+                    if self._ready.issuperset(self._services.keys() & service.after):
                         self._launch(service)
                 elif self._healthy(service):
-                    service.ready = True
+                    self._ready.add(service.name)
                     self._tell(service.name)
             self.check_running()
             if time.monotonic() > deadline:
@@ -127,11 +128,8 @@ class RunningServices:
                 raise ProgramFailed(f"not ready after {START_SECONDS:.0f} s: {names}; see {self._logs}")
             time.sleep(0.3)
 
-    def _is_ready(self, name: str) -> bool:
-        return name not in self._services or self._services[name].ready
-
-    def _launch(self, service: ServiceProgram) -> None:
-        service.program = Program(
+    def _launch(self, service: Service) -> None:
+        program = Program(
             service.name,
             service.command,
             log=self._logs / f"{service.name}.log",
@@ -139,13 +137,14 @@ class RunningServices:
             directory=self._directory,
             grace=service.grace,
         )
-        service.program.start()
+        self._programs[service.name] = program
+        program.start()
 
-    def _healthy(self, service: ServiceProgram) -> bool:
-        if service.program is None:
+    def _healthy(self, service: Service) -> bool:
+        if service.name not in self._programs:
             return False
         if not service.health:
-            return service.program.exit_code == 0
+            return self._programs[service.name].exit_code == 0
         question = Program(
             f"health of {service.name}",
             service.health,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit.testing import ProgramFailed
-from dev.stack.compose_file import Service, read_compose, read_env
+from dev.stack.compose_file import read_compose, read_env
 from dev.stack.places import Places
-from dev.stack.services import RunningServices, ServiceProgram
+from dev.stack.services import RunningServices, Service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,18 +52,18 @@ def written(directory: Path) -> Path:
 
 def service(name: str = "api", mounts: Mapping[str, str] | None = None, **environment: str) -> Service:
     """Return a service with these variables."""
-    return Service(name, "image", (), environment, (), (), dict(mounts or {}))
+    return Service(name, [], environment, [], mounts=dict(mounts or {}))
 
 
 def test_services_are_read_with_their_variables_filled_in(tmp_path: Path) -> None:
     """Entry points come from the image's stage, variables from the file beside, defaults from itself."""
     services = read_compose(written(tmp_path), {"TOKEN": "t0"})
     api, user = services["api"], services["user"]
-    assert api.command == ("/opt/source/run.sh", "serve", "/data/x")
+    assert api.command == ["/opt/source/run.sh", "serve", "/data/x"]
     assert api.environment == {"ADDRESS": "0.0.0.0:80", "TOKEN": "t0", "DEPTH": "3", "COLOUR": "red"}
     assert api.mounts == {"/data": "./here", "/state": "kept"}
-    assert user.command == ("/opt/source/run.sh", "use")
-    assert (user.health, user.after, api.health) == (("/check", "user"), ("api",), ())
+    assert user.command == ["/opt/source/run.sh", "use"]
+    assert (user.health, user.after, api.health) == (["/check", "user"], ("api",), [])
 
 
 def test_a_missing_variable_is_named(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_the_real_file_leaves_no_container_s_address(tmp_path: Path) -> None:
             assert not value.startswith(("/opt/", "/run/", "/data")), (one.name, name)
 
 
-def program(name: str, code: str, *after: str, health: str = "exit 0") -> ServiceProgram:
+def program(name: str, code: str, *after: str, health: str = "exit 0") -> Service:
     """Return a service that is a line of shell, as is its health check."""
-    return ServiceProgram(
+    return Service(
         name, ["sh", "-c", code], {"PATH": "/usr/bin:/bin"}, ["sh", "-c", health] if health else [], after
     )
 
