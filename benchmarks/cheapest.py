@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from airflow_s3commit import S3Config
     from airflow_s3commit.store.base import Complete
 
-__all__ = ["Bare", "Minimal"]
-
 #: What a completion's answer must have.
 _HAS_ETAG = re.compile(rb"<ETag>(?:&quot;|&#34;|\")?[^<]+</ETag>").search
 

@@ -20,8 +20,6 @@ from typing import cast
 
 from record_server import KEPT, Asked, Records
 
-__all__ = ["main"]
-
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 BODY = (

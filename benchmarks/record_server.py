@@ -10,8 +10,6 @@ from email.utils import formatdate
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-__all__ = ["KEPT", "Asked", "Records"]
-
 #: What the ids of uploads begin with whose parts are kept.
 KEPT = "kept-"
 

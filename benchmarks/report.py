@@ -20,8 +20,6 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Measured", "as_markdown", "machine", "measure", "show", "write_section"]
-
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 # Python looks for modules in a script's own folder first, where `requests.py` would be taken for the library

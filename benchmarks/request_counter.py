@@ -10,8 +10,6 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["RequestCounter"]
-
 #: S3's requests with a name of their own, by method and by what their query has.
 _NAMED = (
     ("POST", "uploads", "initiate"),

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.testing.s3_server import S3Server
 
-__all__ = ["startup"]
-
 COLUMNS = ("worker, committer", "before s", "after s", "sum s", "worst s", "store s", "CPU s", "tasks")
 COMMITTERS = ("magic", "partitioned")
 

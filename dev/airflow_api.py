@@ -10,8 +10,6 @@ from urllib.parse import quote, urlencode, urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AirflowApi", "ApiError"]
-
 #: Seconds that one request may take; the first ones load half of Airflow.
 TIMEOUT = 60.0
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-__all__ = ["AirflowHome"]
-
 HOST = "127.0.0.1"
 USER = "demo"
 

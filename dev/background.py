@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Background"]
-
 
 class Background(ABC):
     """Calls `run` in a thread on entry, and waits for its end on exit. An error of `run` is raised there."""

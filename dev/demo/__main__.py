@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.s3.config import S3Config
 
-__all__ = ["main"]
-
 #: The root of the checkout: the DAGs that run are the ones a reader finds there.
 CHECKOUT = Path(__file__).parents[2]
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.store.s3.config import S3Config
 
-__all__ = ["Flights", "partition", "read_day", "same_rows"]
-
 
 def partition(day: date) -> str:
     """Return the directory of a day in the dataset."""

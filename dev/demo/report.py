@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dev.demo.story import Chapter, Check
     from dev.demo.watch import Sight
 
-__all__ = ["DayVerdict", "chapter_view", "counts_view", "final_table", "judge_days"]
-
 
 @dataclass(frozen=True, slots=True)
 class DayVerdict:

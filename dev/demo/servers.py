@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
 
-__all__ = ["own_directory", "start"]
-
 #: Spark listens on loopback alone, and its user interface nowhere.
 SPARK_DEFAULTS = """\
 spark.driver.bindAddress 127.0.0.1

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import ObjectStore
     from dev.airflow_api import AirflowApi
 
-__all__ = ["REFRESH", "REPORT", "Chapter", "Check", "Story"]
-
 REFRESH = "nightly_flights_refresh"
 REPORT = "flights_daily_report"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.store.base import ObjectStore
 
-__all__ = ["DatasetWatch", "Sight"]
-
 #: Seconds between two looks. A listing of a small dataset takes a few milliseconds.
 INTERVAL = 0.2
 

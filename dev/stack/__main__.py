@@ -34,8 +34,6 @@ from dev.stack.containers import ContainerStack, has_networks
 from dev.stack.kill import KillWhileCommitting
 from dev.stack.loopback import LoopbackStack
 
-__all__ = ["main"]
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["API", "HOST", "SPARK", "STORE", "WORKER", "Stack"]
-
 HOST = "127.0.0.1"
 
 #: The services that are asked for something from outside.

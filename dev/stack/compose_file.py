@@ -15,8 +15,6 @@ from dev.stack.services import Service
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["read_compose", "read_env"]
-
 #: ``${NAME}``, ``${NAME:-default}`` and ``${NAME:?message}``.
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["ContainerStack", "compose_command", "has_networks"]
-
 #: What Compose is asked for a published port, by service and the port inside.
 _PUBLISHED = {(API, 8080): "AIRFLOW_PORT", (SPARK, 8080): "SPARK_PORT", (STORE, 8333): "S3_PORT"}
 

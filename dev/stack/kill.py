@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.base import ObjectStore
     from dev.stack.containers import ContainerStack
 
-__all__ = ["KillWhileCommitting"]
-
 _COMMIT = "refresh.commit"
 
 #: Of one processor, for the store while it is waited for the moment: a request takes some tenths of a second.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["LoopbackStack"]
-
 #: The services whose programs are Debian's and not this project's, and what works without them.
 DATABASE, QUEUE, SCHEDULER = "postgres", "redis", "airflow-scheduler"
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from dev.stack.services import Service
 
-__all__ = ["Places"]
-
 #: What listens on every interface of a container listens on loopback here.
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - looked for, so as not to be used
 

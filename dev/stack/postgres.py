@@ -16,8 +16,6 @@ from dev.stack.services import RunningServices, Service
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["POSTGRES_GRACE", "available", "postgres"]
-
 #: Seconds to end in: it removes its data, a thousand files, and the disk may be busy.
 POSTGRES_GRACE = 60.0
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["RunningServices", "Service"]
-
 #: Seconds until every service must be healthy. On two idle cores it takes about 60.
 START_SECONDS = 420.0
 

@@ -11,8 +11,6 @@ from tables import cell, code, table
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP
 
-__all__ = ["commands", "exit_codes", "shared_options"]
-
 #: Headings of the options that every command has.
 SHARED = ("Store", "Output")
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-__all__ = ["DIAGRAMS", "read_floors", "svg"]
-
 #: Where it is written down, and kept, which part of the package may import which.
 _ARCHITECTURE = Path(__file__).parents[2] / "tests" / "test_architecture.py"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 
-__all__ = ["attributes", "first_line", "prose"]
-
 _SECTION = re.compile(r"^(Attributes|Args|Raises|Returns|Yields):$")
 _ENTRY = re.compile(r"^ {4}(\w+): (.*)$")
 

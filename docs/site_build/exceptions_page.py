@@ -11,8 +11,6 @@ from airflow_s3commit import exceptions
 from airflow_s3commit.cli.exit_codes import exit_code
 from airflow_s3commit.exceptions import S3CommitError
 
-__all__ = ["classes", "tree"]
-
 
 def tree() -> str:
     """Return the tree of all exceptions."""

@@ -18,17 +18,6 @@ from airflow_s3commit.spark.session import committer_conf
 from airflow_s3commit.tables.option_values import Option
 from airflow_s3commit.tables.options import TABLE_OPTIONS
 
-__all__ = [
-    "airflow_config",
-    "file_options",
-    "job_options",
-    "object_options",
-    "read_options",
-    "spark_conf",
-    "table_options",
-    "write_options",
-]
-
 _COLUMNS = ("option", "meaning", "default", "formats")
 
 

@@ -25,8 +25,6 @@ from airflow_s3commit.protocol.model import (
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
 
-__all__ = ["fields_table", "hadoop_records", "own_records"]
-
 #: Fields that mean the same wherever they are.
 EVERYWHERE = {
     "attempt": "Which attempt: letters and digits, new in each run.",

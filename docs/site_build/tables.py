@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["cell", "code", "table"]
-
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown; cells are Markdown already."""

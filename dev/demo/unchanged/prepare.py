@@ -10,8 +10,6 @@ from pathlib import Path
 
 from airflow_s3commit.testing.programs import ProgramFailed
 
-__all__ = ["s3a_jars", "unchanged_dags"]
-
 _HERE = Path(__file__).parent
 
 #: Hadoop of PySpark 4.3, and those modules of the AWS SDK that S3A uses: their bundle has half a gigabyte.
