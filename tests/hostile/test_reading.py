@@ -47,6 +47,9 @@ def test_the_page(name: str, turn: int) -> None:
     from airflow_s3commit.plugin.config import Place  # noqa: PLC0415
     from airflow_s3commit.plugin.render import Pages  # noqa: PLC0415
 
+    # Its templates are compiled once, as for all requests of a page.
+    pages = Pages()
+
     def look(lake: GuardedLake) -> None:
         place = Place(Destination.parse(lake.destination))
         if name == "destination":
@@ -54,7 +57,7 @@ def test_the_page(name: str, turn: int) -> None:
         elif name == "history":
             view = history.read_history(lake.store, place, None)
             drawn = history.charts(view.steps)
-            Pages().render("history", "", history_view=view, charts=drawn, newest=True)
+            pages.render("history", "", history_view=view, charts=drawn, newest=True)
         else:
             views.read_job(lake.store, place, lake.job_id)
 
