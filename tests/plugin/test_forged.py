@@ -61,9 +61,8 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from paths(below, (*path, step))
 
 
-async def pages(service: DestinationService, place: Place, job_id: str) -> list[str]:
+async def pages(renderer: Pages, service: DestinationService, place: Place, job_id: str) -> list[str]:
     """Return what is shown of a destination and of one of its jobs."""
-    renderer = Pages()
     places, wanted = (await service.places()).places, Wanted()
     common = {"wanted": wanted, "states": STATES, "idles": IDLE, "every": 0, "registry_problem": None}
     destination_views = await service.destination_views(places)
@@ -96,7 +95,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
     scene = set_scene(lake)
     places = read_places(f"{FLIGHTS} {ORDERS}")
     service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
-    count = 0
+    renderer, count = Pages(), 0
     for key, body in records(lake):
         shown_by_others = [job_id for job_id in vars(scene).values() if job_id not in key]
         own = next((job_id for job_id in vars(scene).values() if job_id in key), scene.sealed)
@@ -105,7 +104,7 @@ def test_a_forged_record_hides_no_other_job() -> None:
             if count % 499:
                 continue
             lake.put("lake", key, forged)
-            overview, *others = asyncio.run(pages(service, places[0], own))
+            overview, *others = asyncio.run(pages(renderer, service, places[0], own))
             what = f"{key}: {forged[:2000]!r}"
             assert [job_id for job_id in shown_by_others if job_id not in overview] == [], what
             assert "could not be read" not in overview, what
@@ -134,7 +133,7 @@ def test_a_destination_full_of_damage_hides_no_other_one(body: bytes) -> None:
     service = DestinationService(lambda: places, lambda _: lake, lambda _: None, wait=60.0)
     for key, _ in records(lake):
         lake.put("lake", key, body)
-    overview, *_ = asyncio.run(pages(service, places[0], scene.sealed))
+    overview, *_ = asyncio.run(pages(Pages(), service, places[0], scene.sealed))
     assert scene.secret in overview
     assert scene.homeless in overview
     assert overview.count("damaged") >= 3 or overview.count("could not be read") == 1
