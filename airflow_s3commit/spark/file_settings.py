@@ -127,6 +127,8 @@ _FIXED = {
     **{key: _Fixed(_PARQUET, same) for key, same in _PARQUET_KEYS.items()},
     **{key: _Fixed(_ORC, same) for key, same in _ORC_KEYS.items()},
     "mapreduce.output.fileoutputformat.compress": _Fixed(_TEXT, ("false",)),
+    "zlib.compress.level": _Fixed((*_PARQUET, *_TEXT), ("default_compression",)),
+    "zlib.compress.strategy": _Fixed((*_PARQUET, *_TEXT), ("default_strategy",)),
 }
 
 #: Every key that a write heeds, or is refused for.

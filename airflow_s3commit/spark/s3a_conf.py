@@ -205,13 +205,14 @@ def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _file_settings(conf: Any) -> dict[str, str]:
+    prefixes = ("parquet.", "orc.", "hive.exec.orc.", "hive.orc.")
     found = {
         f"{prefix}{rest}": str(value)
-        for prefix in ("parquet.", "orc.", "hive.exec.orc.", "hive.orc.")
+        for prefix in prefixes
         for rest, value in dict(conf.getPropsWithPrefix(prefix)).items()
     }
-    # Hadoop itself sets hundreds of keys with this prefix, and reading each is a call of the JVM.
-    found |= {key: conf.get(key) for key in HADOOP_KEYS if key.startswith("mapreduce.")}
+    # Hadoop itself sets hundreds of other keys, and reading each is a call of the JVM.
+    found |= {key: conf.get(key) for key in HADOOP_KEYS if not key.startswith(prefixes)}
     return found
 
 

@@ -69,7 +69,7 @@ class TableFormat:
 
 _PARQUET_CODECS = {
     "snappy": Codec("snappy", ".snappy"),
-    "gzip": Codec("gzip", ".gz"),
+    "gzip": Codec("gzip", ".gz", 6),
     "zstd": Codec("zstd", ".zstd", 3),
     "lz4_raw": Codec("lz4", ".lz4raw"),
     "brotli": Codec("brotli", ".br"),

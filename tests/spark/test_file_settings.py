@@ -105,6 +105,7 @@ def test_what_spark_heeds_is_heeded(
         ("parquet.page.size", "65536", "parquet", "unset it"),
         ("orc.bloom.filter.columns", "a", "orc", "unset it"),
         ("mapreduce.output.fileoutputformat.compress", "true", "csv", "unset it"),
+        ("zlib.compress.level", "BEST_SPEED", "parquet", "unset it"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_format: str, says: str) -> None:
@@ -115,7 +116,7 @@ def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_forma
     with pytest.raises(InvalidOption, match=says) as error:
         set_by({key: value}, format=file_format)
     assert str(error.value).startswith(f"the session sets {shown}")
-    other = "parquet" if file_format != "parquet" else "json"
+    other = "parquet" if file_format != "parquet" else "orc"
     assert set_by({key: value}, format=other) == parse_options({"format": other}, overwrite=False)
 
 
@@ -126,6 +127,7 @@ def test_what_cannot_be_done_is_refused_by_name(key: str, value: str, file_forma
         ("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED"),
         ("parquet.writer.version", "PARQUET_1_0"),
         ("parquet.page.size", "1048576"),
+        ("zlib.compress.level", "DEFAULT_COMPRESSION"),
         (CRYPTO, " "),
         ("spark.sql.files.maxPartitionBytes", "1"),
     ],

@@ -135,8 +135,9 @@ def test_every_codec_is_read_by_another_engine(name: str, tmp_path: Path) -> Non
     assert suffix.endswith(".parquet")
 
 
-def test_zstd_is_as_tight_as_sparks() -> None:
-    """The size is that of level 3, the one of Spark's own writer, which is not pyarrow's default."""
+@pytest.mark.parametrize(("codec", "level"), [("zstd", 3), ("gzip", 6)])
+def test_files_are_as_tight_as_sparks(codec: str, level: int) -> None:
+    """The size is that of the level of Spark's own writer, which is not pyarrow's default."""
     table = pa.table({"s": [f"{n * n % 977}-{n * 7919}" for n in range(20_000)]})
 
     def size(file: io.BytesIO) -> int:
@@ -145,13 +146,13 @@ def test_zstd_is_as_tight_as_sparks() -> None:
     def at(level: int | None) -> int:
         sink = io.BytesIO()
         pq.write_table(
-            table, sink, compression="zstd", compression_level=level, use_dictionary=False,
+            table, sink, compression=codec, compression_level=level, use_dictionary=False,
             write_page_checksum=True, write_page_index=True, store_schema=False,
         )  # fmt: skip
         return size(sink)
 
-    assert at(3) != at(None)
-    assert size(encode(table, ParquetForm("zstd", SPARK))) == at(3)
+    assert at(level) != at(None)
+    assert size(encode(table, ParquetForm(codec, SPARK))) == at(level)
 
 
 def test_each_write_is_a_row_group() -> None:
