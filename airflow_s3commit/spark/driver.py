@@ -29,6 +29,7 @@ from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
 from airflow_s3commit.spark.overwrite import (
     check_job_overwrite,
+    check_layout,
     check_own_overwrite,
     check_rows,
     sets_static,
@@ -118,9 +119,10 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     if options.destination is None:
         raise InvalidDestination(
             'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
-            " (spark.s3commit.job.id and the other keys of committer_conf). A table of SQL (USING s3commit,"
-            " INSERT, saveAsTable, writeTo) cannot be written: Spark does not pass its path and options to a"
-            " Python data source"
+            " (spark.s3commit.job.id and the other keys of committer_conf). Spark does not pass on what a"
+            " table of SQL was created with: write INSERT INTO t WITH (path = 's3://bucket/table',"
+            " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
+            " cannot have them"
         )
     layout = Layout.of(Destination.parse(options.destination), job_id)
     reference = JobReference(job_id=job_id, destination=layout.destination.uri, staging=layout.staging.uri)
@@ -237,7 +239,8 @@ def commit_write(
         The stage's seal; and the manifest, if the job was committed.
 
     Raises:
-        InvalidOption: An overwrite by a job of its own has no rows; see `check_rows`.
+        InvalidOption: An overwrite by a job of its own has no rows, or the table is partitioned and the write
+            is not; see `check_rows` and `check_layout`.
         S3CommitError: The stage could not be sealed, or the job not committed; see `Job.seal_stage` and
             `Job.commit`.
 
@@ -246,6 +249,9 @@ def commit_write(
         job = job or target.job()
         if target.own:
             check_rows(target.job_store(), target.reference.destination, options, tasks)
+        of_job = job.record().options
+        if not (of_job.conflict_mode == "replace" and of_job.whole_destination):
+            check_layout(target.job_store(), target.reference.destination, options)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
         if not target.own:

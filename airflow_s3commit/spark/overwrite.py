@@ -1,4 +1,4 @@
-"""Save mode ``overwrite``: the refusals that keep a write from replacing more, or less, than it means to.
+"""The refusals that keep a write from replacing more, or less, than it means to, and from mixing layouts.
 
 Spark's default, ``static``, replaces the whole table; here the default replaces the partitions that get rows.
 """
@@ -58,19 +58,43 @@ def check_own_overwrite(
             f" only the partitions that get rows; {_CHOICES}"
         )
     path = first_data_path(store, Destination.parse(destination))
-    if path is None:
-        return
-    directories = path.split("/")[:-1]
-    if not all("=" in directory for directory in directories):
-        return
-    theirs = [directory.partition("=")[0] for directory in directories]
-    if theirs != [escape(name) for name in options.table.partition_by]:
+    theirs = _partition_columns(path)
+    if theirs is not None and theirs != [escape(name) for name in options.table.partition_by]:
         raise InvalidOption(
             f"overwrite of {destination}: the table is {_layout(theirs)}, but the write is"
             f" {_layout(options.table.partition_by)}, so old rows would stay beside the new ones (such as"
             f" {path}); partition the write as the table is, or replace the whole table with the option"
             " partitionOverwriteMode=static"
         )
+
+
+def check_layout(store: ObjectStore, destination: str, options: WriteOptions) -> None:
+    """Refuse a write without partition columns to a table that has some, beside which its rows would be.
+
+    In SQL partition columns are easily lost: Spark does not pass ``PARTITIONED BY`` of a table on.
+
+    Raises:
+        InvalidOption: The table is partitioned, and the write is not.
+
+    """
+    if options.table.partition_by:
+        return
+    path = first_data_path(store, Destination.parse(destination))
+    if theirs := _partition_columns(path):
+        columns = ",".join(theirs)
+        raise InvalidOption(
+            f"the write to {destination} is not partitioned, but the table is {_layout(theirs)} (such as"
+            f" {path}): set the write's option partitionBy to {columns}, in SQL INSERT INTO t WITH"
+            f" (partitionBy = '{columns}'), or write to another path"
+        )
+
+
+def _partition_columns(path: str | None) -> list[str] | None:
+    """Return the escaped partition columns in a data file's path; None if other directories are in it."""
+    directories = path.split("/")[:-1] if path is not None else None
+    if directories is None or not all("=" in directory for directory in directories):
+        return None
+    return [directory.partition("=")[0] for directory in directories]
 
 
 def check_job_overwrite(job: Job, options: WriteOptions, *, session_static: bool) -> None:

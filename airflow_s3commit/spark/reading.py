@@ -154,10 +154,20 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
         InvalidOption: An option is unknown or malformed, or there is no path.
 
     """
+    if "owner" in options:
+        # A property that Spark gives every table that it creates.
+        raise InvalidOption(
+            "Spark does not pass on what a table of SQL was created with: name the columns, CREATE TABLE t"
+            " (id BIGINT, dt STRING) USING s3commit, and the path in each statement, SELECT * FROM t WITH"
+            " (path = 's3://bucket/table')"
+        )
     found, _ = read_fields(options, READ_OPTIONS, " for reading")
     files = parse_file_options({name: text for name, text in options.items() if name.lower() in _FILE_NAMES})
     if "destination" not in found:
-        raise InvalidOption("nothing to read: pass the destination to .load()")
+        raise InvalidOption(
+            "nothing to read: pass the destination to .load(), or in SQL to each statement, SELECT * FROM t"
+            " WITH (path = 's3://bucket/table')"
+        )
     try:
         store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
     except StoreUnsuitable as error:

@@ -166,3 +166,31 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
     with pytest.raises(Exception, match=r"'m' has the type interval year to month.*write_pending can write"):
         write(frame.selectExpr("id", "make_ym_interval(1, 2) as m"), lake)
     assert lake.everything() == []
+
+
+@pytest.mark.all
+def test_tables_of_sql_are_written_by_the_options_of_a_statement(spark: SparkSession, lake: Lake) -> None:
+    """Both forms of INSERT and a SELECT use the path that they name; without it the error says so."""
+    spark.range(4, numPartitions=1).selectExpr("id", "concat('d', id % 2) as dt").createTempView("arrivals")
+    spark.sql("CREATE TABLE flights (id BIGINT, dt STRING) USING s3commit PARTITIONED BY (dt)")
+    place = ", ".join(f"{name} = '{value}'" for name, value in {**lake.options, "path": lake.uri}.items())
+    parted = f"WITH ({place}, partitionBy = 'dt')"
+    try:
+        spark.sql(f"INSERT INTO flights {parted} SELECT * FROM arrivals")
+        spark.sql(f"INSERT OVERWRITE flights {parted} SELECT id + 10, dt FROM arrivals WHERE dt = 'd1'")
+        found = spark.sql(f"SELECT dt, id FROM flights WITH ({place})").collect()
+        assert sorted(map(tuple, found)) == [("d0", 0), ("d0", 2), ("d1", 11), ("d1", 13)]
+        for statement, says in (
+            (f"INSERT INTO flights WITH ({place}) SELECT * FROM arrivals", "partitionBy to dt, in SQL"),
+            ("INSERT INTO flights SELECT * FROM arrivals", "no destination.*INSERT INTO t WITH"),
+            ("CREATE TABLE others USING s3commit AS SELECT * FROM arrivals", "no destination"),
+            ("SELECT * FROM flights", "nothing to read: .* in SQL to each statement"),
+            (f"CREATE TABLE others USING s3commit OPTIONS ({place})", "name the columns, CREATE TABLE"),
+        ):
+            with pytest.raises(Exception, match=says):
+                spark.sql(statement).collect()
+        assert len(lake.visible()) == 2
+        assert lake.pending() == []
+    finally:
+        spark.sql("DROP TABLE flights")
+        spark.catalog.dropTempView("arrivals")

@@ -9,16 +9,19 @@ import pytest
 
 from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
-from airflow_s3commit.spark import foreach_batch, write_pending
+from airflow_s3commit.spark import driver, foreach_batch, write_pending
+from airflow_s3commit.spark.driver import Target, commit_write
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import (
     OVERWRITE_MODE,
     check_job_overwrite,
+    check_layout,
     check_own_overwrite,
     check_rows,
     first_data_path,
     sets_static,
 )
+from airflow_s3commit.store.credentials import StoreAddress
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
@@ -92,6 +95,26 @@ def test_static_of_the_session_is_refused_until_the_write_chooses() -> None:
     assert sets_static({OVERWRITE_MODE: "Static"}.get)
     assert not sets_static({OVERWRITE_MODE: "dynamic"}.get)
     assert not sets_static({}.get)
+
+
+@pytest.mark.parametrize(("mode", "whole"), [("append", False), ("replace", False), ("replace", True)])
+def test_rows_without_partitions_join_no_partitioned_table(
+    mode: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a job nor a write of its own seals them, unless it replaces the whole table."""
+    store = table("dt=1/h=2/f")
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    committer: Any = "directory" if whole else "partitioned"
+    job = Job.setup(store, TABLE, options=JobOptions(committer=committer, conflict_mode=mode))
+    flat, parted = options("append"), options("append", partitionBy="dt,h")
+    target = Target(job.reference, "load", "1", own=False, store=StoreAddress())
+    for each in () if whole else (target, replace(target, own=True)):
+        with pytest.raises(InvalidOption, match=r"table is partitioned by dt, h .*partitionBy to dt,h, in"):
+            commit_write(each, flat, [], job)
+    assert job.stage_seal("load", "1") is None
+    commit_write(target, flat if whole else parted, [], job)
+    check_layout(table("2013/01/f"), TABLE, flat)
+    check_layout(table(*HIDDEN), TABLE, flat)
 
 
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
@@ -200,6 +223,8 @@ def test_overwrites_of_a_session_empty_no_table_by_surprise(spark: SparkSession,
         write(none, lake, "overwrite", partitionBy="dt")
     with pytest.raises(InvalidOption, match="the table is partitioned by dt, but the write is not"):
         pend()
+    with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
+        write_pending(later, destination=lake.uri, options=lake.options, mode="append")
     assert lake.visible() == before
     assert lake.pending() == []
     write(none, lake, "overwrite", partitionBy="dt", partitionOverwriteMode="dynamic")
