@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
@@ -50,6 +51,12 @@ def _texts(value: str) -> dict[str, str]:
 
 
 def _path(value: str) -> str:
+    if value != value.strip():
+        raise ValueError("white space at its start or end: remove it")
+    if (pattern := re.search(r"[*?{}\[\]]", value)) is not None:
+        raise ValueError(
+            f"{pattern[0]!r} is for templates and patterns, and Spark reads no such path: name one place"
+        )
     return Destination.parse(value).uri
 
 
@@ -240,6 +247,20 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *STORE_OPTIONS,
 )
 
+#: Names that are set elsewhere, with what to do.
+_NO_OPTIONS = (
+    (re.compile(r"^(parquet|orc)\."), f"leave it out, or {OTHER_WRITER}"),
+    (
+        re.compile(r"access.?key|secret|token|password"),
+        "plans and logs show options; give driver and executors credentials by environment, profile or role",
+    ),
+    (
+        re.compile(r"^(spark|fs|hadoop)\."),
+        "set it in the Spark conf; for the store use endpointUrl and region",
+    ),
+    (re.compile(r"^mode$"), 'call .mode("append") or .mode("overwrite")'),
+)
+
 _NAMES = {option.name.lower() for option in WRITE_OPTIONS}
 _OBJECT_FIELDS = {option.field for option in _OBJECT_OPTIONS}
 _TEXT_FIELDS = {option.field for option in TEXT_OPTIONS}
@@ -263,9 +284,10 @@ def parse_options(
 
     """
     for name in options:
-        if name.lower().startswith(("parquet.", "orc.")) and name.lower() not in _NAMES:
+        for known, cure in _NO_OPTIONS:
             # Its value may be a secret.
-            raise InvalidOption(f"s3commit cannot do option {name}: leave it out, or {OTHER_WRITER}")
+            if name.lower() not in _NAMES and known.search(name.lower()):
+                raise InvalidOption(f"s3commit cannot do option {name}: {cure}")
     found = read_options(options, WRITE_OPTIONS)
     given = frozenset(found)
     try:

@@ -14,6 +14,7 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -266,8 +267,30 @@ def resolve_name(names: Sequence[str], name: str) -> str:
     alike = [known for known in names if known.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
-    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {', '.join(names)}"
-    raise UnsupportedPartition(f"partition column {name!r} {problem}")
+    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {_some(names)}"
+    raise UnsupportedPartition(f"partition column {name!r} {problem}{'' if alike else _meant(names, name)}")
+
+
+#: How many columns an error lists.
+_SHOWN = 20
+
+
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+def _meant(names: Sequence[str], name: str) -> str:
+    """Return what to do about a column that is missing; may be empty."""
+    if (plain := name.strip("`").replace("``", "`")) in names:
+        return f"; write it without backticks: {plain}"
+    if name.partition(".")[0] in names:
+        return f"; make a field of a struct a column first: df.withColumn({name!r}, df[{name!r}])"
+    if "(" in name:
+        return "; name a column, not an expression: add it with df.withColumn first"
+    by_lower = {known.lower(): known for known in names}
+    close = get_close_matches(name.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
 
 
 def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:

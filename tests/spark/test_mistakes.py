@@ -19,6 +19,8 @@ from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import target_of
 from airflow_s3commit.spark.options import parse_options
 from airflow_s3commit.spark.plan import plan_table
+from airflow_s3commit.spark.reading import parse_read_options
+from airflow_s3commit.store.credentials import StoreAddress
 from tests.protocol.building import OURS
 
 COLUMNS = (
@@ -44,6 +46,24 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"path": "hdfs://a/b"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
         ({"path": "s3://"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
         ({"path": "s3://lake/a//b"}, r"has an empty element, '.' or '..' in its path"),
+        ({"path": "s3://lake/t "}, r"path='s3://lake/t ' of s3commit: white space at its start or end"),
+        ({"path": "s3://lake/{{ ds }}"}, r"'{' is for templates and patterns.*: name one place"),
+        ({"path": "s3://lake/t/*"}, r"'\*' is for templates and patterns"),
+        ({"path": "S3://lake/t"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
+        ({"path": "https://lake.s3.amazonaws.com/t"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
+        (
+            {"aws_access_key_id": "AKIA"},
+            r"cannot do option aws_access_key_id: .*environment, profile or role",
+        ),
+        ({"secretKey": "hidden"}, r"cannot do option secretKey: plans and logs show options"),
+        ({"fs.s3a.endpoint": "x"}, r"cannot do option fs.s3a.endpoint: set it in the Spark conf"),
+        ({"spark.sql.shuffle.partitions": "1"}, r"cannot do option spark.sql.*: set it in the Spark conf"),
+        ({"mode": "overwrite"}, r'cannot do option mode: call \.mode\("append"\) or'),
+        ({"partitionBy": "d"}, r"partition column 'd' is not among id, Dt"),
+        ({"partitionBy": "`Dt`"}, r"partition column '`Dt`' is not among .*; write it without backticks: Dt"),
+        ({"partitionBy": "Dt.day"}, r"'Dt.day' is not among .*; make a field of a struct a column first"),
+        ({"partitionBy": "year(Dt)"}, r"'year\(Dt\)' is not among .*; name a column, not an expression"),
+        ({"partitionBy": "Dtt"}, r"'Dtt' is not among id, Dt; did you mean Dt\?"),
         ({"endpointUrl": "localhost:9000"}, r"endpoint .* is no URL of a store: write it as http://host"),
         ({"endpointUrl": "http://u:p@h"}, r"endpoint .* holds a user name or password.*give them as"),
         ({"pathStyle": "maybe"}, r"pathStyle='maybe' of s3commit: neither true nor false"),
@@ -93,7 +113,7 @@ def test_a_wrong_option_is_named_with_its_cure(given: dict[str, str], says: str)
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        ({}, r"no destination: call \.save\(.*A table of SQL .*cannot be written"),
+        ({}, r"no destination: call \.save\(.*INSERT INTO t WITH \(path = 's3://bucket/table', part"),
         (
             {"spark.s3commit.job.id": OURS},
             r"names a job but not spark.s3commit.job.destination.*set all",
@@ -126,6 +146,27 @@ def test_a_wrong_column_is_named_with_its_cure(given: dict[str, str], column: st
     """The first line has the column, its type, and what to do with it."""
     with pytest.raises(ValueError, match=says) as error:
         write({"path": "s3://lake/t", **given}, {}, "id", column)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, r"nothing to read: pass the destination to \.load\(\), or in SQL .* WITH \(path = "),
+        (
+            {"owner": "root", "path": "s3://lake/t"},
+            r"a table of SQL .*: name the columns, CREATE TABLE t \(id",
+        ),
+        (
+            {"path": "s3://lake/t", "generatoin": "3"},
+            "no option generatoin for reading, did you mean generation",
+        ),
+    ],
+)
+def test_a_wrong_read_is_named_with_its_cure(options: dict[str, str], says: str) -> None:
+    """The first line says what a read lacks, in SQL too."""
+    with pytest.raises(Exception, match=says) as error:
+        parse_read_options(options, StoreAddress())
     assert len(str(error.value).splitlines()) == 1
 
 
