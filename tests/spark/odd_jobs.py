@@ -57,6 +57,23 @@ class Writes:
         lines = self.rows.selectExpr("concat(id, ' ', dt) AS value")
         lines.write.option("compression", "gzip").mode("overwrite").text(f"{self.root}/text_gzip")
 
+    def lines(self) -> None:
+        """Write formats of lines, with options."""
+        rows = self.rows.selectExpr("id", "concat(dt, ', \"', id) AS text", "dt").write.partitionBy("dt")
+        rows.mode("append").option("header", "true").csv(f"{self.root}/lines")
+        rows.mode("append").option("compression", "gzip").json(f"{self.root}/lines")
+
+    def typed(self) -> None:
+        """Write partitions by days, times, numbers and truth."""
+        rows = self.rows.selectExpr(
+            "id",
+            "date_add(DATE '2013-01-01', cast(id % 2 AS int)) AS day",
+            "TIMESTAMP '2013-01-01 12:30:00' + make_interval(0, 0, 0, 0, 0, cast(id % 3 AS int)) AS at",
+            "cast(id % 2 AS decimal(5, 2)) AS price",
+            "id % 2 = 0 AS even",
+        )
+        rows.write.partitionBy("day", "at", "price", "even").mode("overwrite").orc(f"{self.root}/typed")
+
     def threads(self) -> None:
         """Append from several threads at once."""
 

@@ -32,7 +32,7 @@ WRITTEN = {"special": "special a ü+%41=1"} | {
     name: name
     for name in (
         "option_path", "insert_into", "dynamic_option", "text_gzip", "threads", "empty", "null_partition",
-        "directory", "jvm",
+        "directory", "jvm", "lines", "typed",
     )
 }  # fmt: skip
 
@@ -60,8 +60,9 @@ def rows_of(folder: Path) -> list[tuple[str, str]]:
         if file.name.startswith((".", "_")) or not file.is_file():
             continue
         content = file.read_bytes()
-        if file.name.endswith(".gz"):
-            rows: list[object] = list(gzip.decompress(content).splitlines())
+        if file.name.endswith((".gz", ".csv")):
+            lines = gzip.decompress(content) if file.name.endswith(".gz") else content
+            rows: list[object] = list(lines.splitlines())
         else:
             read = pa.orc.read_table if file.name.endswith(".orc") else pq.read_table
             rows = list(read(io.BytesIO(content)).to_pylist())
