@@ -75,6 +75,10 @@ class LiveApi(AirflowApi):
         }
         return str(self._post(f"/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"])
 
+    def is_stale(self, dag_id: str) -> bool:
+        """Whether Airflow misses the DAG's file."""
+        return bool(self._get(f"/dags/{quote(dag_id)}")["is_stale"])
+
     def all_runs(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Return every run of every DAG, by DAG and run id."""
         found = self._get(f"/dags/~/dagRuns?{urlencode({'limit': 200, 'order_by': '-id'})}")["dag_runs"]
@@ -89,10 +93,10 @@ class LiveApi(AirflowApi):
         """Do what "Mark run as failed" does."""
         self._patch(f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}", {"state": "failed"})
 
-    def mark_task_failed(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Do what "Mark task as failed" does."""
+    def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Do what "Mark task as failed" and "Mark task as success" do."""
         path = f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances/{quote(task_id)}"
-        self._patch(path, {"new_state": "failed"})
+        self._patch(path, {"new_state": state})
 
     def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
         """Do what "Clear task" does, without its neighbours."""
@@ -178,23 +182,23 @@ class LiveAirflow(AirflowHome):
         settings.parent.mkdir(parents=True)
         settings.write_text(PRELOADED)
         super().start()
-        self.start_triggerer()
+        self.begin("triggerer")
 
-    def start_triggerer(self) -> None:
-        """Start a triggerer."""
-        self._triggerer = self._program("triggerer", "--skip-serve-logs")
-        self._triggerer.start()
-        self._programs.append(self._triggerer)
+    def begin(self, component: str) -> None:
+        """Start a component: ``scheduler`` or ``triggerer``."""
+        program = self._program(component, "--skip-serve-logs")
+        program.start()
+        self._programs.append(program)
 
-    def kill_triggerer(self) -> None:
-        """Kill the triggerer and all it started, as a lost machine does."""
-        leash = self._triggerer._leash
-        assert leash is not None
-        self._programs.remove(self._triggerer)
-        self._triggerer.grace = 0.0
-        for pid in _descendants(leash.pid):
+    def lose(self, component: str) -> None:
+        """Kill a component and all it started, as a lost machine does."""
+        lost = next(program for program in self._programs if program.name == f"airflow {component}")
+        assert lost._leash is not None
+        self._programs.remove(lost)
+        lost.grace = 0.0
+        for pid in _descendants(lost._leash.pid):
             _kill(pid, signal.SIGKILL)
-        self._triggerer.stop()
+        lost.stop()
 
     def command(self, *arguments: str) -> Program:
         """Return an ``airflow`` command of this Airflow, not started yet."""
@@ -209,6 +213,11 @@ class LiveAirflow(AirflowHome):
         """
         log = (self.logs / "scheduler.log").read_text(errors="replace")
         return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
+
+    def has_parsed_with(self, text: str) -> bool:
+        """Whether the DAG processor, which calls the DAGs' callbacks, has logged this."""
+        logs = (self.home / "logs" / "dag_processor").rglob("*.log")
+        return any(text in log.read_text(errors="replace") for log in logs)
 
     def report(self, dag_id: str, run_id: str) -> str:
         """Return what there is to know of a run that did not go as it should: states, and the tasks' logs."""

@@ -35,7 +35,7 @@ def cluster_killed(run: Run) -> Story:
     run.start()
     yield run.held("spark")
     yield remembered(run)
-    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, TASK)
+    run.stage.airflow.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
     yield from settled(run)
     yield f"the driver of {run.dag_id} is dead", lambda: driver_state(run) not in ("SUBMITTED", "RUNNING")
 

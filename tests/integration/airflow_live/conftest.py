@@ -36,7 +36,15 @@ DAGS = Path(__file__).parent / "dags"
 NO_POSTGRES = "S3COMMIT_LIVE_SQLITE"
 
 #: One DAG of each file: when Airflow knows these, it knows all.
-KNOWN = ("committed", "month", "spark_killed", "assets_told", "flights_report_on_commit")
+KNOWN = (
+    "committed",
+    "sealed_and_lost",
+    "file_removed",
+    "month",
+    "spark_killed",
+    "assets_told",
+    "flights_report_on_commit",
+)
 
 #: All stories; the first ones take the longest.
 ALL_STORIES = {**CLUSTER_STORIES, **STORIES, **ASSET_STORIES}
@@ -75,7 +83,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Ite
             with LiveAirflow(home / "airflow", DAGS, environment, settings) as airflow:
                 airflow.wait_until_ready(KNOWN)
                 store = S3Store.connect(server.config)
-                yield Stage(airflow, store, home / "control", url, cluster)
+                yield Stage(airflow, store, home / "control", home / "dags", url, cluster)
 
 
 @pytest.fixture(scope="package")
@@ -107,9 +115,10 @@ def _connection(cluster: Cluster) -> str:
 
 
 def _bundles(home: Path) -> str:
-    """Return where DAGs come from: the rows', and one file of the project's."""
+    """Return where DAGs come from: the rows', one file of the project's, and one that a row removes."""
     home.mkdir()
-    shutil.copy(ROOT / "dags" / "flights_daily_report.py", home)
+    for file in (ROOT / "dags" / "flights_daily_report.py", DAGS.parent / "project" / "file_removed.py"):
+        shutil.copy(file, home)
     local = "airflow.dag_processing.bundles.local.LocalDagBundle"
     bundles = [
         {"name": "dags-folder", "classpath": local, "kwargs": {}},

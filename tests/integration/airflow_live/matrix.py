@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import partial
 
+from airflow_s3commit.protocol.sweep.apply import sweep
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.scenario import Run, Story
 
@@ -45,6 +48,24 @@ def run_timed_out(run: Run) -> Story:
     yield from settled(run)
 
 
+def run_timed_out_by_default(run: Run) -> Story:
+    """The notifier has its short time limit: what it leaves, as it then says, is for a sweep."""
+    yield from run_timed_out(run)
+    task = run.place.read("held.write.1")["task"]
+    yield f"the task of {run.dag_id} is dead", lambda: not _lives(task)
+    if run.left().pending:
+        assert run.stage.airflow.has_parsed_with("a sweep aborts")
+        sweep(run.stage.store, run.destination, older_than=0, dry_run=False)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def killed(run: Run, *processes: str) -> Story:
     """Processes of the stage get SIGKILL."""
     run.start()
@@ -57,7 +78,15 @@ def task_marked_failed(run: Run) -> Story:
     """Somebody marks the running stage as failed."""
     run.start()
     yield run.held("write")
-    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "refresh.write")
+    run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "refresh.write", "failed")
+    yield from settled(run)
+
+
+def marked_success(run: Run, held: str, task_id: str) -> Story:
+    """Somebody marks the stage as successful while it runs."""
+    run.start()
+    yield run.held(held)
+    run.stage.airflow.api.mark_task(run.dag_id, run.run_id, f"refresh.{task_id}", "success")
     yield from settled(run)
 
 
@@ -69,10 +98,24 @@ def run_marked_failed(run: Run) -> Story:
     yield from settled(run)
 
 
-def setup_fails(run: Run) -> Story:
-    """The destination has data, and the conflict mode is fail."""
+def with_old_data(run: Run) -> Story:
+    """The destination has data from before."""
     run.stage.store.put("lake", f"{run.destination.prefix}old.txt", b"old")
+    yield from ended(run)
+
+
+def file_removed(run: Run) -> Story:
+    """The DAG's file is gone while the stage runs, and comes back: Airflow leaves the run until then."""
+    airflow, file = run.stage.airflow, run.stage.project / f"{run.dag_id}.py"
     run.start()
+    yield run.held("write")
+    aside = file.rename(file.with_suffix(".removed"))
+    yield f"{run.dag_id} is stale", lambda: airflow.api.is_stale(run.dag_id)
+    run.go("write", "finish")
+    yield run.task_is("write", "success")
+    left = run.left()
+    assert (left.visible, len(left.pending)) == ({}, 2)
+    aside.rename(file)
     yield from settled(run)
 
 
@@ -90,7 +133,7 @@ def sensor_marked_failed(run: Run) -> Story:
     """Somebody marks the sensor as failed while it is deferred, with output pending behind it."""
     run.start()
     yield run.task_is("wait", "deferred")
-    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "refresh.wait")
+    run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "refresh.wait", "failed")
     yield from settled(run)
 
 
@@ -106,9 +149,9 @@ def triggerer_killed(run: Run) -> Story:
     """The triggerer dies while the sensor is deferred; another one takes the trigger over."""
     run.start()
     yield run.task_is("wait", "deferred")
-    run.stage.airflow.kill_triggerer()
+    run.stage.airflow.lose("triggerer")
     run.stage.commit(f"s3://lake/{run.dag_id}.upstream/", "dt=2013-01-01/part-0.txt", b"upstream")
-    run.stage.airflow.start_triggerer()
+    run.stage.airflow.begin("triggerer")
     yield from settled(run)
 
 
@@ -133,7 +176,7 @@ def commit_marked_failed(run: Run) -> Story:
     """Somebody marks the commit as failed: with one of its files visible, or past the point of no return."""
     run.start()
     yield run.held("commit")
-    run.stage.airflow.api.mark_task_failed(run.dag_id, run.run_id, "commit")
+    run.stage.airflow.api.mark_task(run.dag_id, run.run_id, "commit", "failed")
     yield from settled(run)
 
 
@@ -181,7 +224,7 @@ def settled(run: Run) -> Story:
 STORIES: dict[str, Callable[[Run], Story]] = {
     # The first ones take the longest.
     "run_timed_out": run_timed_out,
-    "run_timed_out_by_default": run_timed_out,
+    "run_timed_out_by_default": run_timed_out_by_default,
     "stage_timed_out": stage_timed_out,
     "spark_killed": spark_killed,
     "node_lost": lambda run: killed(run, "supervisor", "task"),
@@ -189,11 +232,23 @@ STORIES: dict[str, Callable[[Run], Story]] = {
     "stage_raises": lambda run: stage_ends(run, "raise"),
     "skipped": ended,
     "one_of_two_skipped": ended,
+    "one_of_two_skipped_by_default": ended,
+    "nothing_written": ended,
+    "empty_committed": ended,
+    "empty_refused": with_old_data,
+    "emptied": with_old_data,
     "retried": retried,
+    "sealed_and_lost": ended,
+    "named_sealed_and_lost": ended,
+    "application_found_again": ended,
+    "named_without_output": ended,
     "task_killed": lambda run: killed(run, "task"),
     "task_marked_failed": task_marked_failed,
     "run_marked_failed": run_marked_failed,
-    "setup_fails": setup_fails,
+    "marked_success_when_sealed": partial(marked_success, held="engine", task_id="seal_and_vanish"),
+    "marked_success_too_soon": partial(marked_success, held="write", task_id="write"),
+    "file_removed": file_removed,
+    "setup_fails": with_old_data,
     "cleared_while_running": cleared_while_running,
     "sensor_marked_failed": sensor_marked_failed,
     "run_marked_failed_while_deferred": run_marked_failed_while_deferred,

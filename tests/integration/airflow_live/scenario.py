@@ -69,6 +69,7 @@ class Stage:
         airflow: The Airflow under test.
         store: What its tasks write to.
         control: Where its tasks leave their notes.
+        project: A directory of DAGs that may change.
         database_url: Where the Airflow keeps what it knows.
         cluster: A standalone Spark cluster with a REST server; None if nothing was asked for that needs it.
         runs: The runs as they were at the last look.
@@ -78,6 +79,7 @@ class Stage:
     airflow: LiveAirflow
     store: S3Store
     control: Path
+    project: Path
     database_url: str
     cluster: Cluster | None = None
     runs: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)

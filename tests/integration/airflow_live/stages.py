@@ -75,6 +75,35 @@ def write(job: dict[str, str], *, hold: bool = True, late: bool = False) -> None
 
 
 @task
+def seal_and_vanish(job: dict[str, str], *, again: bool = True, hold: bool = False) -> None:
+    """Upload and seal as an engine's application does, whose first try then fails, or is held.
+
+    The second try seals its own output, or, without ``again``, finds the application of the first one.
+    """
+    context = get_current_context()
+    ti: Any = context["ti"]
+    attempt, place = str(ti.try_number), place_of(context)
+    if ti.try_number > 1 and not again:
+        return
+    opened = S3CommitHook().job(job)
+    with opened.task_attempt("engine", attempt, "00000", "0") as writing:
+        _upload(writing, f"dt={DAY}/part-00000.txt", f"{ti.run_id} try {ti.try_number}".encode())
+        committed = writing.commit()
+    opened.seal_stage("engine", attempt, [committed])
+    if hold:
+        place.hold("engine", ti.try_number)
+    if ti.try_number == 1:
+        raise RuntimeError("the poll of the application failed")
+
+
+@task
+def write_nothing(job: dict[str, str]) -> None:
+    """Seal a stage without files."""
+    ti: Any = get_current_context()["ti"]
+    S3CommitHook().job(job).seal_stage("write_nothing", str(ti.try_number), [])
+
+
+@task
 def no_data_today(job: dict[str, str]) -> None:
     """Find nothing to write."""
     raise AirflowSkipException("no data today")

@@ -37,9 +37,9 @@ class Ending:
     task_callback: bool | None = None
 
 
-def committed(said: str, **tasks: str) -> Ending:
-    """Return the ending of a run that committed both files of one try of its stage."""
-    return Ending("success", (said.encode(),) * 2, tuple(tasks.items()))
+def committed(said: str, files: int = 2, **tasks: str) -> Ending:
+    """Return the ending of a run that committed the files of one try of its stage."""
+    return Ending("success", (said.encode(),) * files, tuple(tasks.items()))
 
 
 def aborted(*, task_callback: bool | None = None, **tasks: str) -> Ending:
@@ -51,8 +51,20 @@ ENDINGS = {
     "committed": committed("row try 1", abort="success"),
     "stage_raises": aborted(task_callback=True, write="failed", commit="upstream_failed"),
     "retried": committed("row try 2", abort="success"),
+    # The try that Airflow calls successful counts, whatever an earlier one has sealed.
+    "sealed_and_lost": committed("row try 2", files=1, abort="success"),
+    "named_sealed_and_lost": committed("row try 2", files=1, abort="success"),
+    "application_found_again": committed("row try 1", files=1, abort="success"),
+    "named_without_output": aborted(seal_and_vanish="success", resolve_conflicts="failed"),
+    "marked_success_when_sealed": committed("row try 1", files=1, seal_and_vanish="success"),
+    "marked_success_too_soon": aborted(write="success", resolve_conflicts="failed"),
     "skipped": Ending("success", (), (("commit", "skipped"), ("abort", "success"))),
     "one_of_two_skipped": committed("row try 1", no_data_today="skipped", commit="success", abort="success"),
+    "one_of_two_skipped_by_default": aborted(write="success", no_data_today="skipped", commit="skipped"),
+    "nothing_written": Ending("success", (), (("resolve_conflicts", "skipped"), ("commit", "skipped"))),
+    "empty_committed": Ending("success", (), (("no_data_today", "skipped"), ("commit", "success"))),
+    "empty_refused": Ending("failed", (b"old",), (("resolve_conflicts", "failed"), ("abort", "failed"))),
+    "emptied": Ending("success", (), (("commit", "success"), ("abort", "success"))),
     "stage_timed_out": aborted(task_callback=True, write="failed"),
     "task_killed": aborted(task_callback=False, write="failed"),
     "node_lost": aborted(task_callback=True, write="failed"),
@@ -65,6 +77,7 @@ ENDINGS = {
     "cleared_while_running": committed("row try 2", abort="success"),
     "sensor_marked_failed": aborted(write="success", wait="failed"),
     "run_marked_failed_while_deferred": aborted(write="success", wait="failed"),
+    "file_removed": committed("row try 1", abort="success"),
     "triggerer_killed": committed("row try 1", wait="success"),
     "spark_killed": aborted(spark_submit="failed"),
     # Its audit fails and asks a human.
