@@ -14,6 +14,7 @@ import pytest
 
 from airflow_s3commit import Job, JobOptions, S3Store
 from airflow_s3commit.testing import S3Server
+from tests.docs.blocks import all_blocks
 
 pytestmark = pytest.mark.seaweedfs
 
@@ -39,6 +40,43 @@ def program(seaweed: S3Server) -> Program:
         )
 
     return run
+
+
+@pytest.mark.all
+def test_a_shell_script_is_a_stage(
+    seaweed: S3Server, seaweed_store: S3Store, bucket: str, prefix: str, tmp_path: Path
+) -> None:
+    """The page's script, run by sh with a program that is not Python: in the end all is visible, exactly."""
+    page = next(block for block in all_blocks("console") if block.page == "how-to/shell.md")
+    commands = page.text.replace("$ ", "").replace("s3://lake/flights/", f"s3://{bucket}/{prefix}")
+    (tmp_path / "out" / "dt=2013-01-03").mkdir(parents=True)
+    (tmp_path / "out" / "dt=2013-01-03" / "part-1.parquet").write_text("one")
+    (tmp_path / "part-0.parquet").write_text("nought")
+    export = tmp_path / "export-flights"
+    export.write_text("#!/bin/sh\nseq 1 200000\n")
+    export.chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    path = os.pathsep.join([sysconfig.get_path("scripts"), clean["PATH"]])
+    done = subprocess.run(
+        ["sh", "-eu"],
+        input=commands,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean | seaweed.environment | {"PATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    bodies = {
+        info.key.removeprefix(prefix).partition("/")[0]: seaweed_store.get(bucket, info.key).body
+        for info in seaweed_store.list_objects(bucket, f"{prefix}dt=")
+    }
+    assert bodies == {
+        "dt=2013-01-01": b"nought",
+        "dt=2013-01-02": b"".join(b"%d\n" % number for number in range(1, 200_001)),
+        "dt=2013-01-03": b"one",
+    }
+    assert list(seaweed_store.list_uploads(bucket, prefix)) == []
 
 
 def _json(done: subprocess.CompletedProcess[str]) -> Any:
