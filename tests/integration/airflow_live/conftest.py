@@ -18,12 +18,14 @@ from airflow_s3commit.testing.java import java_home
 from dev import airflow_api, airflow_home
 from dev.demo.servers import _connections, _spark
 from dev.stack.postgres import available, postgres
+from tests.hadoop.real_hadoop import Hadoop
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES
 from tests.integration.airflow_live.cluster_rows import CLUSTER_STORIES
-from tests.integration.airflow_live.control import CONTROL, SPARK_CLUSTER
+from tests.integration.airflow_live.control import CONTROL, S3A_JARS, SPARK_CLUSTER
 from tests.integration.airflow_live.matrix import STORIES
 from tests.integration.airflow_live.scenario import Played, Run, Stage, play
+from tests.integration.airflow_live.sql_rows import SQL_STORIES
 from tests.spark_cluster.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ KNOWN = (
 )
 
 #: All stories; the first ones take the longest.
-ALL_STORIES = {**CLUSTER_STORIES, **STORIES, **ASSET_STORIES}
+ALL_STORIES = {**CLUSTER_STORIES, **SQL_STORIES, **STORIES, **ASSET_STORIES}
 
 
 @pytest.fixture(scope="package")
@@ -62,7 +64,9 @@ def _is_of_a_story(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Iterator[Stage]:
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]
+) -> Iterator[Stage]:
     """Run the whole of it, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
     with _patience(), S3Server(home / "s3") as server, _database(home) as url:
@@ -72,6 +76,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory, asked_for: list[str]) -> Ite
             CONTROL: str(home / "control"),
             "PYTHONPATH": str(ROOT),
         }
+        if SQL_STORIES.keys() & set(asked_for):
+            hadoop = Hadoop.get("3.5.0", request.config.cache.mkdir("hadoop"))
+            environment[S3A_JARS] = ":".join(hadoop.jars_for_spark)
         cluster = _cluster(home, server, environment) if CLUSTER_STORIES.keys() & set(asked_for) else None
         with cluster or nullcontext():
             if cluster is not None:

@@ -18,6 +18,9 @@ from typing import Any
 #: The variable that names the directory, in every process of the Airflow under test.
 CONTROL = "S3COMMIT_LIVE_CONTROL"
 
+#: The variable with the class path of Hadoop's S3A, for stages that write with Spark's own writers.
+S3A_JARS = "S3COMMIT_LIVE_S3A"
+
 #: The connection of the standalone Spark cluster.
 SPARK_CLUSTER = "spark_cluster"
 

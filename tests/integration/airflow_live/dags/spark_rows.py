@@ -1,15 +1,16 @@
-"""The rows with Spark: on this machine, and with their drivers on a standalone cluster.
+"""The rows with Spark: on this machine, in its SQL shell, and with their drivers on a standalone cluster.
 
 They are apart from the others because every task reads its DAG's file anew, and Spark's provider takes long.
 """
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.integration.airflow_live.control import SPARK_CLUSTER
+from tests.integration.airflow_live.control import S3A_JARS, SPARK_CLUSTER
 from tests.integration.airflow_live.row_dag import group, row
 from tests.integration.airflow_live.stages import noting_processes
 
@@ -24,6 +25,40 @@ with row("spark_killed") as dag, group(dag) as commit:
         application_args=[f"s3://lake/{dag.dag_id}/", dag.dag_id, "{{ run_id }}"],
         conf={"spark.driver.extraJavaOptions": JAVA},
     )
+
+
+def overwrite(dag_id: str, day: str, ids: str) -> str:
+    """Return statements that overwrite one day of the row's destination."""
+    return (
+        "CREATE TABLE flights (id BIGINT, dt STRING) USING parquet PARTITIONED BY (dt)"
+        f" LOCATION 's3a://lake/{dag_id}';"
+        f" INSERT OVERWRITE flights PARTITION (dt = '{day}') SELECT id FROM {ids};"
+    )
+
+
+for name, statements in (
+    # Two instances of a mapped stage.
+    (
+        "sql_committed",
+        [
+            overwrite("sql_committed", "{{ run_id }}", "range(10)"),
+            overwrite("sql_committed", "new;day", "range(10, 15)"),
+        ],
+    ),
+    ("sql_failed", overwrite("sql_failed", "{{ run_id }}", "range(10)") + " SELECT nothing FROM nowhere"),
+):
+    with row(name) as dag, group(dag) as commit:
+        commit.spark_sql(
+            statements,
+            # One shell after the other.
+            max_active_tis_per_dag=1,
+            conf={
+                "spark.driver.extraClassPath": os.environ.get(S3A_JARS, ""),
+                "spark.driver.extraJavaOptions": JAVA,
+                # Each shell has a metastore of its own.
+                "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
+            },
+        )
 
 spark = find_spec("pyspark")
 assert spark is not None
