@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
@@ -106,6 +106,8 @@ class OtherStore:
     def running(self, folder: Path) -> Iterator[S3Config]:
         """Run it with its data in a folder, make the bucket `BUCKET`, and yield how to reach it.
 
+        Its temporary files are in the folder too, and removed at the end.
+
         Raises:
             ProgramFailed: It was not ready in time.
 
@@ -113,7 +115,10 @@ class OtherStore:
         (port,) = free_ports(1)
         data = folder / "data"
         data.mkdir(parents=True, exist_ok=True)
+        temporary = folder / "tmp"
+        temporary.mkdir(exist_ok=True)
         variables = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        variables |= {"TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
         settings = {name: value.format(port=port, data=data) for name, value in self.environment.items()}
         program = Program(
             self.name,
@@ -122,7 +127,9 @@ class OtherStore:
             environment=variables | settings,
             directory=folder,
         )
-        with program:
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+            stack.enter_context(program)
             config = S3Config(f"http://127.0.0.1:{port}", "us-east-1", *self.keys, path_style=True)
             client = new_client(config)
             deadline = time.monotonic() + START_SECONDS
@@ -224,7 +231,6 @@ STORES = {
             "SKIP_SSL_CERT_DOWNLOAD": "1",
             "LOCALSTACK_VOLUME_DIR": "{data}",
             "FILESYSTEM_ROOT": "{data}",
-            "TMPDIR": "{data}",
         },
         keys=("test", "test"),
     ),

@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects
 from airflow_s3commit.protocol.metadata.records import exists
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -149,7 +150,7 @@ def find_profiles(
 ) -> dict[str, StoreProfile]:
     """Return the profiles that are kept at a destination, by bucket; empty if they are of no use.
 
-    Those of another endpoint, older than `FRESH_SECONDS`, or damaged are of no use.
+    Those of another endpoint, older than `FRESH_SECONDS`, from the future, or damaged are of no use.
 
     Args:
         store: The store.
@@ -170,7 +171,8 @@ def find_profiles(
             check_signature(signer, record, fetched.body, where)
     except (NoSuchKey, InvalidRecord):
         return {}
-    is_fresh = fetched.date - fetched.info.modified <= FRESH_SECONDS
+    # A time in the future would keep them fresh for ever.
+    is_fresh = -STORE_CLOCK_SECONDS <= fetched.date - fetched.info.modified <= FRESH_SECONDS
     return record.buckets if is_fresh and record.endpoint == store.endpoint else {}
 
 

@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.metadata.capabilities import (
     keep_profiles,
     measure,
 )
+from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import store_key
@@ -172,9 +173,9 @@ def test_profiles_are_measured_once() -> None:
     assert lake.store.profile(BUCKET) == kept
 
 
-@pytest.mark.parametrize("why", ["elsewhere", "old", "damaged"])
+@pytest.mark.parametrize("why", ["elsewhere", "old", "from the future", "damaged"])
 def test_a_record_that_is_of_no_use(why: str) -> None:
-    """Profiles of another endpoint, from long ago, or that cannot be read are measured anew."""
+    """Profiles of another endpoint or a wrong time, or that cannot be read, are measured anew."""
     lake = Lake()
     home = lake.context().layout.destination
     keep_profiles(lake.store, home, {BUCKET: StoreProfile(bare_etags=True)})
@@ -182,6 +183,8 @@ def test_a_record_that_is_of_no_use(why: str) -> None:
         lake.tamper(store_key(home), old=b"memory:", new=b"https://s3.example.org")
     elif why == "old":
         lake.store_clock.sleep(FRESH_SECONDS + 1)
+    elif why == "from the future":
+        lake.store_clock.advance(-STORE_CLOCK_SECONDS - 1)
     else:
         lake.tamper(store_key(home), cut=1)
     assert find_profiles(lake.store, home) == {}
