@@ -47,8 +47,12 @@ from airflow_s3commit.store.s3.responses import retry_after
 if TYPE_CHECKING:
     from airflow_s3commit.store.s3.request import Request
 
+#: Errors of reading a response: botocore expects that numbers and times in it are what they should be.
+UNREADABLE = (ValueError, OverflowError)
+
+
 #: Errors of calling a boto3 client, and of reading the body that it returns.
-CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError)
+CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError, *UNREADABLE)
 
 
 #: Error codes for an element or a header that the store does not support.
@@ -178,8 +182,8 @@ def translate(error: Exception, request: Request) -> S3CommitError:
             "AWS_CA_BUNDLE",
             code="CertificateVerifyFailed",
         )
-    if isinstance(error, BROKEN_RESPONSE):
-        return request.unconfirmed(f"the response was lost ({name})")
+    if isinstance(error, BROKEN_RESPONSE + UNREADABLE):
+        return request.unconfirmed(f"the response was lost, or cannot be read ({name})")
     return StoreRejected(f"{request}: the request could not be made ({name})", code=name)
 
 

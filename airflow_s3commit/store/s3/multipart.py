@@ -16,7 +16,7 @@ from airflow_s3commit.store.headers import boto3_parameters
 from airflow_s3commit.store.s3.client import ENDLESS, FIRST_PAGE, PARTS, UPLOADS, Page, RetryingClient
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
 from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import etag_of, quoted
+from airflow_s3commit.store.s3.responses import entries, etag_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -237,7 +237,7 @@ class MultipartUploads(RetryingClient):
         try:
             try:
                 for last in self._pages(request, listing, fetch):
-                    yield from _uploads(last, prefix)
+                    yield from _uploads(request, last, prefix)
             except StoreRejected as error:
                 if not last or error.code not in {ENDLESS} | NOT_KNOWN:
                     raise
@@ -261,26 +261,27 @@ class MultipartUploads(RetryingClient):
 
         """
         while page["IsTruncated"]:
-            listed = list(_uploads(page, ""))
+            listed = list(_uploads(request, page, ""))
             keys = [upload.key for upload in listed]
             if not keys or keys != sorted(keys):
                 raise StoreRejected(f"{request}: the listing does not go on after {keys[-1:]}", code=ENDLESS)
             # The page may end between the uploads of one key, and the marker skips the others.
             here = partial(fetch, {}, keys[-1])
             known = {upload.upload_id for upload in listed}
-            for upload in _uploads(self._send(request, here), keys[-1]):
+            for upload in _uploads(request, self._send(request, here), keys[-1]):
                 if upload.key == keys[-1] and upload.upload_id not in known:
                     yield upload
             page = self._send(request, partial(fetch, {"KeyMarker": keys[-1]}))
-            if any(upload.key <= keys[-1] for upload in _uploads(page, "")):
+            if any(upload.key <= keys[-1] for upload in _uploads(request, page, "")):
                 raise StoreRejected(f"{request}: the listing repeats {keys[-1]}", code=ENDLESS)
-            yield from _uploads(page, prefix)
+            yield from _uploads(request, page, prefix)
 
     def list_parts(self, bucket: str, key: str, upload_id: str) -> Iterator[Part]:
         """Implement `ObjectStore.list_parts`.
 
         Raises:
             StoreRejected: The listing does not advance.
+            Unavailable: The response lacks something.
 
         """
         request = Request("ListParts", bucket, key, upload_id)
@@ -289,7 +290,7 @@ class MultipartUploads(RetryingClient):
             PARTS,
             lambda at: self._client.list_parts(Bucket=bucket, Key=key, UploadId=upload_id, **at),
         ):
-            for entry in page.get("Parts", ()):
+            for entry in entries(request, page, "Parts", ("PartNumber", "ETag", "Size")):
                 yield Part(entry["PartNumber"], entry["ETag"].strip('"'), entry["Size"])
 
     def _create(self, bucket: str, key: str, options: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -311,9 +312,9 @@ class MultipartUploads(RetryingClient):
             log.warning("An empty upload of %s stays pending: %s", key, error)
 
 
-def _uploads(page: Page, prefix: str) -> Iterator[Upload]:
+def _uploads(request: Request, page: Page, prefix: str) -> Iterator[Upload]:
     """Yield the pending uploads of a page whose key begins with ``prefix``."""
-    for entry in page.get("Uploads", ()):
+    for entry in entries(request, page, "Uploads", ("Key", "UploadId", "Initiated")):
         if entry["Key"].startswith(prefix):
             yield Upload(entry["Key"], entry["UploadId"], entry["Initiated"].timestamp())
 

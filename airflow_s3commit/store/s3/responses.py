@@ -9,7 +9,7 @@ from airflow_s3commit.store.base import DeleteFailure, ObjectInfo
 from airflow_s3commit.store.headers import object_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_s3commit.store.s3.request import Request
 
@@ -74,6 +74,28 @@ def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
         {name.lower(): value for name, value in response.get("Metadata", {}).items()},
         object_headers(response.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
     )
+
+
+def entries(
+    request: Request, page: Mapping[str, Any], name: str, fields: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of a page of a listing.
+
+    Args:
+        request: The request.
+        page: The response.
+        name: The response's field of the entries.
+        fields: What each entry must have.
+
+    Raises:
+        Unavailable: An entry lacks a field.
+
+    """
+    for entry in page.get(name, ()):
+        for field in fields:
+            if field not in entry:
+                raise request.unconfirmed(f"an entry of the response has no {field}")
+        yield entry
 
 
 def delete_failures(

@@ -33,7 +33,7 @@ from airflow_s3commit.store.s3.delete import (
 )
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import etag_of, object_info, quoted, unquoted
+from airflow_s3commit.store.s3.responses import entries, etag_of, object_info, quoted, unquoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -315,6 +315,7 @@ class S3Store(MultipartUploads):
 
         Raises:
             StoreRejected: The listing does not advance.
+            Unavailable: The response lacks something.
 
         """
         options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
@@ -326,7 +327,7 @@ class S3Store(MultipartUploads):
             OBJECTS,
             lambda at: self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **options, **at),
         ):
-            for entry in page.get("Contents", ()):
+            for entry in entries(request, page, "Contents", ("Key", "Size", "ETag", "LastModified")):
                 yield ObjectInfo(
                     entry["Key"], entry["Size"], entry["ETag"].strip('"'), entry["LastModified"].timestamp()
                 )

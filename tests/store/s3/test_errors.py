@@ -22,9 +22,12 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
+from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
+from airflow_s3commit.store.s3.store import S3Store
 from tests.cases import each
+from tests.store.s3.wire import Answer, Wire
 
 PUT = Request("PutObject", "lake", "flights/_SUCCESS")
 GET = Request("GetObject", "lake", "flights/_SUCCESS")
@@ -202,3 +205,26 @@ def test_requests_without_a_name_are_never_made(key: str, upload_id: str | None)
     """An empty key or upload id, which would make it another request on the wire, is rejected."""
     with pytest.raises(StoreRejected):
         Request("AbortMultipartUpload", "lake", key, upload_id)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"<Size>1</Size>", b""),
+        (b"<Size>1</Size>", b"<Size>many</Size>"),
+        (b"2020-01-01T00:00:00Z", b"yesterday"),
+        (b"<Key>a</Key>", b""),
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_no_listing(old: bytes, new: bytes) -> None:
+    """A listing whose entries lack something, or have no numbers or times, is an error of ours."""
+    entry = (
+        b"<Contents><Key>a</Key><Size>1</Size><ETag>e</ETag>"
+        b"<LastModified>2020-01-01T00:00:00Z</LastModified></Contents>"
+    )
+    body = b"<ListBucketResult><IsTruncated>false</IsTruncated>%b</ListBucketResult>" % entry.replace(
+        old, new
+    )
+    store = S3Store(Wire(Answer(200, body)).client, retry=RetryPolicy(deadline=0.0))
+    with pytest.raises(Unavailable, match=r"cannot be read|has no"):
+        list(store.list_objects("lake", ""))
