@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Lake
 
 #: Seconds after which a fault stops waiting for what it should see; its test then fails.
-_PATIENCE = 60.0
+_PATIENCE = 240.0
 
 
 @dataclass(frozen=True)
