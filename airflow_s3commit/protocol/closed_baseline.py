@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit.exceptions import DestinationChanged, InvalidDestination, LockHeld
+from airflow_s3commit.exceptions import DestinationChanged, LockHeld
 from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, is_copied
 from airflow_s3commit.protocol.lifecycle.commit import settle
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.lifecycle.success import existing_success, restor
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.listing import find_older_data
+from airflow_s3commit.protocol.metadata.listing import find_older_data, refuse_nested
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
 from airflow_s3commit.protocol.metadata.log import Log, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
@@ -130,11 +130,7 @@ def baseline(
             return report
         manifests = sorted(manifests_at(store, place))
         found = _list(context, table, step)
-        if found.nested:
-            raise InvalidDestination(
-                f"{place.uri}: below it are datasets of their own, such as {place.uri}{min(found.nested)},"
-                " whose files it would take for its own; nothing was entered: name the one that is meant"
-            )
+        refuse_nested(place, found.nested)
         report.unfinished = sorted(found.unfinished)
         total = Counts.total(found.partitions.values())
         report.files, report.bytes, report.partitions = total.files, total.bytes, len(found.partitions)

@@ -8,7 +8,7 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.listing import settled_objects
+from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan
 from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
@@ -109,7 +109,8 @@ def _from_listing(
     whole = options.whole_destination and mode != "append"
     replaced = size = overwritten = 0
     is_retained = is_retained_at(context.store, context.layout.destination)
-    for info in settled_objects(context, None if whole else seal.partitions):
+    nested: set[str] = set()
+    for info in settled_objects(context, None if whole else seal.partitions, nested=nested):
         if is_retained(info.key):
             continue
         if mode == "fail":
@@ -117,6 +118,8 @@ def _from_listing(
         is_own = text_digest(info.key) in own
         if is_own or mode == "replace":
             replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own
+    if mode == "replace":
+        refuse_nested(context.layout.destination, nested)
     return msgspec.structs.replace(preview, replaced=replaced, replaced_bytes=size, overwritten=overwritten)
 
 

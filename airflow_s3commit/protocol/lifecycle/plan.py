@@ -3,7 +3,8 @@
 ==============  =======================  ==============  ==============================================
 scope           ``fail``                 ``append``      ``replace``
 ==============  =======================  ==============  ==============================================
-directory       refuse if any data       nothing         all data objects of the destination
+directory       refuse if any data       nothing         all data objects of the destination;
+                                                         refuse if other destinations are below it
 partitioned     refuse if a touched      nothing         the data objects of the touched
                 partition has data                       partitions, and only they
 ==============  =======================  ==============  ==============================================
@@ -30,7 +31,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.job_record import load_job
-from airflow_s3commit.protocol.metadata.listing import settled_objects
+from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import NO_PLAN, nothing_planned, planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
@@ -61,6 +62,7 @@ def plan_job(context: JobContext) -> PlanReference:
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        InvalidDestination: Conflict mode ``replace`` for the whole destination, with others below it.
         JobClosed: The job is not sealed, or another process has begun its commit or aborted it meanwhile.
         AlreadyCommitted: The job is committed.
 
@@ -98,6 +100,7 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
+        InvalidDestination: Conflict mode ``replace`` for the whole destination, with others below it.
 
     """
     if job.options.only_adds:
@@ -222,7 +225,9 @@ def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Lo
     known: KnownFiles | None = None
     if log.retaining or options.retain_seconds:
         known = known_files(context.store, context.layout.destination, at_least=log.position)
-    for info in settled_objects(context, None if whole else seal.partitions, log.has_ended):
+    nested: set[str] = set()
+    directories = None if whole else seal.partitions
+    for info in settled_objects(context, directories, log.has_ended, nested=nested):
         if known is not None and known.is_retained(info.key):
             continue
         if options.conflict_mode == "fail":
@@ -239,6 +244,8 @@ def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Lo
                 overwritten=overwritten,
                 retained=options.retain_seconds > 0 and known is not None and known.is_live(info.key),
             )
+    if options.conflict_mode == "replace":
+        refuse_nested(context.layout.destination, nested)
 
 
 def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, is_hidden, join_uri
@@ -110,14 +110,34 @@ def data_objects(
         relative = destination.relative(info.key)
         if relative is not None and not relative.endswith("/") and not is_hidden(relative):
             yield info
-        elif nested is not None and relative is not None and f"/{HOME}/" in relative:
+        elif nested is not None and directories is None and relative and f"/{HOME}/" in relative:
             nested.add(f"{relative.partition(f'/{HOME}/')[0]}/")
+
+
+def refuse_nested(destination: Destination, nested: Collection[str]) -> None:
+    """Return if there is no destination below this one, whose files would be taken for its own.
+
+    Args:
+        destination: The destination, listed as a whole.
+        nested: What `data_objects` found.
+
+    Raises:
+        InvalidDestination: There is one.
+
+    """
+    if nested:
+        raise InvalidDestination(
+            f"{destination.uri}: below it are datasets of their own, such as {destination.uri}{min(nested)},"
+            " whose files it would take for its own; nothing was changed: name the one that is meant"
+        )
 
 
 def settled_objects(
     context: JobContext,
     directories: Iterable[str] | None,
     has_ended: Callable[[str], bool] = lambda _job_id: False,
+    *,
+    nested: set[str] | None = None,
 ) -> Iterator[ObjectInfo]:
     """Yield the data objects that `data_objects` yields, without those of this job and of unfinished jobs.
 
@@ -130,10 +150,11 @@ def settled_objects(
         context: The job.
         directories: Directories of the destination; None for all of it.
         has_ended: Returns whether a job is known to have ended (`Log.has_ended`).
+        nested: As for `data_objects`.
 
     """
     unfinished = {context.job_id: True}
-    for page in in_batches(data_objects(context, directories), _PAGE):
+    for page in in_batches(data_objects(context, directories, nested=nested), _PAGE):
         owners = {info.key: owner_of(info.key) for info in page}
         new = {
             owner: key

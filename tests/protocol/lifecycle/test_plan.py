@@ -11,10 +11,12 @@ import pytest
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
+    InvalidDestination,
     InvalidRecord,
     JobClosed,
     NoSuchJob,
 )
+from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.lifecycle.plan import verify_plan
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan, planned_objects
@@ -226,6 +228,30 @@ def test_a_neighbour_is_never_planned() -> None:
     lake.sealed({"dt=1/b": b"new"}).commit()
     assert lake.data() == {"dt=10/a": b"10", "dt=1": b"an object", named("dt=1/b"): b"new"}
     assert lake.get("flights10/dt=1/a") == b"neighbour"
+
+
+@each("committer", COMMITTERS)
+def test_another_dataset_below_is_never_replaced(committer: str) -> None:
+    """To replace all that is above another dataset is refused, by plan and preview; partitions are not."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.prefix = f"{ROOT}archive/"
+    lake.sealed({"dt=1/a": b"archived"}, job_id=THEIRS).commit()
+    lake.prefix = ROOT
+    job = lake.sealed(NEW, committer=committer)
+    before = lake.visible()
+    if committer == "directory":
+        with pytest.raises(InvalidDestination, match="such as s3://lake/flights/archive/"):
+            preview_commit(lake.context())
+        with pytest.raises(InvalidDestination, match="nothing was changed"):
+            job.commit()
+        assert lake.visible() == before
+        job.abort()
+    else:
+        assert preview_commit(lake.context()).replaced == 1
+        job.commit()
+    archived = [body for path, body in lake.data().items() if path.startswith("archive/dt=1/a")]
+    assert archived == [b"archived"]
 
 
 def test_the_root_of_a_bucket_is_a_destination() -> None:
