@@ -112,6 +112,9 @@ class LoopbackStack(Stack):
         sockets = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
         self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
         changed = self._changed(possible, sockets)
+        named = {name for service in possible.values() for name in service.environment}
+        if unknown := changed.keys() - named:
+            raise ProgramFailed(f"no service of docker/compose.yaml has {', '.join(sorted(unknown))}")
         self._running = RunningServices(
             [self._placed(service, places, changed) for service in possible.values()],
             directory=self._home / "containers",

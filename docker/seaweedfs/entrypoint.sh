@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run SeaweedFS as an S3 server, or make it ready for the pipeline.
 #
-#   entrypoint.sh server        listens at ADDRESS (host:port), keeps its data in DATA
+#   entrypoint.sh server        listens at ADDRESS (host:port), keeps its data in DATA; INNER_PORTS are those of
+#                               its parts: S3 gRPC, master, volume server and filer, each with its gRPC
 #   entrypoint.sh prepare       makes the bucket, then checks as the pipeline that the pipeline can work
 #
 # Two identities: the administrator, and the pipeline, which may read, write and list below S3_BUCKET/S3_PREFIX
@@ -45,7 +46,7 @@ case ${1:?server or prepare?} in
     write_identities "$state/identities.json"
     shut_administration "$state"
     export WEED_GRPC_CA=$state/authority.pem WEED_GRPC_S3_CERT=$state/s3.pem WEED_GRPC_S3_KEY=$state/s3.key
-    read -r -a inner <<<"${INNER_PORTS:-18333 9333 19333 8080 18080 8888 18888}"
+    read -r -a inner <<<"${INNER_PORTS:?}"
     exec weed -logtostderr=true server -dir="$DATA" -ip=127.0.0.1 -ip.bind=127.0.0.1 -master.telemetry=false \
       -master.volumeSizeLimitMB=1024 -volume.max=0 -volume.preStopSeconds=1 \
       -s3 -s3.ip.bind="${ADDRESS%:*}" -s3.port="${ADDRESS##*:}" -s3.port.grpc="${inner[0]}" \
