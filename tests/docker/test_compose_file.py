@@ -269,6 +269,7 @@ def test_the_pipeline_s_identity_is_narrow(tmp_path: Path) -> None:
         for kind in ("ACCESS", "SECRET")
     }
     settings = {"ADDRESS": "127.0.0.1:1", "DATA": str(tmp_path / "data"), "STATE": str(tmp_path / "state")}
+    settings["INNER_PORTS"] = "2 3 4 5 6 7 8"
     said = subprocess.run(
         [DOCKER / "seaweedfs" / "entrypoint.sh", "server"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", **settings, **keys},
