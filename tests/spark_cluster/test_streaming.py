@@ -102,16 +102,16 @@ class Kills:
             self.driver.kill()
 
 
-def cleans_up(request: Request) -> bool:
-    """Tell whether it is the request with which the clean-up after a commit begins."""
-    return request.method == "DELETE" and request.path.endswith("/job.json")
+def writes_manifest(request: Request) -> bool:
+    """Tell whether it writes the manifest of a commit."""
+    return request.method == "PUT" and "/manifests/" in request.path
 
 
 #: Where drivers are killed, each in the batch that has its place in this list.
 DEATHS: list[tuple[str, Callable[[Request], bool], bool]] = [
     ("before the stage's seal", lambda request: request.writes("/sealed.json"), False),
     ("after an upload was completed", lambda request: request.completes, True),
-    ("after the commit, before the checkpoint", cleans_up, True),
+    ("after the commit, before the checkpoint", writes_manifest, True),
 ]
 
 
