@@ -12,8 +12,7 @@ from airflow_s3commit._format import several
 from airflow_s3commit.cli.command import Session, store_command
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import BLANK, Facts, Line, View
-from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine
-from airflow_s3commit.protocol.doctor.object_options import object_probes
+from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine, object_probes
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule
 from airflow_s3commit.protocol.doctor.probes import DATA_PROBES, RECORD_PROBES
 from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS

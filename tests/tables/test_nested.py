@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 from airflow_s3commit.tables.formats import UnsupportedColumn
-from airflow_s3commit.tables.nested import has_required_fields, without_hidden_nulls
 from airflow_s3commit.tables.orc import OrcForm
-from airflow_s3commit.tables.parquet import ParquetForm
+from airflow_s3commit.tables.parquet import ParquetForm, has_required_fields, without_hidden_nulls
 
 if TYPE_CHECKING:
     from airflow_s3commit.tables.formats import FileForm

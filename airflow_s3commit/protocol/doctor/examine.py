@@ -5,8 +5,9 @@ The checks write small hidden objects and start uploads, and remove all of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
@@ -17,10 +18,10 @@ from airflow_s3commit.exceptions import (
     NoSuchBucket,
     OutcomeUnknown,
     S3CommitError,
+    StoreRejected,
     StoreUnsuitable,
     Unavailable,
 )
-from airflow_s3commit.protocol.doctor.object_options import object_probes
 from airflow_s3commit.protocol.doctor.probes import (
     DATA_PROBES,
     RECORD_PROBES,
@@ -32,17 +33,28 @@ from airflow_s3commit.protocol.doctor.probes import (
 from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 from airflow_s3commit.protocol.metadata.capabilities import remember
 from airflow_s3commit.protocol.metadata.context import new_uuid
+from airflow_s3commit.protocol.metadata.fitness import BODY
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
+from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.signing import Signer
-from airflow_s3commit.store.base import ObjectStore
-from airflow_s3commit.store.headers import with_headers
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore
+from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers
 from airflow_s3commit.store.profile import StoreProfile
 
 #: Name of the check of the clean-up.
 _CLEAN_UP = "nothing left behind"
+
+_ENCRYPTION = ("sse", "sse_kms_key_id", "sse_bucket_key")
+
+#: AWS sends no storage class header for objects of this class.
+_DEFAULT_CLASS = "STANDARD"
+
+_SSE = "x-amz-server-side-encryption"
+_KMS_KEY = f"{_SSE}-aws-kms-key-id"
+_BUCKET_KEY = f"{_SSE}-bucket-key-enabled"
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -203,3 +215,90 @@ def _remedy(error: S3CommitError) -> str:
     if isinstance(error, StoreUnsuitable):
         return "use another store"
     return "the store does not support this; use another store, or ask its operator"
+
+
+def object_probes(options: ObjectOptions) -> Iterator[Probe]:
+    """Yield a probe for each option that is set; those of encryption share one."""
+    for name in ("sse", "storage_class", "acl", "tags", "headers"):
+        if getattr(options, name):
+            # A bucket's policy may deny writes without encryption or an ACL, so every upload has them.
+            required = (*_ENCRYPTION, "acl") if "x-amz-acl" in options.of_records else _ENCRYPTION
+            fields = {field: getattr(options, field) for field in {name, *required}}
+            tried = ObjectOptions.from_dict(fields)
+            yield Probe(f"object option {name}", partial(_try_option, tried, name), ("complete uploads",))
+
+
+def _try_option(options: ObjectOptions, name: str, sandbox: Sandbox) -> Finding:
+    try:
+        key, upload_id = sandbox.begin(f"object-{name}", {}, options.of_data)
+        etag = sandbox.store.upload_part(sandbox.bucket, key, upload_id, 1, BODY)
+        sandbox.store.complete_upload(sandbox.bucket, key, upload_id, [etag])
+        # Some stores send the number of tags with a GET only, not with a HEAD.
+        info = sandbox.store.get(sandbox.bucket, key, limit=KIB).info
+    except AccessDenied as error:
+        return Finding("failed", f"AccessDenied: {error}", _permission(options, name))
+    except (StoreRejected, OutcomeUnknown) as error:
+        says = f"{type(error).__name__}: {error}"
+        return Finding("failed", says, f"the store rejects this {name}: correct it or leave it out")
+    return _compare(options, name, info)
+
+
+def _permission(options: ObjectOptions, name: str) -> str:
+    if name == "sse" and options.sse != "AES256":
+        key = options.sse_kms_key_id or "the account's key for S3"
+        return f"allow kms:GenerateDataKey and kms:Decrypt on {key}, in the role's policy and in the key's"
+    if name == "acl":
+        return "allow s3:PutObjectAcl; a bucket with disabled ACLs accepts only bucket-owner-full-control"
+    if name == "tags":
+        return "allow s3:PutObjectTagging"
+    return (
+        "check what the bucket's policy requires; s3commit doctor --policy prints what the role's must allow"
+    )
+
+
+def _compare(options: ObjectOptions, name: str, info: ObjectInfo) -> Finding:
+    """Compare the headers of an object with the option that its upload was started with."""
+    if name == "acl":
+        return Finding("ok", f"{options.acl} is accepted; whether it is in effect, a HEAD does not show")
+    differences = _differences(options, name, info)
+    if not differences:
+        return Finding("ok", "the object has the option")
+    says = f"accepted, but on the object {', '.join(differences)}"
+    if name == "sse" and not differences[0].startswith(_BUCKET_KEY):
+        remedy = "the store does not encrypt this way: leave it out, or use another store"
+        return Finding("failed", says, remedy)
+    if name == "tags":
+        remedy = "allow s3:GetObjectTagging, without which tags cannot be checked; or the store ignores them"
+        return Finding("warning", says, remedy)
+    return Finding("warning", says, f"the store ignores it: leave {name} out, or use another store")
+
+
+def _differences(options: ObjectOptions, name: str, info: ObjectInfo) -> list[str]:
+    """Return the headers whose value differs from the option, each with its value."""
+    if name == "tags":
+        expected = {TAG_COUNT: str(len(options.tags))}
+    else:
+        is_sse = name == "sse"
+        expected = {
+            header: value
+            for header, value in options.of_data.items()
+            if header.startswith(_SSE) == is_sse and _is_shown(options, header, value)
+        }
+    found = {**info.headers, **{f"{METADATA_PREFIX}{n}": value for n, value in info.metadata.items()}}
+    return [
+        f"{header} is {found.get(header)!r}"
+        for header, value in expected.items()
+        # A KMS key given by its id is shown as an ARN, which ends with the id.
+        if not (found.get(header) or "").endswith(value)
+    ]
+
+
+def _is_shown(options: ObjectOptions, header: str, value: str) -> bool:
+    """Tell whether a store shows a header of an upload, with that value, on its object."""
+    if header == "x-amz-acl":
+        return False
+    if header == _KMS_KEY:
+        return "alias/" not in value
+    if header == _BUCKET_KEY:
+        return value == "true"
+    return header != "x-amz-storage-class" or options.storage_class != _DEFAULT_CLASS

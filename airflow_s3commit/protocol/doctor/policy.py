@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_s3commit.protocol.doctor.object_options import required_actions
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
@@ -54,7 +53,7 @@ def iam_policy(
     options = object_options or ObjectOptions()
     if kms_key is None and (options.sse_kms_key_id or "").startswith("arn:"):
         kms_key = options.sse_kms_key_id
-    actions = (*_DATA_ACTIONS, *required_actions(options))
+    actions = (*_DATA_ACTIONS, *_actions_of(options))
     statements = [_statement("S3CommitData", actions, [_objects(partition, destination, destination.prefix)])]
     if staging_root is not None and not _is_below(staging_root, destination):
         if staging_root.bucket not in buckets:
@@ -75,6 +74,12 @@ def iam_policy(
     if kms_key is not None:
         statements.append(_statement("S3CommitKey", ("kms:Decrypt", "kms:GenerateDataKey"), [kms_key]))
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _actions_of(options: ObjectOptions) -> tuple[str, ...]:
+    """Return the actions on data that these options need besides those of every job."""
+    tagging = ("s3:PutObjectTagging",) if options.tags else ()
+    return (*tagging, "s3:PutObjectAcl") if options.acl else tagging
 
 
 def lifecycle_rule(destination: Destination, days: int = DEFAULT_DAYS) -> dict[str, Any]:

@@ -28,8 +28,15 @@ from airflow_s3commit.store.s3.curl.decoding import (
     is_throttled,
     read_response,
 )
-from airflow_s3commit.store.s3.curl.encoding import OPERATIONS, body_of, content_md5, is_plain_path, path_of
-from airflow_s3commit.store.s3.curl.request import ActiveCall, Pauses
+from airflow_s3commit.store.s3.curl.request import (
+    OPERATIONS,
+    ActiveCall,
+    Pauses,
+    body_of,
+    content_md5,
+    is_plain_path,
+    path_of,
+)
 from airflow_s3commit.store.s3.delete import fits_in_bulk, refuses_etags
 from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, NOT_KNOWN
 

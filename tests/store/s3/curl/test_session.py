@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit.store.s3.curl.rate import FIRST_WINDOW, Throttle
+from airflow_s3commit.store.s3.curl.session import FIRST_WINDOW, Throttle
 from tests.fakes import ManualClock
 
 
