@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.store.profile import StoreProfile
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
 from airflow_s3commit.store.s3.responses import response_time
 
@@ -120,7 +120,7 @@ class RetryingClient:
             is_first = False
             try:
                 return attempt()
-            except CLIENT_ERRORS as error:
+            except Exception as error:
                 failure = translate(error, request)
             # Outside the except block, so not chained: botocore's error may show a session token.
             raise failure

@@ -8,6 +8,7 @@ that changes something.
 from __future__ import annotations
 
 from http import HTTPStatus
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import (
@@ -47,12 +48,14 @@ from airflow_s3commit.store.s3.responses import retry_after
 if TYPE_CHECKING:
     from airflow_s3commit.store.s3.request import Request
 
-#: Errors of reading a response: botocore expects that numbers and times in it are what they should be.
-UNREADABLE = (ValueError, OverflowError)
+#: The errors that boto3 documents for calling a client, and those of reading the body that it returns.
+CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError, ResponseParserError)
 
 
-#: Errors of calling a boto3 client, and of reading the body that it returns.
-CLIENT_ERRORS = (BotoCoreError, ClientError, HTTPError, *UNREADABLE)
+#: botocore expects responses, and what sources of credentials say, to be well-formed. It raises errors of any
+#: kind otherwise: of these modules, by their names.
+PARSERS = "botocore.parsers"
+CREDENTIALS = frozenset({"botocore.credentials", "botocore.tokens"})
 
 
 #: Error codes for an element or a header that the store does not support.
@@ -155,25 +158,31 @@ BROKEN_RESPONSE = (
 
 
 def translate(error: Exception, request: Request) -> S3CommitError:
-    """Return our error for one that a boto3 client raised.
+    """Return our error for one that calling a boto3 client, or reading its response, raised.
 
     Args:
-        error: One of `CLIENT_ERRORS`.
+        error: The error, as it was caught: the place where it was raised counts too.
         request: The request that failed.
 
     Returns:
         The error to raise. Its message shows no credentials and nothing of the request's body.
 
+    Raises:
+        Exception: The given error, if it is neither one of `CLIENT_ERRORS` nor about a response or
+            credentials that cannot be read: one of ours, or a mistake in the program.
+
     """
     if isinstance(error, ClientError):
         return _from_response(error, request)
+    return (_from_kind if isinstance(error, CLIENT_ERRORS) else _from_place)(error, request)
+
+
+def _from_kind(error: Exception, request: Request) -> S3CommitError:
+    """Translate one of `CLIENT_ERRORS` that is no response."""
     # botocore's messages may show the whole request, or the output of a credential process.
     name = type(error).__name__
     if isinstance(error, NO_CREDENTIALS):
-        return AccessDenied(
-            f"{request}: no usable credentials ({name}); check the environment, profile, role or Airflow "
-            "connection they should come from"
-        )
+        return _no_credentials(name, request)
     if isinstance(error, NOT_CONNECTED):
         return Unavailable(f"{request}: the store could not be reached ({name}); check the endpoint's URL")
     if isinstance(error, SSLError) and any(words in str(error) for words in NOT_TRUSTED):
@@ -182,9 +191,30 @@ def translate(error: Exception, request: Request) -> S3CommitError:
             "AWS_CA_BUNDLE",
             code="CertificateVerifyFailed",
         )
-    if isinstance(error, BROKEN_RESPONSE + UNREADABLE):
-        return request.unconfirmed(f"the response was lost, or cannot be read ({name})")
+    if isinstance(error, BROKEN_RESPONSE):
+        return _unread(name, request)
     return StoreRejected(f"{request}: the request could not be made ({name})", code=name)
+
+
+def _from_place(error: Exception, request: Request) -> S3CommitError:
+    """Translate an error that is none of `CLIENT_ERRORS`, by the modules that it passed through."""
+    passed = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
+    if passed & CREDENTIALS:
+        return _no_credentials(type(error).__name__, request)
+    if PARSERS in passed:
+        return _unread(type(error).__name__, request)
+    raise error
+
+
+def _no_credentials(name: str, request: Request) -> AccessDenied:
+    return AccessDenied(
+        f"{request}: no usable credentials ({name}); check the environment, profile, role or Airflow "
+        "connection they should come from"
+    )
+
+
+def _unread(name: str, request: Request) -> S3CommitError:
+    return request.unconfirmed(f"the response was lost, or cannot be read ({name})")
 
 
 def _from_response(error: ClientError, request: Request) -> S3CommitError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_s3commit.exceptions import OutcomeUnknown, Unavailable
 from airflow_s3commit.store.execute import in_batches
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
 
 #: Glue's limits on the partitions of one request.
@@ -172,5 +172,5 @@ class GlueTable:
     def _call(self, operation: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except CLIENT_ERRORS as error:
+        except Exception as error:
             raise translate(error, _TableRequest(operation, self.name)) from error

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
 
 _ALGORITHM = "HMAC_SHA_256"
@@ -54,7 +53,7 @@ class KmsSigner:
         """
         try:
             response = self._client.generate_mac(KeyId=self._key_id, MacAlgorithm=_ALGORITHM, Message=message)
-        except CLIENT_ERRORS as error:
+        except Exception as error:
             raise translate(error, _KeyRequest("GenerateMac", self._key_id)) from error
         return base64.b64encode(response["Mac"]).decode()
 
@@ -73,12 +72,13 @@ class KmsSigner:
         """
         try:
             mac = base64.b64decode(signature, validate=True)
+        except ValueError:
+            return False
+        try:
             response = self._client.verify_mac(
                 KeyId=self._key_id, MacAlgorithm=_ALGORITHM, Message=message, Mac=mac
             )
-        except (binascii.Error, ValueError):
-            return False
-        except CLIENT_ERRORS as error:
+        except Exception as error:
             if getattr(error, "response", {}).get("Error", {}).get("Code") == _INVALID_MAC:
                 return False
             raise translate(error, _KeyRequest("VerifyMac", self._key_id)) from error

@@ -123,5 +123,5 @@ def _header(response: Mapping[str, Any], name: str) -> str:
 def _http_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

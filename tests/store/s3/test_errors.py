@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from datetime import UTC, datetime
 from typing import Any
 
+import botocore.session
 import pytest
 from botocore import exceptions as botocore_errors
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
@@ -22,10 +25,12 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
+from airflow_s3commit.store.base import Head
 from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.s3.config import client_config
 from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.store import S3Store
+from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.cases import each
 from tests.store.s3.wire import Answer, Wire
 
@@ -212,7 +217,9 @@ def test_requests_without_a_name_are_never_made(key: str, upload_id: str | None)
     [
         (b"<Size>1</Size>", b""),
         (b"<Size>1</Size>", b"<Size>many</Size>"),
+        (b"<Size>1</Size>", b"<Size>1</Size><Size>2</Size>"),
         (b"2020-01-01T00:00:00Z", b"yesterday"),
+        (b"2020-01-01T00:00:00Z", b"99999999999999999"),
         (b"<Key>a</Key>", b""),
     ],
 )
@@ -228,3 +235,57 @@ def test_an_entry_that_cannot_be_read_is_no_listing(old: bytes, new: bytes) -> N
     store = S3Store(Wire(Answer(200, body)).client, retry=RetryPolicy(deadline=0.0))
     with pytest.raises(Unavailable, match=r"cannot be read|has no"):
         list(store.list_objects("lake", ""))
+
+
+@pytest.mark.parametrize("mistake", [ValueError("bad argument"), OverflowError(), TypeError(), KeyError("x")])
+def test_a_mistake_in_the_program_is_raised_as_it_is(mistake: Exception) -> None:
+    """An error that no response and no credentials caused is neither an unknown outcome nor retried."""
+    attempts = []
+
+    def attempt() -> None:
+        attempts.append(1)
+        raise mistake
+
+    store = S3Store(Wire(Answer(200)).client)
+    with pytest.raises(type(mistake)) as caught:
+        store._send(PUT, attempt)
+    assert caught.value is mistake
+    assert len(attempts) == 1
+
+
+def test_a_key_that_cannot_be_sent_is_no_unknown_outcome() -> None:
+    """A key that UTF-8 cannot encode fails before anything is sent."""
+    wire = Wire(Answer(200))
+    with pytest.raises(UnicodeEncodeError):
+        S3Store(wire.client).put("lake", "a\ud800", b"x")
+    assert wire.requests == []
+
+
+def test_a_write_whose_response_cannot_be_read_may_have_happened() -> None:
+    """A response with a size that is no number leaves the outcome of a write unknown."""
+    answer = Answer(200, headers={"etag": '"e"', "x-amz-object-size": "many"})
+    store = S3Store(Wire(answer).client, retry=RetryPolicy(deadline=0.0))
+    with pytest.raises(OutcomeUnknown, match="cannot be read"):
+        store.put("lake", "a", b"x")
+
+
+@pytest.mark.parametrize("transport", ["boto3", "curl"])
+def test_credentials_that_cannot_be_read_are_no_credentials(transport: TransportName) -> None:
+    """Where renewed credentials have no valid time, nothing was sent, and the error names the credentials."""
+    if transport == "curl":
+        pytest.importorskip("pycurl")
+    session = botocore.session.Session()
+    session._credentials = RefreshableCredentials(
+        *("key", "secret", "token"),
+        expiry_time=datetime(2020, 1, 1, tzinfo=UTC),
+        refresh_using=lambda: dict.fromkeys(("access_key", "secret_key", "token", "expiry_time"), "never"),
+        method="process",
+    )
+    endpoint = "http://127.0.0.1:9"
+    client = session.create_client(
+        "s3", endpoint_url=endpoint, region_name="eu-west-1", config=client_config(endpoint, 10, None)
+    )
+    store = S3Store(client, transport=transport)
+    ((_, outcome),) = store.perform([(0, Head("lake", "a"))])
+    assert isinstance(outcome, AccessDenied)
+    assert "no usable credentials" in str(outcome)

@@ -45,3 +45,14 @@ def test_a_key_that_is_not_there_is_an_error_of_ours(kms: Any) -> None:
     for ask in (lambda: missing.sign(b"m"), lambda: missing.verify(b"m", "c2lnbmF0dXJl")):
         with pytest.raises(S3CommitError, match="with the key alias/nothing"):
             ask()
+
+
+def test_a_mistake_is_no_invalid_signature(kms: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the call, of whatever kind, does not make a signature another's."""
+
+    def fail(**_: object) -> None:
+        raise ValueError("of the call")
+
+    monkeypatch.setattr(kms, "verify_mac", fail)
+    with pytest.raises(ValueError, match="of the call"):
+        KmsSigner(kms, "alias/any").verify(b"message", "c2lnbmF0dXJl")

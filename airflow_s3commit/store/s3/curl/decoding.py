@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import S3CommitError, Unavailable
 from airflow_s3commit.store.base import Fetched
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, translate
+from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.responses import delete_failures, etag_of, object_info, response_time
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read_response(
 
     Args:
         request: The request.
-        response: Its response, or the one of `CLIENT_ERRORS` that took its place.
+        response: Its response, or the error that took its place.
         now: The time of a response without a Date, in seconds since the epoch.
         limit: Bytes of the object that were read at most; the body ends there.
 
@@ -193,7 +193,7 @@ def _description(request: Request, response: Response) -> dict[str, Any]:
             parsed["ContentLength"] = int(headers["content-length"])
         if "last-modified" in headers:
             parsed["LastModified"] = parsedate_to_datetime(headers["last-modified"])
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise request.unconfirmed("the response's length or time is invalid") from error
     parsed["Metadata"] = {
         name.removeprefix(METADATA): value for name, value in headers.items() if name.startswith(METADATA)
@@ -208,7 +208,9 @@ def _refusal(request: Request, response: Response, status: int) -> S3CommitError
         "body": response.body,
         "context": {},
     }
+    failure: Exception
     try:
-        return translate(ClientError(_parser.parse(raw, None), request.operation), request)
-    except CLIENT_ERRORS as error:
-        return translate(error, request)
+        failure = ClientError(_parser.parse(raw, None), request.operation)
+    except Exception as error:
+        failure = error
+    return translate(failure, request)

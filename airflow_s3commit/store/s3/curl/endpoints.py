@@ -14,11 +14,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 from botocore.utils import get_environ_proxies
 
 from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.store.credentials import check_keys
+from airflow_s3commit.store.s3.errors import translate
+from airflow_s3commit.store.s3.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +130,11 @@ class EndpointCache:
             pass
         try:
             endpoint = self._learn(bucket, operation)
-        except (BotoCoreError, AccessDenied):
+        except AccessDenied:
+            return None
+        except Exception as error:
             # No credentials, unusable ones, or an invalid name: the client itself reports it.
+            translate(error, Request(operation, bucket))
             return None
         self._known[bucket, operation] = endpoint
         return endpoint

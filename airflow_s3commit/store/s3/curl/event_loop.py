@@ -38,7 +38,7 @@ from airflow_s3commit.store.s3.curl.request import (
     path_of,
 )
 from airflow_s3commit.store.s3.delete import fits_in_bulk, refuses_etags
-from airflow_s3commit.store.s3.errors import CLIENT_ERRORS, NOT_KNOWN
+from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -166,7 +166,7 @@ class EventLoop(Generic[T]):
         except KeyError:
             try:
                 route = self._routes[call.bucket, kind] = self._session.route(call.bucket, OPERATIONS[kind])
-            except CLIENT_ERRORS as error:
+            except Exception as error:
                 failure = error
         if failure is not None:
             # Outside the except block: an error created there would have this one as its context.
@@ -263,7 +263,8 @@ class EventLoop(Generic[T]):
         self._routes.clear()
         try:
             return self._session.credentials(active.endpoint, refresh=True) != active.keys
-        except CLIENT_ERRORS:
+        except Exception as error:
+            translate(error, active.request)
             return False
 
     def _redirect(self, active: ActiveCall) -> None:
