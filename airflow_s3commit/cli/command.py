@@ -22,10 +22,15 @@ from airflow_s3commit.present.next_steps import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry
-from airflow_s3commit.protocol.model.destination import Destination, is_pattern, split_uri
+from airflow_s3commit.protocol.model.destination import (
+    Destination,
+    RegisteredDestination,
+    is_pattern,
+    matches,
+    split_uri,
+)
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.registry import RegisteredDestination, matches
 from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers

@@ -18,7 +18,7 @@ from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONN
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_s3commit.protocol.model.registry import RegisteredDestination
+    from airflow_s3commit.protocol.model.destination import RegisteredDestination
     from airflow_s3commit.protocol.sweep.apply import SweepReport
     from airflow_s3commit.protocol.sweep.plan import SweepPlan
     from airflow_s3commit.store.base import ObjectStore
@@ -137,7 +137,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         """Sweep the matching destinations of the registry; remove the entries of those that are gone."""
         from airflow_s3commit.protocol.metadata.registry import read_registry  # noqa: PLC0415
         from airflow_s3commit.protocol.metadata.removal import forget_destination  # noqa: PLC0415
-        from airflow_s3commit.protocol.model.registry import matches  # noqa: PLC0415
+        from airflow_s3commit.protocol.model.destination import matches  # noqa: PLC0415
         from airflow_s3commit.protocol.sweep.registered import plan_registered  # noqa: PLC0415
 
         if REGISTRY is None:

@@ -8,8 +8,7 @@ from typing import Final
 
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.protocol.model.destination import is_pattern
-from airflow_s3commit.protocol.model.registry import matches
+from airflow_s3commit.protocol.model.destination import is_pattern, matches
 
 #: Choices of the filter by state, and their labels.
 STATES: Final = {

@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.metadata.log import Log, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
-from airflow_s3commit.protocol.metadata.unlisted import unlisted_objects
+from airflow_s3commit.protocol.metadata.table_files import unlisted_objects
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions

@@ -14,9 +14,8 @@ from airflow_s3commit._deprecated import ignored
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.lifecycle.abort import abort_late
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
-from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
 from airflow_s3commit.protocol.lifecycle.plan import plan_job
-from airflow_s3commit.protocol.lifecycle.recover import recover_job
+from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose, recover_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
 from airflow_s3commit.protocol.lifecycle.shards import begin_shards, complete_shard, finish_shards

@@ -16,11 +16,10 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_stage
 from airflow_s3commit.protocol.lifecycle.collect import collect_stage
 from airflow_s3commit.protocol.lifecycle.seal import seal_stage
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
-from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, sealed_attempts
-from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id

@@ -22,10 +22,9 @@ from airflow_s3commit.protocol.lifecycle.release import context_of
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import ending_of
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest
-from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.metadata.state import find_job, read_state
 from airflow_s3commit.protocol.model.codec import Plain, encode
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.protocol.watch.criteria import Outcome
     from airflow_s3commit.protocol.watch.feed import ManifestFeed
-    from airflow_s3commit.protocol.watch.shared_poller import SharedPoller, Waiter
+    from airflow_s3commit.protocol.watch.search import SharedPoller, Waiter
     from airflow_s3commit.protocol.watch.snapshot import Snapshot
     from airflow_s3commit.xcom import JsonObject
 
@@ -170,7 +170,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     def _join(self) -> tuple[SharedPoller, Waiter]:
         """Join the shared searches at the destination."""
         from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415
-        from airflow_s3commit.protocol.watch.shared_poller import Waiter, shared_poller  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.search import Waiter, shared_poller  # noqa: PLC0415
 
         key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
         wait = Waiter(Criteria.from_dict(self.wanted), depth=self.search_depth)

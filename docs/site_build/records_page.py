@@ -11,16 +11,15 @@ from docstrings import attributes, prose
 from tables import cell, code, table
 
 from airflow_s3commit.protocol.model import (
+    destination,
     job,
     log,
     manifest,
     object_options,
     pendingset,
     plan,
-    registry,
     seal,
     snapshot,
-    store_record,
     success,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
@@ -72,7 +71,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, log, snapshot, manifest, store_record, registry)
+    modules = (job, object_options, plan, seal, log, snapshot, manifest, destination)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]

@@ -12,7 +12,7 @@ from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch.criteria import Criteria
-from airflow_s3commit.protocol.watch.shared_poller import SharedPoller, Waiter, shared_poller
+from airflow_s3commit.protocol.watch.search import SharedPoller, Waiter, shared_poller
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
 from airflow_s3commit.store.counting import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger

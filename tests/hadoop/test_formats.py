@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.hadoop_pendingset import decode_pending, decode_pendingset
-from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, UploadEtag
+from airflow_s3commit.protocol.model.pendingset import (
+    PendingSet,
+    PendingUpload,
+    UploadEtag,
+    decode_pending,
+    decode_pendingset,
+)
 from airflow_s3commit.protocol.model.success import SuccessData
 from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import BUCKET, Lake

@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_ma
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named, once
-from tests.protocol.metadata.test_retained import (
+from tests.protocol.metadata.test_table_files import (
     FIRST,
     FLIGHTS,
     NEW,
@@ -33,7 +33,7 @@ from tests.protocol.metadata.test_retained import (
     table,
     two_generations,
 )
-from tests.protocol.sweep.test_release import DAY, swept
+from tests.protocol.sweep.test_history import DAY, swept
 
 
 def rolled_back(lake: Lake, to: int = 1, **asked: Any) -> RollbackReport:

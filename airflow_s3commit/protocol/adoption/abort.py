@@ -19,12 +19,11 @@ from airflow_s3commit.protocol.hadoop.status import classify, examine
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
-from airflow_s3commit.protocol.metadata.state import is_spent, move, read_state
+from airflow_s3commit.protocol.metadata.state import find_job, is_spent, move, read_state
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload

@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.adoption.takeover import Adoption, check, is_take
 from airflow_s3commit.protocol.hadoop.files import job_id_of, magic_files
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, examine
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
-from airflow_s3commit.protocol.lifecycle.lose import abort_or_lose
+from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions

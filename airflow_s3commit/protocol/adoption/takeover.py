@@ -40,15 +40,13 @@ from airflow_s3commit.protocol.lifecycle.setup import set_up_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.metadata.seals import committed_task
-from airflow_s3commit.protocol.metadata.state import is_spent, read_state
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.metadata.state import find_job, is_spent, read_state
+from airflow_s3commit.protocol.metadata.table_files import is_retained_at
+from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.digest import bytes_digest, text_digest, upload_digest
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra

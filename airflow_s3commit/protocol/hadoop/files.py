@@ -20,9 +20,13 @@ from typing import Literal, TypeAlias
 
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.hadoop_pendingset import decode_pending, decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, PENDING_SUFFIX, PENDINGSET_SUFFIX, check_id
-from airflow_s3commit.protocol.model.pendingset import PendingSet
+from airflow_s3commit.protocol.model.pendingset import (
+    PendingSet,
+    decode_pending,
+    decode_pendingset,
+    pending_bytes,
+)
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches
 

@@ -13,10 +13,9 @@ from airflow_s3commit.protocol.inspect.preview import CommitPreview, preview_com
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport, verify_pending
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.seals import load_stage_seal, stage_attempts
-from airflow_s3commit.protocol.metadata.state import gone
+from airflow_s3commit.protocol.metadata.state import find_job, gone
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout

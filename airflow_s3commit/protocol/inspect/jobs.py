@@ -30,12 +30,11 @@ from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model.codec import Plain, decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.hadoop_pendingset import decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, State
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, aborted_prefix, manifests_prefix
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending
-from airflow_s3commit.protocol.model.pendingset import PendingSet
+from airflow_s3commit.protocol.model.pendingset import PendingSet, decode_pendingset, pending_bytes
 from airflow_s3commit.protocol.model.seal import Counts, SealRecord
 from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore, Upload
 

@@ -7,15 +7,13 @@ from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan
-from airflow_s3commit.protocol.metadata.retained import is_retained_at
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import require_state
-from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.metadata.state import load_job, require_state
+from airflow_s3commit.protocol.metadata.table_files import is_retained_at
+from airflow_s3commit.protocol.model.codec import Plain, text_digest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, StateRecord
 from airflow_s3commit.protocol.model.seal import SealRecord
 

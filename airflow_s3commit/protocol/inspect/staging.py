@@ -17,9 +17,8 @@ from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.pending_index import INTENT_SUFFIX
 from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
 from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.digest import text_digest
-from airflow_s3commit.protocol.model.hadoop_pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
@@ -31,6 +30,7 @@ from airflow_s3commit.protocol.model.layout import (
     owner_of,
 )
 from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.pendingset import decode_uploads, pending_bytes
 from airflow_s3commit.store.base import Fetched, ObjectStore, Upload
 from airflow_s3commit.store.execute import in_threads
 

@@ -33,8 +33,7 @@ from airflow_s3commit.protocol.metadata.manifests import (
     manifest_of,
     read_list,
 )
-from airflow_s3commit.protocol.metadata.retained import KnownFiles
-from airflow_s3commit.protocol.metadata.unlisted import are_in_log
+from airflow_s3commit.protocol.metadata.table_files import KnownFiles, are_in_log
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.limits import Line

@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
@@ -44,6 +43,7 @@ from airflow_s3commit.protocol.metadata.removal import (
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
+    find_job,
     follow,
     is_spent,
     job_lost,

@@ -17,12 +17,11 @@ from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdic
 from airflow_s3commit.protocol.lifecycle.success import existing_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.lock import remove_former_lock
 from airflow_s3commit.protocol.metadata.plans import NO_PLAN, find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import load_seal, verify_pendingsets
-from airflow_s3commit.protocol.metadata.state import move
+from airflow_s3commit.protocol.metadata.state import load_job, move
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.plan import PlanRecord

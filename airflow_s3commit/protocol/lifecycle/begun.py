@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from airflow_s3commit.exceptions import InvalidRecord, S3CommitError
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
-from airflow_s3commit.protocol.metadata.job_record import find_job
+from airflow_s3commit.protocol.metadata.state import find_job
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, entry_key

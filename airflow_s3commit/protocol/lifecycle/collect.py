@@ -20,9 +20,8 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import committed_task, find_stage_seal
 from airflow_s3commit.protocol.metadata.state import require_state
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_hidden
-from airflow_s3commit.protocol.model.digest import bytes_digest
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra

@@ -18,14 +18,13 @@ from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
 from airflow_s3commit.protocol.metadata.seals import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
-from airflow_s3commit.protocol.metadata.state import find_aborted, job_lost
+from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job_lost, load_job
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.manifest import ManifestRecord

@@ -30,17 +30,22 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.job_record import load_job
 from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.plans import NO_PLAN, nothing_planned, planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import check_state, gone, last_state, move, require_state
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.metadata.state import (
+    check_state,
+    gone,
+    last_state,
+    load_job,
+    move,
+    require_state,
+)
+from airflow_s3commit.protocol.metadata.table_files import KnownFiles, known_files
+from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
-from airflow_s3commit.protocol.model.digest import DIGEST_BYTES, sha256, text_digest
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference

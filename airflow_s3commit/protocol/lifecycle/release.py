@@ -18,10 +18,9 @@ from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.removal import delete_objects
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.model.checkpoint import RetainedCommit
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
-from airflow_s3commit.protocol.model.log import LogEntry, Release
+from airflow_s3commit.protocol.model.log import LogEntry, Release, RetainedCommit
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore, ObjectToDelete
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.seals import (
     sealed_attempts,
 )
 from airflow_s3commit.protocol.metadata.state import check_state, last_state, move, read_state
-from airflow_s3commit.protocol.model.digest import text_digest
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.limits import MAX_SCHEMAS

@@ -21,15 +21,14 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.log_end import find_head, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
-from airflow_s3commit.protocol.metadata.retained import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.metadata.state import first_state, is_spent, read_state
+from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_spent, read_state
+from airflow_s3commit.protocol.metadata.table_files import KnownFiles, known_files
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import check_new_id

@@ -15,8 +15,8 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import Complete, Head, ObjectInfo, ObjectStore, Part

@@ -12,11 +12,10 @@ from itertools import chain
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.job_record import find_job
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import delete_records
-from airflow_s3commit.protocol.metadata.state import find_aborted, read_state
+from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, read_state
 from airflow_s3commit.protocol.model.job import StateRecord
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.removal import PendingId
 from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
-from airflow_s3commit.protocol.model.codec import encode
-from airflow_s3commit.protocol.model.digest import text_digest
-from airflow_s3commit.protocol.model.hadoop_pendingset import decode_uploads, pending_bytes
+from airflow_s3commit.protocol.model.codec import encode, text_digest
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import (
     BASE,
@@ -32,7 +30,7 @@ from airflow_s3commit.protocol.model.layout import (
     owner_of,
 )
 from airflow_s3commit.protocol.model.limits import INTENT_BYTES
-from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra
+from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra, decode_uploads, pending_bytes
 from airflow_s3commit.store.base import ObjectInfo
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.seals import check_digest
-from airflow_s3commit.protocol.model.codec import decode_lines
-from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.codec import decode_lines, sha256
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.limits import PLAN_PART_BYTES
 from airflow_s3commit.protocol.model.ownership import check_place

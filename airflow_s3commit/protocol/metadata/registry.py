@@ -23,9 +23,8 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.records import fetch_listed
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.destination import Destination, RegisteredDestination, join_uri
 from airflow_s3commit.protocol.model.layout import HOME
-from airflow_s3commit.protocol.model.registry import RegisteredDestination
 from airflow_s3commit.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.model.codec import decode, largest
-from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.codec import decode, largest, sha256
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra

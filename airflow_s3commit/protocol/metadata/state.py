@@ -1,4 +1,4 @@
-"""The state of a job, which changes only by compare-and-swap.
+"""The record of a job, which never changes, and its state, which changes only by compare-and-swap.
 
 ::
 
@@ -32,7 +32,7 @@ from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord, LostFiles, State, StateRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LostFiles, State, StateRecord
 from airflow_s3commit.protocol.model.limits import PROSE
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
@@ -268,3 +268,33 @@ def unknown(context: JobContext) -> NoSuchJob | JobClosed:
         f"{context.name} was aborted{reason}: it takes no more output. Set up a new job; in Airflow, clear"
         " the setup task too"
     )
+
+
+def find_job(context: JobContext) -> JobRecord | None:
+    """Read a job's record; None if it does not exist.
+
+    Raises:
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
+
+    """
+    stored = records.find(
+        context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
+    )
+    if stored is None:
+        return None
+    check_place(stored.record, context.layout, context.staging_uri(context.layout.job))
+    return stored.record
+
+
+def load_job(context: JobContext) -> JobRecord:
+    """Return a job's record: the context's own, which never changes, or as it is read.
+
+    Raises:
+        NoSuchJob: It does not exist.
+        InvalidRecord: It is damaged, another job's or destination's, or was copied here.
+
+    """
+    record = context.record or find_job(context)
+    if record is None:
+        raise unknown(context)
+    return record

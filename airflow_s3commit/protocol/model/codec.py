@@ -1,7 +1,8 @@
-"""Encode and decode records as JSON, validated both ways."""
+"""Encode and decode records as JSON, validated both ways, and make digests of contents and texts."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -24,6 +25,9 @@ R = TypeVar("R", bound=Struct)
 #: creates the first decoder, and a thread that decodes one at that moment crashes the process.
 _decoders: dict[type[Struct], msgspec.json.Decoder[Any]] = {}
 _making = threading.Lock()
+
+#: Bytes of a short digest, enough to be unique within a job.
+DIGEST_BYTES = 16
 
 
 def _decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
@@ -186,3 +190,23 @@ class JobOwned(Versioned, frozen=True, kw_only=True):
     job_id: Text
     destination: Line | None = None
     staging: Line | None = None
+
+
+def bytes_digest(content: bytes) -> bytes:
+    """Return the short digest of a content."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def text_digest(text: str) -> bytes:
+    """Return the short digest of a text, such as a key."""
+    return bytes_digest(text.encode())
+
+
+def upload_digest(key: str, upload_id: str) -> bytes:
+    """Return the short digest of an upload."""
+    return text_digest(f"{key}\0{upload_id}")
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of a content in hexadecimal, as records name it."""
+    return hashlib.sha256(content).hexdigest()

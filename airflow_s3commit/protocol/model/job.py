@@ -1,4 +1,4 @@
-"""Records of a job: options, reference, state, lock, abort."""
+"""Records of a job: options, reference, state, lock, abort; and what was measured of the stores of jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
-from airflow_s3commit.protocol.model.codec import JobOwned, Plain, from_plain
+from airflow_s3commit.protocol.model.codec import JobOwned, Plain, Versioned, from_plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.limits import (
     MAX_SHARDS,
@@ -212,6 +212,22 @@ class JobRecord(JobOwned, frozen=True, kw_only=True):
     marking: bool = False
     profiles: dict[Line, StoreProfile] = field(default_factory=dict)
     nonce: Text
+    signature: Text | None = None
+
+
+class StoreRecord(Versioned, frozen=True, kw_only=True):
+    """``_s3commit/store.json``: the profiles of the buckets of a destination's jobs, as last measured.
+
+    Attributes:
+        version: Always 1.
+        endpoint: Address of the store that was measured; at another one the record is of no use.
+        buckets: The profile of each bucket.
+        signature: By the key of the process that measured, where jobs are signed.
+
+    """
+
+    endpoint: Line
+    buckets: dict[Line, StoreProfile]
     signature: Text | None = None
 
 

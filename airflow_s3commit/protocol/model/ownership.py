@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from airflow_s3commit.exceptions import ForeignRecord
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
-from airflow_s3commit.protocol.model.digest import text_digest
 from airflow_s3commit.protocol.model.layout import SUCCESS, former_lock_key, is_canonical, owner_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidOption, SignatureRefused
-from airflow_s3commit.protocol.model.digest import sha256
+from airflow_s3commit.protocol.model.codec import sha256
 
 _DOMAIN = b"airflow-s3commit signature 1"
 

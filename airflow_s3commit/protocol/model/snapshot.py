@@ -12,14 +12,17 @@ from typing import NamedTuple
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.checkpoint import (
+from airflow_s3commit.protocol.model.layout import check_id
+from airflow_s3commit.protocol.model.log import (
     Checkpoint,
     CheckpointHead,
+    LiveCommit,
+    LogEntry,
     NewestSchemas,
+    Rebase,
+    Release,
     RetainedCommit,
 )
-from airflow_s3commit.protocol.model.layout import check_id
-from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase, Release
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 

@@ -49,7 +49,7 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
 from airflow_s3commit.protocol.model.signing import Signer
-from airflow_s3commit.protocol.sweep.lists import plan_lists
+from airflow_s3commit.protocol.sweep.history import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,

@@ -60,7 +60,7 @@ from airflow_s3commit.protocol.model.layout import (
     older_lock_key,
     owner_of,
 )
-from airflow_s3commit.protocol.sweep.lists import plan_lists
+from airflow_s3commit.protocol.sweep.history import plan_lists, plan_releases
 from airflow_s3commit.protocol.sweep.plan import (
     Action,
     DeadJob,
@@ -72,7 +72,6 @@ from airflow_s3commit.protocol.sweep.plan import (
     SpentId,
     SweepPlan,
 )
-from airflow_s3commit.protocol.sweep.release import plan_releases
 from airflow_s3commit.store.base import ObjectStore, Upload
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata.registry import Registered, has_records, is_gone
-from airflow_s3commit.protocol.model.registry import RegisteredDestination
+from airflow_s3commit.protocol.model.destination import RegisteredDestination
 from airflow_s3commit.protocol.sweep.plan import SweepPlan
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from airflow_s3commit.store.base import ObjectStore

@@ -22,8 +22,8 @@ from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_begun import lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.metadata.test_retained import two_generations
-from tests.protocol.sweep.test_release import swept
+from tests.protocol.metadata.test_table_files import two_generations
+from tests.protocol.sweep.test_history import swept
 from tests.protocol.test_rebase import copied, rebased
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.job import Assumption, Job
-from airflow_s3commit.protocol.metadata.job_record import find_job, load_job
+from airflow_s3commit.protocol.metadata.state import find_job, load_job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.store.counting import CountingStore
 from airflow_s3commit.testing import MemoryStore, StoreCall

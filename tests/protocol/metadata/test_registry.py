@@ -10,8 +10,7 @@ from airflow_s3commit import Destination, MemoryStore, register_destination
 from airflow_s3commit.exceptions import InvalidDestination, StoreRejected
 from airflow_s3commit.protocol.metadata.registry import failures_logged, is_gone, read_registry
 from airflow_s3commit.protocol.metadata.removal import forget_destination
-from airflow_s3commit.protocol.model.destination import is_pattern
-from airflow_s3commit.protocol.model.registry import matches
+from airflow_s3commit.protocol.model.destination import is_pattern, matches
 from airflow_s3commit.store.counting import CountingStore
 
 REGISTRY = Destination.parse("s3://ops/registry/")

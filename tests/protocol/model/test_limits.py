@@ -15,17 +15,15 @@ from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
 from airflow_s3commit.protocol.metadata.plans import planned_objects
 from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model import (
-    hadoop_pendingset,
+    destination,
     job,
     limits,
     log,
     manifest,
     pendingset,
     plan,
-    registry,
     seal,
     snapshot,
-    store_record,
     success,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
@@ -274,7 +272,7 @@ def test_every_record_has_a_limit() -> None:
     kinds = {
         name: value
         for module in (
-            hadoop_pendingset,
+            destination,
             pendingset,
             job,
             log,
@@ -282,8 +280,6 @@ def test_every_record_has_a_limit() -> None:
             plan,
             seal,
             snapshot,
-            registry,
-            store_record,
             success,
         )
         for name, value in vars(module).items()

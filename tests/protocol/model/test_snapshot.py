@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model import checkpoint as module
+from airflow_s3commit.protocol.model import log as module
 from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Release, Removal
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed, OutcomeUnknown, StoreRejected, Unavailable
-from airflow_s3commit.protocol.model.digest import text_digest
+from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, PLACE_METADATA, UPLOAD_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics

@@ -1,12 +1,14 @@
-"""Find the objects of a table that are older than its log: a baseline does not list them."""
+"""Tell which files are a table's: those that it has, those that it retains, and those older than its log."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_objects
+from airflow_s3commit.protocol.metadata.log import newest_entries
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
@@ -22,6 +24,75 @@ from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectSt
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 _PAGE = 1_000
+
+
+class KnownFiles:
+    """The files of a table, and those that it had and retains, by the jobs in their names.
+
+    Args:
+        destination: The destination.
+        snapshot: The table; None for one without a commit.
+
+    """
+
+    def __init__(self, destination: Destination, snapshot: TableSnapshot | None) -> None:
+        self._prefix = destination.prefix
+        self._snapshot = snapshot or TableSnapshot(destination.uri)
+        self._live: dict[str, frozenset[str]] = {}
+        self._retained: dict[str, frozenset[str]] = {}
+
+    def is_live(self, key: str) -> bool:
+        """Return whether a file is one of the table's."""
+        owner, partition = owner_of(key), self._partition(key)
+        if partition not in self._live:
+            self._live[partition] = self._snapshot.live_jobs(partition)
+        return owner in self._live[partition]
+
+    def is_retained(self, key: str) -> bool:
+        """Return whether a file has left the table, and is or was retained."""
+        owner, partition = owner_of(key), self._partition(key)
+        if partition not in self._retained:
+            self._retained[partition] = self._snapshot.retained_jobs(partition)
+        return owner in self._retained[partition]
+
+    def _partition(self, key: str) -> str:
+        return partition_of(key[len(self._prefix) :])
+
+
+def known_files(store: ObjectStore, destination: Destination, *, at_least: int = 0) -> KnownFiles:
+    """Read which files a table has and retains.
+
+    Args:
+        store: The store of the destination.
+        destination: The destination.
+        at_least: Number of an entry of the log that is known to be there.
+
+    Raises:
+        InvalidRecord: An entry of the log is damaged or missing.
+
+    """
+    return KnownFiles(destination, read_snapshot(store, destination, at_least=at_least))
+
+
+def is_retained_at(store: ObjectStore, destination: Destination) -> Callable[[str], bool]:
+    """Return a function that tells by its key whether a file has left the table and is retained.
+
+    Reads the log at the first call: its newest entry alone, if no commit has retained files.
+
+    Raises:
+        InvalidRecord: Raised by the function: an entry of the log is damaged or missing.
+
+    """
+    read: list[KnownFiles | None] = []
+
+    def is_retained(key: str) -> bool:
+        if not read:
+            newest = next(newest_entries(store, destination, 1), None)
+            retains = newest is not None and newest.retaining
+            read.append(known_files(store, destination) if retains else None)
+        return read[0] is not None and read[0].is_retained(key)
+
+    return is_retained
 
 
 def unlisted_objects(

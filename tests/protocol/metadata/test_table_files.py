@@ -1,4 +1,4 @@
-"""Files that a commit replaces and retains stay in place, are not data, and nobody takes them for unknown."""
+"""Files that are retained, or older than the log, stay in place, and nobody takes them for other files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
+from airflow_s3commit.protocol.metadata.table_files import unlisted_objects
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
+from tests.protocol.lifecycle.test_enter import crash
 
 FLIGHTS = Destination(BUCKET, ROOT)
 WEEK = "7d"
@@ -181,3 +183,47 @@ def test_ours_is_what_the_table_has() -> None:
     snapshot = read_snapshot(lake.store, FLIGHTS)
     assert snapshot is not None
     assert (snapshot.live_jobs("dt=1"), snapshot.retained_jobs("dt=1")) == ({OURS}, {FIRST})
+
+
+def test_a_job_that_has_ended_is_looked_up_once() -> None:
+    """Its manifest answers, so nothing else is asked about it."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    for job_id in (THEIRS, an_id("3"), an_id("4")):
+        lake.sealed({"dt=1/a": b"1"}, job_id=job_id, conflict_mode="append").commit()
+    snapshot = read_snapshot(lake.store, FLIGHTS)
+    assert snapshot is not None
+    lake.store.calls.clear()
+    assert [info.key for info in unlisted_objects(lake.store, FLIGHTS, snapshot, ())] == [f"{ROOT}dt=1/old"]
+    asked = [call.key for call in lake.store.calls if THEIRS in call.key or an_id("3") in call.key]
+    assert sorted(asked) == sorted(f"{ROOT}_s3commit/manifests/{job}.json" for job in (THEIRS, an_id("3")))
+
+
+def test_a_job_that_ends_between_two_looks_is_no_older_one() -> None:
+    """It had no manifest at the first look, and is not unfinished at the second: its entry names its file."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS, conflict_mode="append").commit()
+    job = lake.sealed({"dt=1/b": b"2"}, conflict_mode="append")
+    crash(lake, job.commit, "put", f"{OURS}.jsonl")
+    snapshot = read_snapshot(lake.store, FLIGHTS)
+    assert snapshot is not None
+
+    def commit() -> None:
+        lake.store.rest()
+        job.commit()
+
+    lake.store.before = once("head", f"manifests/{OURS}.json", commit)
+    assert [info.key for info in unlisted_objects(lake.store, FLIGHTS, snapshot, ())] == [f"{ROOT}dt=1/old"]
+    assert job.manifest() is not None
+
+
+def test_a_partition_that_a_commit_has_removed_has_none() -> None:
+    """What another program writes there afterwards is in no generation."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old", "dt=2/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    lake.put({"dt=1/foreign": b"f"})
+    snapshot = read_snapshot(lake.store, FLIGHTS)
+    assert snapshot is not None
+    assert [info.key for info in unlisted_objects(lake.store, FLIGHTS, snapshot, ())] == [f"{ROOT}dt=2/old"]
