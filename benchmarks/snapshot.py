@@ -102,10 +102,16 @@ class Server(MemoryStore):
         return found
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[Any]:
         """Yield objects; each page is a request."""
-        found = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after)
+        found = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after, page=page)
         self._count("LIST")
         for number, info in enumerate(found):
             if number and number % _PAGE == 0:
@@ -134,10 +140,18 @@ class OlderServer(Server):
         self._bytes = 0
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[Any]:
         """Yield objects; records sort before the files."""
-        yield from super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after)
+        yield from super().list_objects(
+            bucket, prefix, recursive=recursive, start_after=start_after, page=page
+        )
         if recursive and prefix == TABLE.prefix:
             for number in range(self._older):
                 for n in range(self._files):

@@ -114,10 +114,18 @@ class _ListingProgress(ForwardingStore):
         self._listed = 0
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """Yield the listed objects, and report their number."""
-        for info in super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after):
+        for info in super().list_objects(
+            bucket, prefix, recursive=recursive, start_after=start_after, page=page
+        ):
             self._listed += 1
             self._step(self._listed)
             yield info

@@ -280,7 +280,13 @@ class ObjectStore(Protocol):
         ...
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """Yield the objects whose key begins with ``prefix``, in the store's order.
 
@@ -291,6 +297,7 @@ class ObjectStore(Protocol):
             prefix: The prefix.
             recursive: False yields only keys without another ``/`` after the prefix.
             start_after: Yield only keys after this one.
+            page: Objects to fetch with one request at most; None for the store's own limit.
 
         """
         ...

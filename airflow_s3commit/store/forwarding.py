@@ -131,14 +131,22 @@ class ForwardingStore:
         return self.forward("delete_many", bucket, "", lambda: self.inner.delete_many(bucket, objects))
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """Forward `ObjectStore.list_objects`."""
         return self.forward(
             "list_objects",
             bucket,
             prefix,
-            lambda: self.inner.list_objects(bucket, prefix, recursive=recursive, start_after=start_after),
+            lambda: self.inner.list_objects(
+                bucket, prefix, recursive=recursive, start_after=start_after, page=page
+            ),
         )
 
     def create_upload(

@@ -197,7 +197,13 @@ class MemoryStore:
         return failures
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,  # noqa: ARG002 - all is one page here
     ) -> Iterator[ObjectInfo]:
         """Implement `ObjectStore.list_objects`."""
         with self._lock:

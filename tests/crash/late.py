@@ -37,10 +37,16 @@ class LaggingLog(ForwardingStore):
         self._listings, self._lacks = listings, lacks
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """List, without the newest entries for a while."""
-        listed = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after)
+        listed = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after, page=page)
         if not self._listings or not prefix.endswith("/_s3commit/log/"):
             return listed
         self._listings -= 1

@@ -19,7 +19,12 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects
+from airflow_s3commit.protocol.metadata.fitness import (
+    check_abort,
+    check_completion,
+    check_objects,
+    check_pages,
+)
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
@@ -270,6 +275,7 @@ def measure(store: ObjectStore, bucket: str, key: str, *, uploads: str | None = 
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
         check_objects(store, bucket, key)
+        check_pages(store, bucket, f"{key}-")
         if uploads is not None:
             # At the key whose uploads an abort finds.
             where = join_uri(bucket, uploads)

@@ -5,7 +5,9 @@ No answer is trusted: each is compared with what was sent, and with what other r
 
 from __future__ import annotations
 
-from airflow_s3commit._causes import ending
+from functools import partial
+
+from airflow_s3commit._causes import ending, run_all
 from airflow_s3commit.exceptions import NoSuchKey, NoSuchUpload, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.model.destination import join_uri
@@ -18,6 +20,9 @@ BODY = b"s3commit doctor"
 
 #: What follows a probe's key in a name that some stores decode, fold or compose; and that name, folded.
 ODD_NAME, _FOLDED = "-A+b%20c=\u00e9", "-a+B%20C=e\u0301"
+
+#: Objects of a listing that is tried, and how many of them are on a page.
+LISTED, _PAGE = 5, 2
 
 _METADATA = {JOB_METADATA: "doctor", UPLOAD_METADATA: "Examined 1"}
 
@@ -38,6 +43,36 @@ def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
     if exists(store, bucket, key) or _listed(store, bucket, key):
         raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
     _check_name(store, bucket, key)
+
+
+def check_pages(store: ObjectStore, bucket: str, prefix: str) -> None:
+    """List objects page by page: ``prefix`` with the numbers below `LISTED`, which are deleted again.
+
+    Raises:
+        StoreUnsuitable: The pages lack one of them, or repeat one.
+        S3CommitError: A request failed.
+
+    """
+    keys = [f"{prefix}{number}" for number in range(LISTED)]
+    where = join_uri(bucket, prefix)
+
+    def delete() -> None:
+        run_all([partial(store.delete, bucket, key) for key in keys], f"deleting {where}…", "it may be left")
+
+    with ending(delete, f"deleting the probes {where}…", "they may be left"):
+        for key in keys:
+            store.put(bucket, key, BODY)
+        try:
+            listed = sorted(info.key for info in store.list_objects(bucket, prefix, page=_PAGE))
+        except StoreRejected as error:
+            raise StoreUnsuitable(f"a listing in pages of {_PAGE} objects has no end: {error}") from error
+        if listed != keys:
+            found = len(set(listed))
+            raise StoreUnsuitable(
+                f"a listing of {where} in pages of {_PAGE} objects lacks {LISTED - found} of {LISTED}, and"
+                f" repeats {len(listed) - found}: jobs, verify and sweep would see only a part of a large"
+                " dataset, or some files twice"
+            )
 
 
 def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:

@@ -21,7 +21,7 @@ from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import with_threads
 from airflow_s3commit.store.headers import boto3_parameters
 from airflow_s3commit.store.retry import RetryPolicy
-from airflow_s3commit.store.s3.client import OBJECTS
+from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS
 from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
 from airflow_s3commit.store.s3.curl.event_loop import perform
 from airflow_s3commit.store.s3.delete import (
@@ -309,7 +309,13 @@ class S3Store(MultipartUploads):
             return left
 
     def list_objects(
-        self, bucket: str, prefix: str, *, recursive: bool = True, start_after: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        recursive: bool = True,
+        start_after: str | None = None,
+        page: int | None = None,
     ) -> Iterator[ObjectInfo]:
         """Implement `ObjectStore.list_objects`.
 
@@ -321,13 +327,21 @@ class S3Store(MultipartUploads):
         options: dict[str, Any] = {} if recursive else {"Delimiter": "/"}
         if start_after is not None:
             options["StartAfter"] = start_after
+        if page is not None:
+            options["MaxKeys"] = page
         request = Request("ListObjectsV2", bucket)
-        for page in self._pages(
+        first: str | None = None
+        for found in self._pages(
             request,
             OBJECTS,
             lambda at: self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **options, **at),
         ):
-            for entry in entries(request, page, "Contents", ("Key", "Size", "ETag", "LastModified")):
+            listed = list(entries(request, found, "Contents", ("Key", "Size", "ETag", "LastModified")))
+            if first is not None and listed and listed[0]["Key"] == first:
+                # With a new token each time, it would never end.
+                raise StoreRejected(f"{request}: the listing repeats {first}", code=ENDLESS)
+            first = listed[0]["Key"] if listed else first
+            for entry in listed:
                 yield ObjectInfo(
                     entry["Key"], entry["Size"], entry["ETag"].strip('"'), entry["LastModified"].timestamp()
                 )

@@ -24,6 +24,7 @@ from airflow_s3commit.protocol.metadata.capabilities import (
     keep_profiles,
     measure,
 )
+from airflow_s3commit.protocol.metadata.fitness import LISTED
 from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
@@ -209,7 +210,7 @@ def test_both_buckets_are_probed() -> None:
     layout = lake.context().layout
     apart = lake.context(layout=replace(layout, staging=Destination("other", f"x/__magic_job-{OURS}/")))
     assert check_store(apart, REQUIRED).keys() == {BUCKET, "other"}
-    assert [call.verb for call in lake.store.calls].count("put") == 2 * 8 + 1
+    assert [call.verb for call in lake.store.calls].count("put") == 2 * (8 + LISTED) + 1
     nowhere = lake.context(layout=replace(layout, staging=Destination("nowhere", f"x/__magic_job-{OURS}/")))
     with pytest.raises(NoSuchBucket):
         check_store(nowhere, REQUIRED)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import pytest
 
 from airflow_s3commit import MemoryStore
-from airflow_s3commit.exceptions import NoSuchKey, StoreUnsuitable
-from airflow_s3commit.protocol.metadata.fitness import check_abort, check_completion, check_objects
+from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitable
+from airflow_s3commit.protocol.metadata.fitness import (
+    check_abort,
+    check_completion,
+    check_objects,
+    check_pages,
+)
 
 BUCKET, KEY = "lake", "flights/probe"
 
@@ -39,6 +45,10 @@ def _found(truth: Any, *args: Any, **arguments: Any) -> Any:
         return truth(*args, **arguments)
     except NoSuchKey:
         return MemoryStore().put(BUCKET, KEY, b"")
+
+
+def _endless(*_args: Any, **_arguments: Any) -> Any:
+    raise StoreRejected("it goes on")
 
 
 LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
@@ -72,6 +82,19 @@ LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
         lambda truth, *a: (replace(info, key="elsewhere") for info in truth(*a)),
         "names keys that are elsewhere",
     ),
+    "only the first page is listed": (
+        check_pages,
+        "list_objects",
+        lambda truth, *a, page: islice(truth(*a), page),
+        "lacks 3 of 5, and repeats 0: jobs, verify and sweep would see only a part",
+    ),
+    "a key is on two pages": (
+        check_pages,
+        "list_objects",
+        lambda truth, *a, page: chain(islice(truth(*a), page), islice(truth(*a), page - 1, None)),
+        "lacks 0 of 5, and repeats 1",
+    ),
+    "the first page is listed for ever": (check_pages, "list_objects", _endless, "has no end: .*goes on"),
     "deletes do nothing": (check_objects, "delete", _nothing, "still there after its deletion"),
     "pending uploads are visible": (check_completion, "head", _found, "visible before its upload"),
     "completions do nothing": (check_completion, "complete_upload", _nothing, "missing after its upload"),
@@ -105,6 +128,7 @@ def test_a_good_store_passes() -> None:
     """Every check passes, and what is left is the object that a completion returns."""
     store = MemoryStore()
     check_objects(store, BUCKET, KEY)
+    check_pages(store, BUCKET, KEY)
     assert check_completion(store, BUCKET, KEY) == store.head(BUCKET, KEY)
     store.delete(BUCKET, KEY)
     check_abort(store, BUCKET, KEY)

@@ -145,14 +145,19 @@ class DeviantStore:
         if "uploads" in query:
             return self._list_uploads(bucket, query)
         recursive = "delimiter" not in query
-        after = query.get("start-after")
-        listed = self.memory.list_objects(bucket, query["prefix"], recursive=recursive, start_after=after)
+        after = query.get("continuation-token", query.get("start-after"))
+        listed = list(
+            self.memory.list_objects(bucket, query["prefix"], recursive=recursive, start_after=after)
+        )
+        page = listed[: int(query.get("max-keys", "1000"))]
+        more = len(listed) > len(page)
+        token = f"<NextContinuationToken>{escape(page[-1].key)}</NextContinuationToken>" if more else ""
         entries = (
             f"<Contents><Key>{escape(info.key)}</Key><Size>{info.size}</Size><ETag>&quot;{info.etag}&quot;"
             f"</ETag><LastModified>{_iso(info.modified)}</LastModified></Contents>"
-            for info in listed
+            for info in page
         )
-        return _xml("ListBucketResult", "<IsTruncated>false</IsTruncated>", *entries)
+        return _xml("ListBucketResult", f"<IsTruncated>{str(more).lower()}</IsTruncated>", token, *entries)
 
     def _delete_many(self, seen: Seen, bucket: str) -> Say:
         said = []

@@ -26,6 +26,16 @@ _ON_KEYS = (
 _ERROR = error_body("InternalError")
 _REVERSED = itemgetter(slice(None, None, -1))
 
+
+def _next_key(key: str) -> str:
+    """Return the key after one that ends with a digit."""
+    return key[:-1] + chr(ord(key[-1]) + 1)
+
+
+def _key_before(key: str) -> str:
+    return key[:-1] + chr(ord(key[-1]) - 1)
+
+
 #: The operations that each lie is about, and the lie.
 LIES: dict[str, tuple[tuple[str, ...], lying.Lie]] = {
     # 200 for nothing
@@ -194,6 +204,19 @@ LIES: dict[str, tuple[tuple[str, ...], lying.Lie]] = {
         )
         for name in _LISTINGS
     },
+    # Pages of objects
+    "ListObjectsV2 ends with its first page": (
+        ("ListObjectsV2",),
+        lying.edit(rb"<IsTruncated>true", b"<IsTruncated>false"),
+    ),
+    "ListObjectsV2 names no place to continue at": (
+        ("ListObjectsV2",),
+        lying.edit(rb"<NextContinuationToken>.*?</NextContinuationToken>", b""),
+    ),
+    "ListObjectsV2 skips a key between pages": (("ListObjectsV2",), lying.from_token(_next_key)),
+    "ListObjectsV2 repeats a key on each page": (("ListObjectsV2",), lying.from_token(_key_before)),
+    "ListObjectsV2 ignores the token": (("ListObjectsV2",), lying.from_token(lambda _: "")),
+    "ListObjectsV2 ignores the token and says another one": (("ListObjectsV2",), lying.new_tokens),
     "ListObjectsV2 ignores the delimiter": (("ListObjectsV2",), lying.unasked("delimiter")),
     "ListObjectsV2 ignores where to start": (("ListObjectsV2",), lying.unasked("start-after")),
     "ListObjectsV2 names keys encoded": (

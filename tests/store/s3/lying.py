@@ -278,6 +278,28 @@ def beyond(_store: LyingStore, _seen: Seen, do: Callable[[], Say]) -> Say:
     return replace(said, body=re.sub(rb"(</\w+>)$", entry + rb"\1", said.body))
 
 
+def from_token(change: Callable[[str], str]) -> Lie:
+    """Continue a listing elsewhere than where its last page ended."""
+
+    def lie(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
+        path, _, query = seen.path.partition("?")
+        asked = [
+            (name, change(value) if name == "continuation-token" else value)
+            for name, value in parse_qsl(query, keep_blank_values=True)
+        ]
+        return DeviantStore.answer(store, replace(seen, path=f"{path}?{urlencode(asked)}"))
+
+    return lie
+
+
+def new_tokens(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
+    """Name another place on each page to continue at, and always begin anew."""
+    store.memo["pages"] = store.memo.get("pages", 0) + 1
+    said = from_token(lambda _: "")(store, seen, Say)
+    token = b"<NextContinuationToken>%d<" % store.memo["pages"]
+    return replace(said, body=re.sub(rb"<NextContinuationToken>.*?<", token, said.body))
+
+
 def whole(_store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
     """Answer a request for a range with the whole object, and 206."""
     if "range" not in seen.headers:
