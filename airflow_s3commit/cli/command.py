@@ -18,7 +18,7 @@ from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
 from airflow_s3commit.cli.output import Declined, Output, logged_to
 from airflow_s3commit.cli.store_options import Connection, SectionedOption, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.present.next_steps import CommandLines, after_error
+from airflow_s3commit.present import CommandLines, after_error
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry

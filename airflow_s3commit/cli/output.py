@@ -28,7 +28,7 @@ from rich.text import Text
 from airflow_s3commit._format import plain
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import Line, View
-from airflow_s3commit.present.next_steps import NextStep
+from airflow_s3commit.present import NextStep
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
 from airflow_s3commit.protocol.model.progress import Progress as Pace
 from airflow_s3commit.protocol.model.progress import ProgressLog

@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from airflow_s3commit._format import plain
-from airflow_s3commit.present.facts import Fact
+from airflow_s3commit.present import Fact
 
 #: Colours of states and judgements.
 _STYLES = {

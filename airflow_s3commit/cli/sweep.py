@@ -13,7 +13,7 @@ from airflow_s3commit.cli.command import Session, as_duration, registry_option, 
 from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.present.facts import cost_per_month
+from airflow_s3commit.present import cost_per_month
 from airflow_s3commit.protocol.metadata.registry import Registered
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.destination import split_uri

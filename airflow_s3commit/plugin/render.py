@@ -18,8 +18,15 @@ from markupsafe import Markup
 from airflow_s3commit import _format
 from airflow_s3commit.plugin.auth import Origin
 from airflow_s3commit.plugin.views import JobView
-from airflow_s3commit.present.facts import amount, cost_per_day, job_facts, replacement
-from airflow_s3commit.present.next_steps import CommandLines, NextStep, for_job
+from airflow_s3commit.present import (
+    CommandLines,
+    NextStep,
+    amount,
+    cost_per_day,
+    for_job,
+    job_facts,
+    replacement,
+)
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.inspect.timeline import EventName, TimelineEvent
 from airflow_s3commit.protocol.model.job import State

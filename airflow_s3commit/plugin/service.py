@@ -19,7 +19,7 @@ from airflow_s3commit.plugin.config import Place, StoreCache, configured_places,
 from airflow_s3commit.plugin.history import HistoryView, read_history
 from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
 from airflow_s3commit.plugin.views import DestinationView, JobView, read_destination, read_job
-from airflow_s3commit.present.facts import amount
+from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, pending_uploads
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import Registered, read_registry

@@ -1,10 +1,10 @@
-"""Next steps name commands that a shell runs as they are, about the right place."""
+"""Facts and next steps: what people read of a job, and commands that they can paste."""
 
 from __future__ import annotations
 
 import shlex
 
-from airflow_s3commit import Destination
+from airflow_s3commit import Counts, Destination
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     DestinationNotEmpty,
@@ -16,11 +16,24 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     S3CommitError,
 )
-from airflow_s3commit.present.next_steps import CommandLines, after_error
+from airflow_s3commit.present import CommandLines, after_error, amount, cost_per_day, cost_per_month
 from tests.cases import each
 
 FLIGHTS = Destination.parse("s3://lake/flights and more/")
 RECORDS = Destination.parse("s3://records/")
+
+
+def test_amounts_say_what_is_known() -> None:
+    """Rows only where they were counted, one file in the singular."""
+    assert amount(Counts(files=1, bytes=2048, rows=1000)) == "1 file, 2.0 KiB, 1,000 rows"
+    assert amount(Counts(files=2, bytes=1, rows=None)) == "2 files, 1 B"
+
+
+def test_costs_are_rounded_to_cents() -> None:
+    """A month has the price of the sweep's reports, a day a thirtieth of it; unknown bytes have none."""
+    words = {0: "$0.00", 1024**2: "<$0.01", 1024**4: "$23.55", None: "?"}
+    assert {stored: cost_per_month(stored) for stored in words} == words
+    assert cost_per_day(1024**4) == "$0.79"
 
 
 def test_a_command_line_is_quoted_and_leads_to_the_same_store() -> None:

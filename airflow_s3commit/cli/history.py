@@ -1,0 +1,244 @@
+"""Rollback, repair and baseline: change the history of a table, or rebuild its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from airflow_s3commit._format import number, several, size
+from airflow_s3commit.cli.command import Session, store_command
+from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.report import DRY_RUN, NOT_APPLIED, Facts, Line, View, labelled
+from airflow_s3commit.present import Fact
+from airflow_s3commit.protocol.closed_baseline import BaselineReport
+from airflow_s3commit.protocol.closed_baseline import baseline as close_baseline
+from airflow_s3commit.protocol.inspect.verify_log import LogFinding
+from airflow_s3commit.protocol.rebase import RebaseReport, rebase
+from airflow_s3commit.protocol.repair import RepairReport
+from airflow_s3commit.protocol.repair import repair as rebuild
+from airflow_s3commit.protocol.table_rollback import RollbackReport
+from airflow_s3commit.protocol.table_rollback import rollback as roll_back
+
+#: Partitions to name.
+_SHOWN = 10
+
+
+@store_command(
+    "rollback",
+    summary="Make a table what it was at an older generation.",
+    examples="""
+    s3commit log s3://lake/flights/                                 list the generations
+    s3commit rollback s3://lake/flights/ --to 41 --dry-run          show what would change
+    s3commit rollback s3://lake/flights/ --to 41 --retain 7d        roll back; keep what leaves the table
+    """,
+    staging=False,
+    confirms=True,
+)
+@click.option(
+    "--to", "to", type=click.IntRange(min=1), required=True, help="The generation, as s3commit log lists it."
+)
+@click.option(
+    "--retain",
+    default="0s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long files that leave the table stay in place: 7d, 36h. Without it they are deleted at once.",
+)
+@click.option("--dry-run", is_flag=True, help="Only check, and report what would change.")
+def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
+    """Make a table what it was at an older generation, by a new commit. Copies nothing.
+
+    Refused if a file of that generation is deleted or released: older generations are there only where jobs
+    retain what they replace (job option retain). The rollback is a generation of its own, so it can be rolled
+    back too, if --retain keeps what leaves the table. Refused if another job commits meanwhile.
+    """
+    with session.output.working("comparing the generations"):
+        plan = roll_back(
+            session.store, session.destination, to=to, retain=retain, dry_run=True, signer=session.signer
+        )
+    if dry_run or not plan.partitions:
+        return session.output.result(plan.to_dict(), *([DRY_RUN] if dry_run else []), _rollback_facts(plan))
+    if not session.output.as_json:
+        session.output.result({}, _rollback_facts(plan))
+    is_final = plan.removed and retain == "0s"
+    lost = f" {several(plan.removed, 'file')} will be deleted for good (--retain 7d keeps them)."
+    session.output.confirm(
+        f"Roll {session.destination.uri} back to generation {to}, in"
+        f" {several(len(plan.partitions), 'partition')}?{lost if is_final else ''}",
+        yes=session.yes,
+    )
+    with session.output.working("rolling back"):
+        report = roll_back(
+            session.store,
+            session.destination,
+            to=to,
+            retain=retain,
+            newest=plan.newest,
+            signer=session.signer,
+        )
+    words = f"rolled back to generation {to}; the table is at generation {report.generation} now"
+    return session.output.result(report.to_dict(), Line(words, "green"))
+
+
+def _rollback_facts(plan: RollbackReport) -> Facts:
+    if not plan.partitions:
+        return Facts(
+            [Fact("changes", f"none: generation {plan.newest} has the files of generation {plan.to}")]
+        )
+    names = ", ".join(partition or "." for partition in plan.partitions[:_SHOWN])
+    more = len(plan.partitions) - _SHOWN
+    leave = f"{several(plan.removed, 'file')}, deleted at once"
+    if plan.retain != "0s":
+        leave = f"{several(plan.removed, 'file')}, retained for {plan.retain}"
+    return Facts(
+        [
+            Fact("generation", f"{plan.newest}, back to {plan.to}"),
+            Fact("partitions", f"{names}, and {number(more)} more" if more > 0 else names),
+            Fact("come back", several(plan.restored, "file")),
+            Fact("leave", leave),
+        ]
+    )
+
+
+@store_command(
+    "repair",
+    summary="Rebuild damaged records. A dry run by default.",
+    examples="""
+    s3commit repair s3://lake/flights/            what is damaged, what can be rebuilt, and what cannot
+    s3commit repair s3://lake/flights/ --apply    rebuild it
+    s3commit repair s3://mirror/flights/ --rebase           compare a copied table with its log
+    s3commit repair s3://mirror/flights/ --rebase --apply   and take over its history
+    """,
+    staging=False,
+)
+@click.option(
+    "--apply", "apply", is_flag=True, help="Rebuild the records; without this option it is a dry run."
+)
+@click.option(
+    "--rebase",
+    "rebases",
+    is_flag=True,
+    help="For a copied table, before its first commit: take over the history of the original.",
+)
+@click.option(
+    "--accept-sizes",
+    is_flag=True,
+    help="With --rebase: accept files of which only the size can be compared.",
+)
+def repair(session: Session, *, apply: bool, rebases: bool, accept_sizes: bool) -> ExitCode:
+    """Rebuild records that follow from others: manifests, records of aborts, checkpoints, _SUCCESS, states.
+
+    A damaged entry of the log, or list of files, cannot be rebuilt: it is named, with what depends on it. No
+    data is touched. Exit code 1 if something is left that is wrong.
+
+    With --rebase nothing is rebuilt. The log of a copied table names the original, and counts as no history.
+    It sends a HEAD for each file that the table has or retains. If all are there and unchanged, it writes
+    their lists anew and a commit that takes over the history. Exit code 1 if files are missing or changed.
+    """
+    if rebases:
+        return _rebase(session, apply=apply, accept_sizes=accept_sizes)
+    if accept_sizes:
+        raise click.UsageError("--accept-sizes needs --rebase")
+    with session.output.working("reading the log") as step:
+        report = rebuild(
+            session.store, session.destination, dry_run=not apply, signer=session.signer, step=step
+        )
+    return session.output.result(report.to_dict(), *_repair_views(report), ok=report.is_sound)
+
+
+def _rebase(session: Session, *, apply: bool, accept_sizes: bool) -> ExitCode:
+    with session.output.working("comparing files") as step:
+        report = rebase(
+            session.store,
+            session.destination,
+            dry_run=not apply,
+            accept_sizes=accept_sizes,
+            signer=session.signer,
+            step=step,
+        )
+    return session.output.result(report.to_dict(), *_rebase_views(report), ok=report.acceptable)
+
+
+def _rebase_views(report: RebaseReport) -> Iterator[View]:
+    yield Line(f"{report.destination} is a copy of {report.origin}: {several(report.files, 'file')} compared")
+    yield from labelled("MISSING", report.missing, "red")
+    yield from labelled("CHANGED", [one.key for one in report.changed], "red")
+    yield from labelled(
+        "accepted by size" if report.accepts_sizes else "ONLY THE SIZE IS THE SAME", report.unproven, "yellow"
+    )
+    if not report.acceptable:
+        way = "copy them again" if not report.complete else "copy them with metadata, or --accept-sizes"
+        yield Line(f"the history is not taken over: {way}", "red")
+    elif report.generation is not None:
+        yield Line(f"the history is taken over, by generation {report.generation}", "green")
+    elif report.dry_run:
+        yield NOT_APPLIED
+    else:
+        yield Line("the history was taken over before", "green")
+
+
+def _repair_views(report: RepairReport) -> Iterator[View]:
+    if report.dry_run and report.repaired:
+        yield NOT_APPLIED
+    if not (report.repaired or report.left or report.failures):
+        if report.original is not None:
+            words = f"{report.destination} is a copy of {report.original}, whose log it has: add --rebase"
+            yield Line(f"{words} to compare it with that, and to take it over", "yellow")
+        elif not report.entries:
+            yield Line(f"no log is at {report.destination}: are bucket and prefix right?", "yellow")
+        else:
+            yield Line(f"nothing to repair at {report.destination}", "green")
+    yield from _findings("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
+    yield from _findings("CANNOT BE REBUILT", report.left, "red", remedy=True)
+    yield from _findings("FAILED", report.failures, "red")
+
+
+def _findings(label: str, findings: list[LogFinding], style: str, *, remedy: bool = False) -> Iterator[Line]:
+    for finding in findings:
+        words = f"{finding.where}: {finding.problem}"
+        yield from labelled(label, [f"{words}: {finding.remedy}" if remedy else words], style)
+
+
+@store_command(
+    "baseline",
+    summary="List a table's older files in its log. A dry run by default.",
+    examples="""
+    s3commit baseline s3://lake/flights/            how many files no commit lists
+    s3commit baseline s3://lake/flights/ --apply    list them, as a commit that adds nothing
+    """,
+    staging=False,
+)
+@click.option(
+    "--apply", "apply", is_flag=True, help="Enter the list in the log; without this option it is a dry run."
+)
+def baseline(session: Session, *, apply: bool) -> ExitCode:
+    """List the files that are older than the log, and enter the list as a commit that adds nothing.
+
+    For a table that another program, or an older version, wrote. Readers then open it without listing the
+    destination, verify finds what other programs write, and the table can be rolled back. Files of
+    unfinished jobs are left out, and named. Run it while no other program writes to the table.
+    """
+    with session.output.working("listing files") as step:
+        report = close_baseline(
+            session.store, session.destination, dry_run=not apply, signer=session.signer, step=step
+        )
+    return session.output.result(report.to_dict(), *_baseline_views(report))
+
+
+def _baseline_views(report: BaselineReport) -> Iterator[View]:
+    if report.closed:
+        yield Line(f"commits list every file of {report.destination}: there is nothing to do", "green")
+        return
+    if not report.files and not report.unfinished:
+        yield Line(f"no file is at {report.destination}: are bucket and prefix right?", "yellow")
+        return
+    what = (
+        f"{several(report.files, 'file')} ({size(report.bytes)}) in {several(report.partitions, 'partition')}"
+    )
+    yield Line(f"{report.destination} has {what} that no commit lists")
+    yield from labelled("left out: unfinished job", report.unfinished, "yellow")
+    if report.generation is not None:
+        yield Line(f"generation {report.generation} lists them", "green")
+    elif report.dry_run:
+        yield NOT_APPLIED

@@ -1,0 +1,152 @@
+"""Rollback, repair and baseline are dry runs until they are confirmed, and say what they change."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import FILES, RunProgram, plain_json
+from tests.protocol.building import HOME, OURS, ROOT, THEIRS, Lake, named
+
+OLD, NEW = named("dt=1/a", THEIRS), named("dt=1/a")
+
+
+def filled(lake: Lake, retain: str = "7d") -> None:
+    """Commit a partition twice."""
+    lake.sealed({"dt=1/a": b"old"}, job_id=THEIRS, conflict_mode="append").commit()
+    lake.sealed({"dt=1/a": b"new"}, job_id=OURS, retain=retain).commit()
+
+
+def test_a_dry_run_shows_what_would_change(lake: Lake, run: RunProgram) -> None:
+    """Generations, partitions and files; nothing is changed."""
+    filled(lake)
+    before = lake.everything()
+    result = run("rollback", lake.destination, "--to", "1", "--dry-run")
+    assert result.exit_code == 0
+    for words in ("dry run: nothing was changed", "2, back to 1", "dt=1", "1 file, deleted at once"):
+        assert words in result.stdout
+    assert lake.everything() == before
+
+
+def test_the_table_is_what_it_was(lake: Lake, run: RunProgram) -> None:
+    """The old file is back, the log says how, and what left is kept for as long as asked."""
+    filled(lake)
+    result = run("rollback", lake.destination, "--to", "1", "--retain", "2d")
+    assert result.exit_code == 0
+    assert "retained for 2d" in result.stdout
+    assert "rolled back to generation 1; the table is at generation 3 now" in result.stdout
+    assert lake.data().keys() == {OLD, NEW}
+    assert "rollback to 1" in run("log", lake.destination).stdout
+    told = plain_json(run("log", lake.destination, "--json"))["commits"]
+    assert [commit["rolled_back_to"] for commit in told] == [1, 0, 0]
+    again = run("rollback", lake.destination, "--to", "1")
+    assert "none: generation 3 has the files of generation 1" in again.stdout
+
+
+def test_what_is_deleted_for_good_is_asked_about(lake: Lake, run: RunProgram) -> None:
+    """The question says how many files cannot come back, and how to keep them; no is no."""
+    filled(lake)
+    before = lake.everything()
+    result = run("rollback", lake.destination, "--to", "1", typed="n\n")
+    assert "1 file will be deleted for good (--retain 7d keeps them)." in result.stderr
+    assert lake.everything() == before
+    kept = run("rollback", lake.destination, "--to", "1", "--retain", "2d", typed="n\n")
+    assert "for good" not in kept.stderr
+
+
+def test_json_has_the_report(lake: Lake, run: RunProgram) -> None:
+    """One object, with what was changed."""
+    filled(lake)
+    told = plain_json(run("rollback", lake.destination, "--to", "1", "--json"))
+    assert (told["generation"], told["restored"], told["removed"], told["partitions"]) == (3, 1, 1, ["dt=1"])
+    assert lake.data().keys() == {OLD}
+
+
+def test_a_refusal_names_what_is_missing(lake: Lake, run: RunProgram) -> None:
+    """A generation that is gone, one that never was, and a text that is no duration."""
+    filled(lake, retain="0s")
+    result = run("rollback", lake.destination, "--to", "1", "--json")
+    assert (result.exit_code != 0, plain_json(result)["error"]["type"]) == (True, "NotReversible")
+    assert (
+        plain_json(run("rollback", lake.destination, "--to", "7", "--json"))["error"]["type"] == "NoSuchKey"
+    )
+    assert run("rollback", lake.destination, "--to", "1", "--retain", "soon").exit_code != 0
+    assert run("rollback", lake.destination).exit_code == 2
+
+
+def test_a_sweep_shows_and_deletes_replaced_files(lake: Lake, run: RunProgram) -> None:
+    """What it keeps and why; after the retention, what it releases."""
+    filled(lake)
+    kept = run("sweep", lake.destination, "--older-than", "1d").stdout
+    assert "left alone: 1 file (3 B) that generation 2 replaced: retained for 7 d" in kept
+    lake.store_clock.advance(8 * 86_400)
+    shown = run("sweep", lake.destination, "--older-than", "9w").stdout
+    assert "Replaced files" in shown
+    result = run("sweep", lake.destination, "--older-than", "9w", "--apply")
+    assert (result.exit_code, "1 replaced file deleted" in result.stdout) == (0, True)
+    assert lake.data().keys() == {NEW}
+
+
+def test_a_repair_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
+    """It names the damaged manifest; with --apply it is as before, and then there is nothing to do."""
+    lake.sealed(FILES).commit()
+    key = f"{HOME}manifests/{OURS}.json"
+    before = lake.get(key)
+    lake.tamper(key, cut=3)
+    shown = run("repair", lake.destination)
+    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
+    assert "would rebuild: s3://lake/" in shown.stdout
+    assert lake.get(key) != before
+    assert len(plain_json(run("repair", lake.destination, "--apply", "--json"))["repaired"]) == 1
+    assert lake.get(key) == before
+    assert "nothing to repair" in run("repair", lake.destination, "--apply").stdout
+
+
+def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None:
+    """Where nothing is, the commands that would find nothing wrong say that nothing is there."""
+    lake.sealed(FILES).commit()
+    wrong = "s3://lake/flihgts/"
+    assert f"no log is at {wrong}: are bucket and prefix right?" in run("repair", wrong).stdout
+    assert f"no file is at {wrong}: are bucket and prefix right?" in run("baseline", wrong).stdout
+    assert "is s3://lake/flights/ meant?" in run("repair", "s3://lake//flights/").stderr
+    refused = run("rollback", lake.destination, "--to", "9")
+    assert f"the newest is 1; list them with: s3commit log {lake.destination}" in refused.stderr
+
+
+def test_what_cannot_be_rebuilt_is_a_finding(lake: Lake, run: RunProgram) -> None:
+    """Exit code 1, and the entry with the remedy."""
+    lake.sealed(FILES).commit()
+    lake.tamper(f"{HOME}log/{1:020d}.json", cut=3)
+    result = run("repair", lake.destination, "--apply")
+    assert (result.exit_code, "CANNOT BE REBUILT" in result.stdout) == (1, True)
+
+
+def test_a_copy_is_rebased(lake: Lake, run: RunProgram) -> None:
+    """A dry run compares, --apply takes over the history, and a changed file is a finding."""
+    lake.sealed(FILES).commit()
+    for info in list(lake.store.list_objects("lake", ROOT)):
+        lake.store.put("lake", f"copy/{info.key.removeprefix(ROOT)}", lake.store.get("lake", info.key).body)
+    for command in (("repair",), ("log",), ("rollback", "--to", "1"), ("verify",)):
+        told = run(command[0], "s3://lake/copy/", *command[1:])
+        assert "--rebase" in told.stdout + told.stderr, command
+    sizes = ("repair", "s3://lake/copy/", "--rebase", "--accept-sizes")
+    refused = run("repair", "s3://lake/copy/", "--rebase")
+    assert (refused.exit_code, "ONLY THE SIZE IS THE SAME" in refused.stdout) == (1, True)
+    shown = run(*sizes)
+    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
+    assert "taken over, by generation 2" in run(*sizes, "--apply").stdout
+    assert "taken over before" in run("repair", "s3://lake/copy/", "--rebase", "--apply").stdout
+    assert run("repair", lake.destination, "--accept-sizes").exit_code == 2
+
+
+def test_a_baseline_is_a_dry_run_by_default(lake: Lake, run: RunProgram) -> None:
+    """It counts the files and names unfinished jobs; with --apply it lists the files, once."""
+    lake.put({"dt=1/a": b"1", "dt=2/b": b"22"})
+    lake.sealed(FILES, job_id=THEIRS).plan()
+    lake.put({named("dt=1/part-0.parquet", THEIRS): b"half"})
+    before = lake.everything()
+    shown = run("baseline", lake.destination)
+    assert (shown.exit_code, "add --apply" in shown.stdout) == (0, True)
+    assert "has 2 files (3 B) in 2 partitions that no commit lists" in shown.stdout
+    assert f"left out: unfinished job: {THEIRS}" in shown.stdout
+    assert lake.everything() == before
+    told = plain_json(run("baseline", lake.destination, "--apply", "--json"))
+    assert (told["generation"], told["files"], told["unfinished"]) == (1, 2, [THEIRS])
+    assert "commits list every file" in run("baseline", lake.destination, "--apply").stdout
