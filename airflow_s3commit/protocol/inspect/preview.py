@@ -6,13 +6,13 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.lifecycle.plan import existing_objects
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.seals import load_seal
 from airflow_s3commit.protocol.metadata.state import load_job, require_state
 from airflow_s3commit.protocol.metadata.table_files import is_retained_at
-from airflow_s3commit.protocol.model.codec import Plain, text_digest
+from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, StateRecord
 from airflow_s3commit.protocol.model.seal import SealRecord
@@ -98,32 +98,12 @@ def _from_plan(
 def _from_listing(
     context: JobContext, options: JobOptions, seal: SealRecord, preview: CommitPreview
 ) -> CommitPreview:
-    """Return the preview from a listing, by the rules of `airflow_s3commit.protocol.lifecycle.plan`."""
-    options = options.as_sealed(seal.removes)
-    mode = options.conflict_mode
-    if options.only_adds:
-        return preview
-    own = set() if options.unique_filenames else _own_keys(context, seal)
-    whole = options.whole_destination and mode != "append"
-    replaced = size = overwritten = 0
+    """Return the preview from a listing."""
+    is_refused = options.as_sealed(seal.removes).conflict_mode == "fail"
     is_retained = is_retained_at(context.store, context.layout.destination)
-    nested: set[str] = set()
-    for info in settled_objects(context, None if whole else seal.partitions, nested=nested):
-        if is_retained(info.key):
-            continue
-        if mode == "fail":
+    replaced = size = overwritten = 0
+    for info, is_own in existing_objects(context, options, seal, is_retained):
+        if is_refused:
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
-        is_own = text_digest(info.key) in own
-        if is_own or mode == "replace":
-            replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own
-    if mode == "replace":
-        refuse_nested(context.layout.destination, nested)
+        replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own
     return msgspec.structs.replace(preview, replaced=replaced, replaced_bytes=size, overwritten=overwritten)
-
-
-def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:
-    return {
-        text_digest(upload.destinationKey)
-        for _, _, pendingset in each_pendingset(context, load_stage_seals(context, seal))
-        for upload in pendingset.commits
-    }

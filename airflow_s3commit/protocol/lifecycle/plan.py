@@ -18,7 +18,7 @@ it also marks objects that the job overwrites: those cannot be restored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -51,6 +51,7 @@ from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
 from airflow_s3commit.protocol.model.seal import SealRecord
 from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.execute import in_batches
 
 logger = logging.getLogger(__name__)
@@ -220,37 +221,64 @@ def replaced_objects(
         yield planned
 
 
-def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
-    """Yield the existing objects that the commit replaces or overwrites."""
+def existing_objects(
+    context: JobContext,
+    options: JobOptions,
+    seal: SealRecord,
+    is_retained: Callable[[str], bool],
+    has_ended: Callable[[str], bool] = lambda _job_id: False,
+) -> Iterator[tuple[ObjectInfo, bool]]:
+    """Yield the existing objects that a commit replaces, overwrites, or is refused for.
+
+    Each comes with whether the job overwrites it.
+
+    Args:
+        context: The job.
+        options: Its options.
+        seal: Its seal.
+        is_retained: Returns whether a file has left the table and is retained, by its key.
+        has_ended: As for `settled_objects`.
+
+    Raises:
+        InvalidDestination: Conflict mode ``replace`` for the whole destination, with others below it.
+
+    """
     options = options.as_sealed(seal.removes)
     if options.only_adds:
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)
     whole = options.whole_destination and options.conflict_mode != "append"
-    known: KnownFiles | None = None
-    if log.retaining or options.retain_seconds:
-        known = known_files(context.store, context.layout.destination, at_least=log.position)
     nested: set[str] = set()
-    directories = None if whole else seal.partitions
-    for info in settled_objects(context, directories, log.has_ended, nested=nested):
-        if known is not None and known.is_retained(info.key):
+    for info in settled_objects(context, None if whole else seal.partitions, has_ended, nested=nested):
+        if is_retained(info.key):
             continue
+        overwritten = text_digest(info.key) in own
+        if overwritten or options.conflict_mode != "append":
+            yield info, overwritten
+    if options.conflict_mode == "replace":
+        refuse_nested(context.layout.destination, nested)
+
+
+def _resolve(context: JobContext, options: JobOptions, seal: SealRecord, log: Log) -> Iterator[PlannedObject]:
+    """Yield the existing objects that the commit replaces or overwrites."""
+    options = options.as_sealed(seal.removes)
+    known: KnownFiles | None = None
+    if not options.only_adds and (log.retaining or options.retain_seconds):
+        known = known_files(context.store, context.layout.destination, at_least=log.position)
+    is_retained = known.is_retained if known is not None else lambda _key: False
+    for info, overwritten in existing_objects(context, options, seal, is_retained, log.has_ended):
         if options.conflict_mode == "fail":
             raise DestinationNotEmpty(
                 f"{context.name}: conflict mode is fail and {join_uri(context.bucket, info.key)} exists;"
                 " use replace or append, or another destination"
             )
-        overwritten = text_digest(info.key) in own
-        if overwritten or options.conflict_mode == "replace":
-            yield PlannedObject(
-                key=info.key,
-                size=info.size,
-                etag=info.etag,
-                overwritten=overwritten,
-                retained=options.retain_seconds > 0 and known is not None and known.is_live(info.key),
-            )
-    if options.conflict_mode == "replace":
-        refuse_nested(context.layout.destination, nested)
+        yield PlannedObject(
+            key=info.key,
+            size=info.size,
+            etag=info.etag,
+            overwritten=overwritten,
+            retained=options.retain_seconds > 0 and known is not None and known.is_live(info.key),
+        )
 
 
 def _own_keys(context: JobContext, seal: SealRecord) -> set[bytes]:
