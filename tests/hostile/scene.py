@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -270,7 +271,8 @@ def _committing(lake: Lake) -> None:
     job, tasks = _write(lake)
     job.seal_stage("spark", "1", tasks)
     job.seal()
-    job.plan()
+    with patch("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 0):
+        job.plan()
     job.begin(2)
     job.complete(0)
 
@@ -407,7 +409,11 @@ def _pin(lake: GuardedLake) -> None:
     def plan(plain: Any) -> None:
         plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
         for part in plain["parts"]:
-            part["etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/{part['number']}.jsonl")
+            if part["within"] is None:
+                part["etag"] = etag(f"{_STAGING}plan/{plain['plan_id']}/{part['number']}.jsonl")
+                continue
+            for one in part["within"]:
+                planned(one)
 
     def state(plain: Any) -> None:
         if plain["seal_etag"] is not None:

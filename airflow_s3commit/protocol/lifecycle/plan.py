@@ -48,7 +48,7 @@ from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, 
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
-from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
+from airflow_s3commit.protocol.model.plan import WITHIN, PlannedObject, PlanPart, PlanRecord, PlanReference
 from airflow_s3commit.protocol.model.seal import SealRecord
 from airflow_s3commit.protocol.model.signing import sign
 from airflow_s3commit.store.base import ObjectInfo
@@ -57,7 +57,9 @@ from airflow_s3commit.store.execute import in_batches
 logger = logging.getLogger(__name__)
 
 
+#: Objects of a part of a plan, and the most of a part that lies within the plan's record.
 _PART_OBJECTS = 10_000
+_WITHIN_OBJECTS = 100
 
 
 def plan_job(context: JobContext) -> PlanReference:
@@ -96,6 +98,8 @@ def plan_job(context: JobContext) -> PlanReference:
 def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log: Log) -> Stored[PlanRecord]:
     """Resolve a sealed job's conflicts and write the plan under an id of its own, in constant memory.
 
+    A short list of objects lies within the plan's record.
+
     Before: the job is sealed, and the log is read. Repeatable: each plan is another record.
 
     Args:
@@ -117,6 +121,9 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
         parts = []
         planned = digest.watch(_resolve(context, job.options, seal.record, log))
         for number, objects in enumerate(in_batches(planned, _PART_OBJECTS)):
+            if number == 0 and len(objects) <= _WITHIN_OBJECTS:
+                parts.append(PlanPart(number=0, etag=WITHIN, objects=len(objects), within=objects))
+                continue
             body = msgspec.json.Encoder().encode_lines(objects)
             key = context.layout.plan_part(plan_id, number)
             written = context.store.put(context.staging_bucket, key, body)

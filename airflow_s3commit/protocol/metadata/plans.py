@@ -78,13 +78,16 @@ def load_plan(context: JobContext, plan_id: str | None, etag: str, seal_etag: st
 
 
 def planned_objects(context: JobContext, plan: PlanRecord) -> Iterator[PlannedObject]:
-    """Yield the objects of a plan; reads one part at a time, checked against the plan.
+    """Yield the objects of a plan; reads one part at a time, unless it lies within the plan, and checks it.
 
     Raises:
         InvalidRecord: A part is missing or was changed.
 
     """
     for part in plan.parts:
+        if part.within is not None:
+            yield from part.within
+            continue
         key = context.layout.plan_part(plan.plan_id, part.number)
         try:
             fetched = context.store.get(context.staging_bucket, key, limit=PLAN_PART_BYTES)

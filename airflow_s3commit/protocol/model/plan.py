@@ -27,13 +27,27 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
     retained: bool = False
 
 
+#: ETag of a part that lies within the plan's record. A version that looks for its object refuses the plan.
+WITHIN = "none"
+
+
 class PlanPart(Struct, frozen=True, kw_only=True):
-    """One piece of a plan's list of objects."""
+    """One piece of a plan's list of objects.
+
+    Attributes:
+        number: Its number.
+        etag: ETag of its object; ``none`` if it has none.
+        objects: How many objects it lists.
+        sha256: SHA-256 of its object in hexadecimal; None without one, or in plans of older versions.
+        within: The list itself, if it is short; None if it is an object.
+
+    """
 
     number: Count
     etag: Text
     objects: Count
     sha256: Text | None = None
+    within: list[PlannedObject] | None = None
 
 
 class PlanRecord(JobOwned, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import json
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import (
@@ -364,6 +365,7 @@ def test_a_plan_may_be_made_again() -> None:
 def test_a_plan_with_many_objects_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long plan is written in parts, and every part is read back."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._PART_OBJECTS", 3)
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 2)
     lake = Lake()
     lake.put({f"dt=1/{n:03d}": b"x" for n in range(10)})
     job = lake.sealed(NEW)
@@ -375,6 +377,37 @@ def test_a_plan_with_many_objects_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     verify_plan(lake.context(), job.record(), seal, plan)
     job.commit()
     assert lake.data() == new_names(NEW, True)
+
+
+def test_a_short_plan_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short list lies within the plan's record; one object more, and it is an object of its own."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 2)
+    for count, parts in ((2, 0), (3, 1)):
+        lake = Lake()
+        lake.put({f"dt=1/{n}": b"x" for n in range(count)})
+        job = lake.sealed(NEW)
+        job.plan()
+        assert len([key for key in lake.keys("") if key.endswith(".jsonl")]) == parts
+        assert len(list(planned_objects(lake.context(), planned(lake)))) == count
+        job.commit()
+        assert lake.data() == new_names(NEW, True)
+
+
+def test_a_version_that_knows_no_short_plans_refuses_one() -> None:
+    """Without the field such a plan names an object that is not there, so nothing is left undeleted."""
+    lake = Lake()
+    lake.put({"dt=1/a": b"a"})
+    lake.sealed(NEW).plan()
+    plan = planned(lake)
+    older = [msgspec.structs.replace(part, within=None) for part in plan.parts]
+    with pytest.raises(InvalidRecord, match="plan again"):
+        list(planned_objects(lake.context(), msgspec.structs.replace(plan, parts=older)))
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write short plans in parts too."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", 0)
 
 
 def plan_keys(lake: Lake) -> tuple[str, str]:
@@ -400,6 +433,7 @@ def plan_keys(lake: Lake) -> tuple[str, str]:
     ],
     ids=["count", "cut", "empty", "foreign", "size", "key", "elsewhere", "line end", "line", "no lines"],
 )
+@pytest.mark.usefixtures("in_parts")
 def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut: int) -> None:
     """A plan that is not the one handed over, or has other parts, stops the commit; nothing is lost."""
     lake = Lake()
@@ -416,6 +450,35 @@ def test_a_plan_that_changed_is_refused(part: bool, old: bytes, new: bytes, cut:
     assert lake.data() == {"dt=2/a": b"c", **new_names(NEW, True)}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"size":1', b'"size":2'),
+        (b"dt=1/a", b"dt=2/a"),
+        (b"dt=1/a", b"../../x"),
+        (b'"within":[', b'"within":null,"x":['),
+    ],
+    ids=["size", "key", "elsewhere", "no list"],
+)
+def test_a_short_plan_that_changed_is_refused(old: bytes, new: bytes) -> None:
+    """A changed list within a plan stops the commit, also where the state names the changed record."""
+    lake = Lake()
+    lake.put({"dt=1/a": b"a", "dt=1/b": b"b", "dt=2/a": b"c"})
+    job = lake.sealed(NEW)
+    plan = job.plan()
+    (summary,) = [key for key in lake.keys("") if key.endswith("/summary.json")]
+    lake.tamper(summary, old=old, new=new)
+    before = lake.visible()
+    with pytest.raises(InvalidRecord):
+        job.commit(plan_etag=plan.etag)
+    forged = lake.store.head(BUCKET, summary).etag
+    lake.tamper(lake.context().layout.state, old=plan.etag.encode(), new=forged.encode())
+    with pytest.raises(InvalidRecord):
+        lake.job().commit(plan_etag=forged)
+    assert lake.visible() == before
+
+
+@pytest.mark.usefixtures("in_parts")
 def test_a_forged_plan_deletes_nothing() -> None:
     """A plan and a part that were changed to agree with each other are not the plan that the state names."""
     lake = Lake()
@@ -434,6 +497,7 @@ def test_a_forged_plan_deletes_nothing() -> None:
 
 
 @pytest.mark.parametrize("part", [False, True], ids=["summary", "part"])
+@pytest.mark.usefixtures("in_parts")
 def test_a_plan_that_is_gone_is_refused(part: bool) -> None:
     """A plan that was handed over and is not there any more stops the commit; nothing is lost."""
     lake = Lake()
@@ -447,6 +511,7 @@ def test_a_plan_that_is_gone_is_refused(part: bool) -> None:
     assert lake.visible() == before
 
 
+@pytest.mark.usefixtures("in_parts")
 def test_a_refused_plan_does_not_keep_the_lock() -> None:
     """A job whose plan is refused does not keep others from committing."""
     lake = Lake()
@@ -461,6 +526,7 @@ def test_a_refused_plan_does_not_keep_the_lock() -> None:
     assert lake.data() == {named("dt=1/theirs", THEIRS): b"t"}
 
 
+@pytest.mark.usefixtures("in_parts")
 def test_a_plan_for_another_seal_is_made_anew() -> None:
     """A plan that was made for another seal is not used."""
     lake = Lake()

@@ -209,7 +209,7 @@ class TestLines:
         key = context.layout.plan_part(plan.plan_id, 0)
         written = lake.store.put(BUCKET, key, b'{"key": 1}\n')
         digest = hashlib.sha256(b'{"key": 1}\n').hexdigest()
-        part = msgspec.structs.replace(plan.parts[0], etag=written.etag, sha256=digest)
+        part = msgspec.structs.replace(plan.parts[0], etag=written.etag, sha256=digest, within=None)
         with pytest.raises(InvalidRecord, match=rf"line 1 of s3://{BUCKET}/{key}"):
             list(planned_objects(context, msgspec.structs.replace(plan, parts=[part])))
 

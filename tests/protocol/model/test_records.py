@@ -525,6 +525,17 @@ RECORDS.update(
     }
 )
 
+#: As they were written before a short list of planned objects lay within its plan.
+APART = ("plan-1-logged",)
+
+RECORDS["plan-1-whole"] = RECORDS["plan-1-logged"]
+RECORDS["plan-1-within"] = msgspec.structs.replace(
+    RECORDS["plan-1-logged"],
+    parts=[PlanPart(number=0, etag="none", objects=1, within=[RECORDS["planned-object-retaining"]])],
+    objects=1,
+    bytes=21,
+)
+
 RECORDS["store-1"] = job.StoreRecord(
     endpoint="https://s3.example.org", buckets={"lake": StoreProfile(bulk_etags=False)}
 )
@@ -547,7 +558,7 @@ OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
-    *UNPROFILED, *UNBEGUN, *UNMARKED, "store-1",
+    *UNPROFILED, *UNBEGUN, *UNMARKED, *APART, "store-1",
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
