@@ -6,8 +6,9 @@ Several processes may run each of them at once, and any process may run them aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
+from itertools import islice
 
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
@@ -17,6 +18,7 @@ from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_m
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
 from airflow_s3commit.protocol.metadata.cleanup import clean_staging
+from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
@@ -28,10 +30,12 @@ from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import SealRecord
 from airflow_s3commit.protocol.model.success import MAX_FILENAMES
 
 logger = logging.getLogger(__name__)
+
+#: Objects of a page of a listing: with fewer, all of a staging is known from one request.
+_SHORT = 1_000
 
 
 def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecord:
@@ -46,7 +50,7 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
     """
     context = run.context
     try:
-        manifest, keys = _account_for(run, current)
+        manifest, keys, counted = _account_for(run, current)
     except S3CommitError as error:
         # The job's record goes after all of this: if it is gone, another process has done it and is removing
         # what this one reads.
@@ -62,19 +66,25 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
             raise InvalidRecord(
                 f"{context.name} was committed, but its manifest {where} has been removed"
             ) from error
-        manifest, keys = found, partial(listed_keys, context, found)
+        manifest, keys, counted = found, partial(listed_keys, context, found), None
     # A process that has published removed the marker itself.
     run.marker = write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     # After the marker is written: see the module `success`.
-    clean_staging(context)
+    _clean(context, counted)
     return manifest
 
 
 def _account_for(
     run: CommitRun, current: Stored[StateRecord]
-) -> tuple[ManifestRecord, Callable[[], list[str]]]:
-    """Write the manifest and delete what the job replaces; return the manifest, and its first files' keys."""
+) -> tuple[ManifestRecord, Callable[[], list[str]], Container[str] | None]:
+    """Write the manifest, delete what the job replaces, and abort uploads that do not count, by their names.
+
+    Returns:
+        The manifest; the keys of its first files; and the keys of the pendingsets that count, None if no
+        other one can name an upload that is left.
+
+    """
     context, job = run.context, load_job(run.context)
     seal = run.pinned_seal(current.record)
     entry = run.log.ending()
@@ -94,24 +104,42 @@ def _account_for(
         run.delete_planned(job, seal, plan)
     if entry.marking:
         write_markers(context, entry.manifest)
-    _discard_the_rest(run, seal)
-    files = run.files or FileList.of_sealed(context, seal)
-    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES)
-
-
-def _discard_the_rest(run: CommitRun, seal: SealRecord) -> None:
-    """Abort the pending uploads of task attempts that do not count."""
-    context = run.context
     discarded = abort_uploads(context, untracked_uploads(context))
-    # Other programs' writers may give their files names without the job's id.
-    if not (context.is_own and load_job(context).options.are_uploads_listed):
-        sealed = {
+    _log_discarded(context, discarded)
+    files = run.files or FileList.of_sealed(context, seal)
+    counted: Container[str] | None = None
+    if not (context.is_own and job.options.are_uploads_listed):
+        counted = {
             pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks
         }
-        late = tracked_uploads(context, skip=sealed)
-        discarded += abort_uploads(context, (PendingId.of(one) for one in late if one is not None))
-    if discarded:
-        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, discarded)
+    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES), counted
+
+
+def _clean(context: JobContext, counted: Container[str] | None) -> None:
+    """Remove the staging, after aborting the uploads that it names of task attempts that do not count.
+
+    Other programs' writers may give their files names without the job's id. A short staging is listed once.
+
+    Args:
+        context: The job.
+        counted: Keys of the pendingsets that count; None if no other one can name an upload that is left.
+
+    """
+    if counted is None:
+        clean_staging(context)
+        return
+    layout = context.layout
+    listed = list(islice(context.store.list_objects(context.staging_bucket, layout.staging.prefix), _SHORT))
+    is_whole = len(listed) < _SHORT
+    recorded = [info for info in listed if info.key.startswith(layout.stages)] if is_whole else None
+    late = tracked_uploads(context, skip=counted, listed=recorded)
+    _log_discarded(context, abort_uploads(context, (PendingId.of(one) for one in late if one is not None)))
+    clean_staging(context, listed=listed if is_whole else None)
+
+
+def _log_discarded(context: JobContext, uploads: int) -> None:
+    if uploads:
+        logger.info("%s: discarded %d uploads of attempts that do not count", context.name, uploads)
 
 
 def finish_lost(run: CommitRun) -> JobClosed:

@@ -8,6 +8,7 @@ store fail to delete one in the last request, the step fails, and a sweep remove
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from itertools import chain
 
 from airflow_s3commit.exceptions import InvalidRecord
@@ -17,6 +18,7 @@ from airflow_s3commit.protocol.metadata.records import exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import delete_records
 from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, read_state
 from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.store.base import ObjectInfo
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ def clean_if_ended(context: JobContext) -> bool:
     return True
 
 
-def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
+def clean_staging(
+    context: JobContext, *, keep_state: bool = False, listed: Iterable[ObjectInfo] | None = None
+) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
     Before: the job is committed, and its manifest and ``_SUCCESS`` written; or it is aborted or lost.
@@ -47,6 +51,7 @@ def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
     Args:
         context: The job.
         keep_state: Leave its state.
+        listed: The staging as it was listed after the job ended; None to list it.
 
     Raises:
         InvalidRecord: A record in the staging is of another place: the staging was copied.
@@ -62,7 +67,8 @@ def clean_staging(context: JobContext, *, keep_state: bool = False) -> None:
         return
     store, bucket, layout = context.store, context.staging_bucket, context.layout
     context.known.forget(layout.state)
-    listed = store.list_objects(bucket, layout.staging.prefix)
+    if listed is None:
+        listed = store.list_objects(bucket, layout.staging.prefix)
     left = (info.key for info in listed if info.key not in (layout.job, layout.state))
     delete_records(context, chain([layout.job], left, [] if keep_state else [layout.state]))
 

@@ -14,7 +14,7 @@ after the intent, unless another job intends the same key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -80,7 +80,11 @@ class Tracker:
 
 
 def tracked_uploads(
-    context: JobContext, prefix: str | None = None, *, skip: Container[str] = ()
+    context: JobContext,
+    prefix: str | None = None,
+    *,
+    skip: Container[str] = (),
+    listed: Iterable[ObjectInfo] | None = None,
 ) -> Iterator[PendingUpload | None]:
     """Yield every upload that a pendingset or its own record names; None for a record that cannot be read.
 
@@ -88,11 +92,14 @@ def tracked_uploads(
         context: The job.
         prefix: Prefix to list; by default all stages.
         skip: Keys of pendingsets to skip, with the records of their task attempts.
+        listed: What a listing of the prefix shows; None to list it.
 
     """
     # The listing shows an upload's own record right after the pendingset that may name it too.
     named: set[str] = set()
-    for info in context.store.list_objects(context.staging_bucket, prefix or context.layout.stages):
+    if listed is None:
+        listed = context.store.list_objects(context.staging_bucket, prefix or context.layout.stages)
+    for info in listed:
         if info.key.endswith(PENDINGSET_SUFFIX) and info.key not in skip:
             named.clear()
             for upload in _read(context, info.key):

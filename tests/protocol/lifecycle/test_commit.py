@@ -464,4 +464,4 @@ def test_a_whole_job_sends_an_exact_number_of_requests(mode: Any) -> None:
         before_commit = sum(counting.counters.values())
         Job.at(store, job.reference).commit()
     total = sum(counting.counters.values())
-    assert (before_commit, total - before_commit) == {"append": (28, 20), "replace": (33, 24)}[mode]
+    assert (before_commit, total - before_commit) == {"append": (28, 19), "replace": (33, 23)}[mode]

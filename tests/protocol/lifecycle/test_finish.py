@@ -67,6 +67,25 @@ def test_uploads_of_attempts_that_do_not_count_are_aborted() -> None:
     assert (lake.data(), lake.pending()) == (OUTPUT, [])
 
 
+@each("short", [1_000, 2])
+@each("at", [None, 1, 2])
+def test_uploads_that_only_a_record_names_go_before_the_record(
+    monkeypatch: pytest.MonkeyPatch, short: int, at: int | None
+) -> None:
+    """Wherever the process dies, and however long the staging is, no upload outlives what names it."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.finish._SHORT", short)
+    lake = sealed_lake(unique_filenames=False)
+    if at is not None:
+        lake.store.die("abort_upload" if at == 1 else "delete", "dt=1/a" if at == 1 else "job.json")
+        with pytest.raises(Crash):
+            lake.job().commit()
+        lake.store.rest()
+        assert at == 1 or lake.pending() == []
+    lake.job().commit()
+    assert lake.data() == {"dt=1/a": b"1"}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
 def test_a_job_that_another_process_finishes_meanwhile_has_its_manifest() -> None:
     """A process whose records go while it finishes takes the manifest of the one that removed them."""
     lake = sealed_lake()
