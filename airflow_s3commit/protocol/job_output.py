@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
 from airflow_s3commit.protocol.metadata.seals import find_stage_seal, sealed_attempts
-from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
+from airflow_s3commit.protocol.metadata.state import find_job, job_in_state, load_job, read_state
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
@@ -142,7 +142,8 @@ class JobOutput:
             attempt=attempt,
             nonce=self._context.new_id(),
         )
-        context, options = self._live(acting=False), self.record().options
+        options = self.record().options
+        context = self._live(acting=False)
         files = AttemptFiles(
             context,
             options,
@@ -232,6 +233,7 @@ class JobOutput:
 
     def _live(self, *, acting: bool = True) -> JobContext:
         """Return the context of a job that has its record; see `JobContext.as_recorded`."""
+        self._record = self._record or job_in_state(self._context)
         return self._context.as_recorded(self.record(), acting=acting)
 
     def _live_or_ended(self, *, damaged_too: bool = False, acting: bool = True) -> JobContext:
@@ -244,5 +246,7 @@ class JobOutput:
 
         if self._record is None:
             # Kept: a second abort writes as the first did, which has removed the record.
-            self._record = unless_damaged(lambda: find_job(self._context), without_record)
+            self._record = job_in_state(self._context) or unless_damaged(
+                lambda: find_job(self._context), without_record
+            )
         return self._context if self._record is None else self._live(acting=acting)

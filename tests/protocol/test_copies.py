@@ -288,9 +288,17 @@ def test_a_damaged_state_or_plan_undoes_nothing_by_itself(what: str, way: str) -
     assert lake.staging() == []
 
 
-@pytest.mark.parametrize(
-    "records", [("job.json",), ("state.json",), ("job.json", "state.json", "sealed.json")]
-)
+def test_a_job_whose_own_record_is_damaged_is_aborted_by_its_state() -> None:
+    """The copy in the state of a half-committed job is enough to take its output back."""
+    lake = half_committed()
+    lake.tamper(f"{ROOT}__magic_job-{OURS}/job.json", cut=10)
+    lake.job().abort()
+    assert lake.data() == OLD
+    assert pending(lake) == []
+    assert lake.staging() == []
+
+
+@pytest.mark.parametrize("records", [("state.json",), ("job.json", "state.json", "sealed.json")])
 def test_damaged_records_leave_a_way_to_end_the_job(records: tuple[str, ...]) -> None:
     """With force a job is aborted and its output taken back, though its records cannot be read."""
     lake = half_committed()

@@ -122,7 +122,7 @@ def set_up_job(
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
         # The process that created the job's record creates its state, unless another one was faster.
         if written or read_state(context) is None:
-            first = first_state(context)
+            first = first_state(context, existing)
             state = records.create(
                 context.store,
                 context.staging_bucket,

@@ -33,14 +33,28 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LostFiles, State, StateRecord
-from airflow_s3commit.protocol.model.limits import PROSE
+from airflow_s3commit.protocol.model.limits import KIB, PROSE
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place
 
+#: Bytes of a job's record beyond which its state does not hold it: it is written at each move.
+_JOB_BYTES = 16 * KIB
 
-def first_state(context: JobContext) -> StateRecord:
-    """Return the initial state of a job."""
+#: States in which a job has its record. Afterwards it goes first, and whether it is there matters.
+_RUNNING = ("open", "sealed", "committing")
+
+
+def first_state(context: JobContext, job: JobRecord | None = None) -> StateRecord:
+    """Return the initial state of a job.
+
+    Args:
+        context: The job.
+        job: Its record. The state holds it if it is short, and not signed: a state is not.
+
+    """
+    if job is not None and (job.signature is not None or len(encode(job)) > _JOB_BYTES):
+        job = None
     return StateRecord(
         **context.layout.place,
         state="open",
@@ -48,6 +62,7 @@ def first_state(context: JobContext) -> StateRecord:
         attempt=0,
         since=context.now_ms(),
         nonce=context.new_id(),
+        job=job,
     )
 
 
@@ -284,6 +299,27 @@ def find_job(context: JobContext) -> JobRecord | None:
         return None
     check_place(stored.record, context.layout, context.staging_uri(context.layout.job))
     return stored.record
+
+
+def job_in_state(context: JobContext) -> JobRecord | None:
+    """Return a running job's record as its state holds it; None where only `find_job` has it.
+
+    The step need not read the state again (`last_state`). A damaged state is left to the step.
+
+    Raises:
+        ForeignRecord: The record in the state is of another job or destination.
+
+    """
+    if context.signer is not None:
+        return None
+    try:
+        stored = read_state(context)
+    except InvalidRecord:
+        return None
+    if stored is None or stored.record.state not in _RUNNING or stored.record.job is None:
+        return None
+    check_place(stored.record.job, context.layout, context.staging_uri(context.layout.state))
+    return stored.record.job
 
 
 def load_job(context: JobContext) -> JobRecord:

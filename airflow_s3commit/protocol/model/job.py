@@ -260,6 +260,8 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
         generation: Number of the commit's entry in the log, from ``committed`` on; None in older versions.
         saved_success: The ``_SUCCESS`` that was there when the commit began.
         reason: Why the job was aborted.
+        job: The job's record, so that a step reads both at once; None if it is signed or large, or in states
+            of older versions.
 
     """
 
@@ -277,6 +279,7 @@ class StateRecord(JobOwned, frozen=True, kw_only=True):
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 1
     saved_success: SavedSuccess | None = None
     reason: Prose | None = None
+    job: JobRecord | None = None
 
 
 class LockRecord(JobOwned, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from airflow_s3commit.exceptions import (
     AccessDenied,
     DestinationNotEmpty,
+    ForeignRecord,
     InvalidDestination,
     InvalidRecord,
     JobClosed,
@@ -19,8 +21,10 @@ from airflow_s3commit.exceptions import (
     StoreUnsuitable,
 )
 from airflow_s3commit.protocol.job import Assumption, Job
-from airflow_s3commit.protocol.metadata.state import find_job, load_job
+from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
+from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import JobOptions
+from airflow_s3commit.protocol.model.signing import HmacSigner
 from airflow_s3commit.store.counting import CountingStore
 from airflow_s3commit.testing import MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
@@ -298,9 +302,77 @@ def test_a_damaged_job_record_stops_every_step(cut: int) -> None:
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"})
     lake.tamper(lake.context().layout.job, cut=cut)
+    forget_job_in_state(lake)
     before = lake.everything()
     for step in (lake.set_up, lambda: lake.job().plan(), lambda: lake.job().commit()):
         with pytest.raises(InvalidRecord):
+            step()
+    assert lake.everything() == before
+
+
+def forget_job_in_state(lake: Lake) -> None:
+    """Leave the state of a job as an older version would have written it."""
+    stored = read_state(lake.context())
+    assert stored is not None
+    older = msgspec.structs.replace(stored.record, job=None)
+    lake.store.put(BUCKET, lake.context().layout.state, encode(older))
+
+
+def test_a_running_job_is_known_by_its_state() -> None:
+    """Steps go by the job's record in its state, whatever became of the other; a setup reads that one."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"})
+    lake.tamper(lake.context().layout.job, cut=1)
+    with pytest.raises(InvalidRecord):
+        lake.set_up()
+    lake.job().plan()
+    lake.job().commit()
+    assert lake.data() == {named("dt=1/a"): b"1"}
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+def test_a_state_of_an_older_version_leaves_the_record_to_its_own_object() -> None:
+    """Every step works on a state that does not hold the job's record."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.set_up()
+    forget_job_in_state(lake)
+    lake.run_stage(lake.job(), {"dt=1/a": b"1"})
+    lake.job().seal()
+    lake.job().plan()
+    lake.job().commit()
+    assert lake.data() == {named("dt=1/a"): b"1"}
+
+
+def test_a_state_holds_a_short_record_alone_and_only_one_that_is_not_signed() -> None:
+    """What is signed, or would make each move of the state large, is read where it was written once."""
+    held = {}
+    kinds: dict[str, dict[str, Any]] = {
+        "short": {},
+        "large": {"context": {"note": "x" * 20_000}},
+        "signed": {"signer": HmacSigner(b"k" * 32)},
+    }
+    for name, arguments in kinds.items():
+        job = Job.setup(MemoryStore((BUCKET,)), f"s3://{BUCKET}/t/", **arguments)
+        state = job.state()
+        assert state is not None
+        held[name] = state.job == job.record()
+    assert held == {"short": True, "large": False, "signed": False}
+
+
+def test_a_record_of_another_job_in_a_state_is_refused() -> None:
+    """A state that was put together from two jobs' records is no proof of either."""
+    lake, other = Lake(), Lake(prefix="flights10/")
+    other.set_up()
+    lake.sealed({"dt=1/a": b"1"})
+    stored = read_state(lake.context())
+    assert stored is not None
+    forged = msgspec.structs.replace(stored.record, job=other.job().record())
+    lake.store.put(BUCKET, lake.context().layout.state, encode(forged))
+    before = lake.everything()
+    for step in (lambda: lake.job().plan(), lambda: lake.job().commit(), lambda: lake.job().abort()):
+        with pytest.raises(ForeignRecord):
             step()
     assert lake.everything() == before
 

@@ -528,6 +528,12 @@ RECORDS.update(
 #: As they were written before a short list of planned objects lay within its plan.
 APART = ("plan-1-logged",)
 
+#: As they were written before a state held its job's record.
+UNHELD = ("state-1-logged", "state-1-committing-logged", "state-1-committed")
+
+RECORDS["state-1-held"] = msgspec.structs.replace(RECORDS["state-1-logged"], job=RECORDS["job-1-profiled"])
+RECORDS["state-1-committing-unheld"] = RECORDS["state-1-committing-logged"]
+
 RECORDS["plan-1-whole"] = RECORDS["plan-1-logged"]
 RECORDS["plan-1-within"] = msgspec.structs.replace(
     RECORDS["plan-1-logged"],
@@ -558,7 +564,7 @@ OLDER = {
     *("aborted-1", "job-1", "job-1-defaults", "job-1-pendingset-format", "job-1-object-options"),
     *("stage-seal-1-sha256", "seal-1-signed"),
     *UNPLACED, *UNSIGNED, *WITHOUT_SHA256, *UNLOGGED, *UNRETAINED, *UNDESCRIBED,
-    *UNPROFILED, *UNBEGUN, *UNMARKED, *APART, "store-1",
+    *UNPROFILED, *UNBEGUN, *UNMARKED, *APART, *UNHELD, "store-1",
 }  # fmt: skip
 
 VERSIONED = [name for name in RECORDS if name.partition("-1")[1]]
