@@ -102,7 +102,10 @@ async def _disconnected(request: Request) -> None:
 
 
 def _access(request: Request, user: GetUserDep) -> Access:
-    return Access(get_auth_manager(), user, request.app.state.metadata)
+    access = Access(get_auth_manager(), user, request.app.state.metadata)
+    if not access.may_look():
+        raise HTTPException(HTTPStatus.FORBIDDEN, "You need permission to read a DAG.")
+    return access
 
 
 AccessDep = Annotated[Access, Depends(_access)]
@@ -113,7 +116,7 @@ JobId = Annotated[str, Query(max_length=200)]
 
 
 def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
-    """Return the application. Every route requires a signed-in user.
+    """Return the application. Every route requires a signed-in user, who may read a DAG.
 
     Args:
         service: Reads the stores; by default with a timeout of eight seconds.

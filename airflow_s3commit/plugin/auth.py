@@ -64,6 +64,10 @@ class Access:
         self._dags: dict[tuple[_Method, str], bool] = {}
         self._all: dict[_Method, bool] = {}
 
+    def may_look(self) -> bool:
+        """Return whether the user may read any DAG, without which the page shows not even a destination."""
+        return self._manager.is_authorized_dag(method="GET", user=self._user)
+
     def prefetch(self, contexts: Iterable[Mapping[str, str]]) -> None:
         """Check in one request whether the user may read the runs of several jobs.
 

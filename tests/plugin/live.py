@@ -34,24 +34,42 @@ def _of_one_dag(dag_id: str) -> list[tuple[str, str]]:
     return [(action, resource) for action in ("can_read", "can_edit") for resource in resources]
 
 
-#: Users of an Airflow with FAB's auth manager, and what their roles permit; None is an admin.
-FAB_RIGHTS = {
-    "ann": None,
-    "one": _of_one_dag("left_open"),
+#: Users of an Airflow with FAB's auth manager: one of its own roles, or what a role of theirs permits.
+FAB_RIGHTS: dict[str, str | list[tuple[str, str]]] = {
+    "ann": "Admin",
+    "otto": "Op",
+    "vera": "Viewer",
+    "paul": "Public",
+    "one": [*_of_one_dag("left_open"), *_of_one_dag("left_to_end")],
     "two": _of_one_dag("left_open_too"),
 }
 
 #: A destination whose store answers nobody.
 UNREACHABLE = "s3://lake/unreachable/"
 
+#: What the page is told to show; the first one is that of the DAGs.
+DESTINATIONS = (
+    {"destination": FLIGHTS, "aws_conn_id": "lake"},
+    {"destination": ORDERS, "aws_conn_id": "lake"},
+    {"destination": UNREACHABLE, "aws_conn_id": "gone"},
+)
+
 
 class LiveAirflow:
     """An API server whose page watches three destinations on a SeaweedFS; one cannot be reached.
 
-    Before it starts, the DAGs named run once.
+    Before it starts, the DAGs named run once. With a registry, their destination is only known by its entry
+    there.
     """
 
-    def __init__(self, home: Path, seaweed: S3Server, *dag_ids: str, auth_manager: str | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        seaweed: S3Server,
+        *dag_ids: str,
+        auth_manager: str | None = None,
+        registry: str | None = None,
+    ) -> None:
         (port, nobody) = free_ports(2)
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
@@ -60,6 +78,12 @@ class LiveAirflow:
         self._environment = _settings(home, self.url, port, seaweed, nobody)
         if auth_manager is not None:
             self._environment["AIRFLOW__CORE__AUTH_MANAGER"] = auth_manager
+        if registry is not None:
+            self._environment |= {
+                "AIRFLOW__S3COMMIT__REGISTRY": registry,
+                "AIRFLOW__S3COMMIT__REGISTRY_CONN_ID": "lake",
+                "AIRFLOW__S3COMMIT__DESTINATIONS": json.dumps(DESTINATIONS[1:]),
+            }
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -129,13 +153,7 @@ def _settings(home: Path, url: str, port: int, seaweed: S3Server, nobody: int) -
         "API__SECRET_KEY": secrets.token_hex(32),
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
         "USAGE_DATA_COLLECTION__ENABLED": False,
-        "S3COMMIT__DESTINATIONS": json.dumps(
-            [
-                {"destination": FLIGHTS, "aws_conn_id": "lake"},
-                {"destination": ORDERS, "aws_conn_id": "lake"},
-                {"destination": UNREACHABLE, "aws_conn_id": "gone"},
-            ]
-        ),
+        "S3COMMIT__DESTINATIONS": json.dumps(DESTINATIONS),
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "AWS_"))}
     return {

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def make_users() -> None:
-    """Make FAB's users, each with a role of their own; each one's password is their name."""
+    """Make FAB's users; each one's password is their name."""
     from airflow.providers.fab.auth_manager.cli_commands.utils import (  # noqa: PLC0415 - makes a Flask app
         get_application_builder,
     )
@@ -39,9 +39,12 @@ def make_users() -> None:
         security = builder.sm
         security.sync_roles()
         for name, rights in FAB_RIGHTS.items():
-            role = security.find_role("Admin") if rights is None else security.add_role(f"role of {name}")
-            for action, resource in rights or ():
-                security.add_permission_to_role(role, security.create_permission(action, resource))
+            if isinstance(rights, str):
+                role = security.find_role(rights)
+            else:
+                role = security.add_role(f"role of {name}")
+                for action, resource in rights:
+                    security.add_permission_to_role(role, security.create_permission(action, resource))
             assert security.add_user(name, name, name, f"{name}@example.org", role, password=name)
 
 

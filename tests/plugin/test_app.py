@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from airflow.api_fastapi import app as airflow_app
@@ -17,6 +18,7 @@ from airflow.models.log import Log
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -27,11 +29,13 @@ from airflow_s3commit.plugin import app as page_app
 from airflow_s3commit.plugin import auth as page_auth
 from airflow_s3commit.plugin import views as page_views
 from airflow_s3commit.plugin.app import create_app
+from airflow_s3commit.plugin.auth import FormTokens
 from airflow_s3commit.plugin.config import Place, read_places
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
+from airflow_s3commit.settings import api_secret_key
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, SECRET, Scene, begin, commit, set_scene
 from tests.plugin.users import KnownRuns, PerDagAuthManager, user
 
@@ -123,23 +127,53 @@ def state_of(store: ObjectStore, job_id: str, at: str = FLIGHTS) -> str | None:
     return state.state if state is not None else None
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/s3commit/",
-        f"/s3commit/destination?at={FLIGHTS}",
-        f"/s3commit/uploads?at={FLIGHTS}",
-        f"/s3commit/history?at={FLIGHTS}",
-        job_url("any"),
-        ask_url("any", "abort"),
-        "/s3commit/run?dag_id=nightly_flights&run_id=any",
-    ],
-)
+#: One address of each page.
+ADDRESSES = [
+    "/s3commit/",
+    f"/s3commit/destination?at={FLIGHTS}",
+    f"/s3commit/uploads?at={FLIGHTS}",
+    f"/s3commit/history?at={FLIGHTS}",
+    job_url("any"),
+    ask_url("any", "abort"),
+    "/s3commit/run?dag_id=nightly_flights&run_id=any",
+]
+
+every_page = pytest.mark.parametrize("path", ADDRESSES)
+
+
+@every_page
 def test_nobody_sees_a_page_without_signing_in(client: TestClient, path: str) -> None:
     """Every address answers 401 without a session, and 403 with one that Airflow did not sign."""
     assert client.get(path).status_code == 401
     client.cookies.set("_token", "forged")
     assert client.get(path).status_code == 403
+
+
+@every_page
+def test_a_user_without_a_dag_sees_no_page(client: TestClient, path: str) -> None:
+    """Who may read no DAG is not even shown the destinations, some of which hold other teams' data."""
+    page = signed_in(client, "public").get(path)
+    assert page.status_code == 403
+    assert "You need permission to read a DAG." in page.text
+    assert FLIGHTS not in page.text
+
+
+def test_no_address_is_left_out() -> None:
+    """The addresses that are tried for refusals are all that the page has."""
+    known = {route.path for route in create_app().routes if isinstance(route, APIRoute)}
+    assert {urlsplit(path).path.removeprefix("/s3commit") for path in ADDRESSES} == known
+
+
+def test_a_user_without_a_dag_ends_no_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
+    """Not even with a form that the page has signed for them; and the job is as it was."""
+    sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort"}
+    token = FormTokens(api_secret_key()).sign("public", "abort", FLIGHTS, scene.open)
+    refused = signed_in(client, "public").post(
+        "/s3commit/end", data={**sent, "token": token}, headers=SAME_ORIGIN
+    )
+    assert refused.status_code == 403
+    assert "You need permission to read a DAG." in refused.text
+    assert state_of(store, scene.open) == "open"
 
 
 def test_nobody_ends_a_job_without_signing_in(client: TestClient, store: MemoryStore, scene: Scene) -> None:

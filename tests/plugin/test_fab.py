@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit import Destination, Job, JobReference, S3Store
-from airflow_s3commit.protocol.inspect.jobs import list_jobs
+from airflow_s3commit.protocol.inspect.jobs import JobSummary, list_jobs
 from tests.plugin.live import FAB, LiveAirflow
 from tests.plugin.scene import FLIGHTS, ORDERS
 
@@ -57,20 +57,26 @@ def store(seaweed: S3Server) -> S3Store:
 def airflow(
     seaweed: S3Server, store: S3Store, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveAirflow]:
-    """An API server whose users are FAB's."""
-    dags = ("left_open", "left_open_too")
-    with LiveAirflow(tmp_path_factory.mktemp("fab"), seaweed, *dags, auth_manager=FAB) as running:
+    """An API server whose users are FAB's, and which knows the DAGs' destination by a registry."""
+    dags, home = ("left_open", "left_open_too", "left_to_end"), tmp_path_factory.mktemp("fab")
+    registry = "s3://lake/fab-registry/"
+    with LiveAirflow(home, seaweed, *dags, auth_manager=FAB, registry=registry) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def jobs(airflow: LiveAirflow, store: S3Store) -> Jobs:
-    """The jobs that the two runs left open, one that claims to be of the first run, and one of no DAG."""
-    runs = {
+def runs(airflow: LiveAirflow, store: S3Store) -> dict[str, JobSummary]:
+    """The jobs that the runs left open, by the DAG."""
+    return {
         job.context["dag_id"]: job
         for job in list_jobs(store, Destination.parse(FLIGHTS))
         if job.context.get("run_id") in airflow.runs.values() and job.context["dag_id"] in airflow.runs
     }
+
+
+@pytest.fixture(scope="module")
+def jobs(runs: dict[str, JobSummary], store: S3Store) -> Jobs:
+    """The jobs of two runs, one that claims to be of the first run, and one of no DAG. No test ends them."""
     forged = Job.setup(store, FLIGHTS, context=runs["left_open"].context)
     homeless = Job.setup(store, ORDERS)
     return Jobs(
@@ -97,6 +103,14 @@ def asked(
         return refused.code, refused.read().decode()
 
 
+def form_of(airflow: LiveAirflow, user: str, job_id: str) -> dict[str, str]:
+    """Return the form by which a user confirms the abort of a job."""
+    status, page = asked(airflow, user, "end", at=FLIGHTS, job_id=job_id, step="abort")
+    assert status == 200
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
+    return {name: html.unescape(value) for name, value in hidden}
+
+
 def state_of(store: S3Store, job_id: str) -> str | None:
     """Return a job's state; None if it ended."""
     reference = JobReference(job_id=job_id, destination=FLIGHTS, staging=f"{FLIGHTS}__magic_job-{job_id}/")
@@ -108,6 +122,8 @@ def state_of(store: S3Store, job_id: str) -> str | None:
     ("user", "shown"),
     [
         ("ann", {"own", "foreign", "forged", "homeless"}),
+        ("otto", {"own", "foreign", "forged", "homeless"}),
+        ("vera", {"own", "foreign", "forged", "homeless"}),
         ("one", {"own", "forged"}),
         ("two", {"foreign"}),
     ],
@@ -115,13 +131,68 @@ def state_of(store: S3Store, job_id: str) -> str | None:
 def test_a_right_to_one_dag_shows_that_dags_jobs(
     airflow: LiveAirflow, jobs: Jobs, user: str, shown: set[str]
 ) -> None:
-    """And neither another DAG's, nor those of no DAG: not in the list, nor by their addresses."""
-    status, page = asked(airflow, user, "")
-    assert status == 200
-    assert {name for name, job_id in vars(jobs).items() if job_id in page} == shown
+    """And neither another DAG's, nor those of no DAG: not in the lists, nor by their addresses."""
+    for state in ("", "open"):
+        status, page = asked(airflow, user, "", state=state)
+        assert status == 200
+        assert {name for name, job_id in vars(jobs).items() if job_id in page} == shown
     for name, job_id in vars(jobs).items():
         at = ORDERS if name == "homeless" else FLIGHTS
         assert asked(airflow, user, "job", at=at, job_id=job_id)[0] == (200 if name in shown else 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("", {}),
+        ("", {"state": "open"}),
+        ("destination", {"at": FLIGHTS}),
+        ("history", {"at": FLIGHTS}),
+        ("uploads", {"at": FLIGHTS}),
+        ("job", {"at": FLIGHTS, "job_id": "own"}),
+        ("end", {"at": FLIGHTS, "job_id": "own", "step": "abort"}),
+        ("run", {"dag_id": "left_open", "run_id": "own"}),
+    ],
+)
+def test_the_public_sees_nothing(airflow: LiveAirflow, jobs: Jobs, path: str, query: dict[str, str]) -> None:
+    """The role Public, which may read no DAG, gets neither a job nor the name of a destination."""
+    real = {"job_id": jobs.own, "run_id": airflow.runs["left_open"]}
+    query = {name: real[name] if value == "own" else value for name, value in query.items()}
+    assert asked(airflow, "vera", path, **query)[0] == (403 if path == "end" else 200)
+    status, page = asked(airflow, "paul", path, **query)
+    assert status == 403
+    assert not any(name in page for name in (*vars(jobs).values(), FLIGHTS, ORDERS))
+
+
+@pytest.mark.parametrize(
+    ("user", "ends"),
+    [
+        ("ann", {"own", "foreign", "forged", "homeless"}),
+        ("otto", {"own", "foreign", "forged", "homeless"}),
+        ("vera", set()),
+    ],
+)
+def test_a_role_of_fab_ends_jobs_if_it_may_edit_runs(
+    airflow: LiveAirflow, jobs: Jobs, user: str, ends: set[str]
+) -> None:
+    """Admin and Op are offered each job's end, Viewer none, and is told which right it takes."""
+    for name, job_id in vars(jobs).items():
+        at = {"at": ORDERS if name == "homeless" else FLIGHTS, "job_id": job_id}
+        status, page = asked(airflow, user, "job", **at)
+        assert status == 200
+        assert ("Abort the job" in page) == (name in ends)
+        assert ("requires permission to edit" in page) == (name not in ends)
+        assert asked(airflow, user, "end", step="abort", **at)[0] == (200 if name in ends else 403)
+
+
+def test_a_viewer_ends_no_job_with_the_form_of_another(
+    airflow: LiveAirflow, jobs: Jobs, store: S3Store
+) -> None:
+    """What the page offers to an Op is refused to a Viewer, and to the public, who send the same form."""
+    form = form_of(airflow, "otto", jobs.foreign)
+    for user in ("vera", "paul"):
+        assert asked(airflow, user, "end", form)[0] == 403
+    assert state_of(store, jobs.foreign) == "open"
 
 
 def test_a_record_that_names_a_run_gives_its_editor_no_right(
@@ -139,18 +210,21 @@ def test_a_record_that_names_a_run_gives_its_editor_no_right(
 
 
 def test_an_editor_of_the_dag_ends_the_job_of_its_run(
-    airflow: LiveAirflow, jobs: Jobs, store: S3Store
+    airflow: LiveAirflow, runs: dict[str, JobSummary], store: S3Store
 ) -> None:
     """The job is known by the XCom of the run's own setup task."""
-    at = {"at": FLIGHTS, "job_id": jobs.own, "step": "abort"}
-    assert asked(airflow, "two", "end", **at)[0] == 404
-    status, page = asked(airflow, "one", "end", **at)
+    job_id = runs["left_to_end"].job_id
+    assert asked(airflow, "two", "end", at=FLIGHTS, job_id=job_id, step="abort")[0] == 404
+    status, page = asked(airflow, "one", "end", form_of(airflow, "one", job_id))
     assert status == 200
-    form = {
-        name: html.unescape(value)
-        for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
-    }
-    status, page = asked(airflow, "one", "end", form)
+    assert "Aborted" in page, page
+    assert state_of(store, job_id) is None
+
+
+def test_an_op_ends_a_job_that_airflow_does_not_know(airflow: LiveAirflow, store: S3Store) -> None:
+    """The role Op may edit the runs of every DAG, which is what that takes."""
+    job_id = Job.setup(store, FLIGHTS).reference.job_id
+    status, page = asked(airflow, "otto", "end", form_of(airflow, "otto", job_id))
     assert status == 200
-    assert "Aborted" in page
-    assert state_of(store, jobs.own) is None
+    assert "Aborted" in page, page
+    assert state_of(store, job_id) is None

@@ -25,6 +25,7 @@ RIGHTS: dict[str, dict[str, frozenset[str]]] = {
     "owner": {"nightly_flights": frozenset({"GET", "PUT"})},
     "viewer": {"nightly_flights": frozenset({"GET"})},
     "stranger": {"weather": frozenset({"GET", "PUT"})},
+    "public": {},
 }
 
 
