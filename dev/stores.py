@@ -32,6 +32,7 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing
 from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.config import new_client
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports
+from dev.killed import finish_killed
 
 BUCKET = "lake"
 USER, PASSWORD = "accesskey", "secretkey1"
@@ -41,6 +42,9 @@ VIRTUAL_HOST = "s3.example.org"
 
 #: More pending uploads than a page of a listing has.
 UPLOADS = 1500
+
+#: How many commits are killed, each at another call.
+KILLS = 10
 
 #: Seconds until a server answers; a busy machine starts a Java one in two minutes.
 START_SECONDS = 180.0
@@ -314,6 +318,11 @@ def abort_many(store: S3Store, fencing: Fencing = "required", uploads: int = UPL
         return sum(pool.map(left, keys))
 
 
+def options_of_killed(*, lists_uploads: bool) -> JobOptions:
+    """Return the options of jobs whose commit is killed; ``lists_uploads``: whether the store does."""
+    return JobOptions(conflict_mode="replace", track_pending="task" if lists_uploads else "s3")
+
+
 def diagnose(store: S3Store) -> Diagnosis:
     """Run the doctor at a place of its own."""
     return examine(store, Destination(BUCKET, f"{uuid.uuid4().hex}/"))
@@ -326,7 +335,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "other-stores.md"
 #: What precedes and follows the table.
 BEGIN, END = "<!-- stores: from dev/stores.json -->\n", "<!-- stores: end -->\n"
 
-_COLUMNS = ("store", "measured", "doctor", "jobs", "uploads left by the abort", "deviates from AWS S3")
+_COLUMNS = (
+    *("store", "measured", "doctor", "jobs", "uploads left by the abort", "killed commits finished"),
+    "deviates from AWS S3",
+)
 
 #: What each part of a profile means that is not as on AWS S3.
 _MEANINGS = {
@@ -349,6 +361,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         fencing: The option of the jobs; ``best-effort`` where setup refuses the server otherwise.
         jobs: How many jobs left the files that they should.
         left: Uploads that the abort of a job with 1,500 of them left.
+        killed: How many killed commits another process finished, or took back; None if none was killed.
         profile: The server's profile.
 
     """
@@ -359,6 +372,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     fencing: Fencing
     jobs: int
     left: int
+    killed: int | None = None
     profile: StoreProfile
 
 
@@ -375,13 +389,21 @@ def measure(store: OtherStore, folder: Path) -> Result:
         diagnosis = diagnose(other)
         profile = other.profile(BUCKET)
         fencing: Fencing = "required" if profile.fences else "best-effort"
+        jobs = run_jobs(other, fencing)
+        left = abort_many(other, fencing)
+        options = options_of_killed(lists_uploads=not left)
+        # A killed process may have a request under way: without fencing, nothing keeps it apart.
+        kills = KILLS if profile.fences else None
+        for strike in range(kills or 0):
+            finish_killed(config, BUCKET, f"{uuid.uuid4().hex}/", options, strike)
         return Result(
             store=store.name,
             measured=date.today().isoformat(),
             failed=[check.name for check in diagnosis.checks if check.verdict == "failed"],
             fencing=fencing,
-            jobs=run_jobs(other, fencing),
-            left=abort_many(other, fencing),
+            jobs=jobs,
+            left=left,
+            killed=kills,
             profile=profile,
         )
 
@@ -404,6 +426,7 @@ def table(found: Mapping[str, Result]) -> str:
                 f"**not fit**: {', '.join(result.failed)}" if result.failed else "fit",
                 str(result.jobs) + (" with best-effort fencing" if result.fencing == "best-effort" else ""),
                 str(result.left),
+                "not run" if result.killed is None else str(result.killed),
                 "; ".join(_MEANINGS[name] for name, value in profile.items() if value != usual[name]),
             )
         )
