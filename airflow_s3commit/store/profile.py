@@ -13,8 +13,8 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
     Attributes:
         create_only: A write with ``If-None-Match: *`` is refused if the object exists; of concurrent ones one
             succeeds.
-        compare_and_swap: A write with ``If-Match`` is refused if the object has another ETag, and only then;
-            of concurrent ones one succeeds.
+        compare_and_swap: A write with ``If-Match`` is refused if the object has another ETag or is missing,
+            and only then; of concurrent ones one succeeds.
         bare_etags: ``If-Match`` is compared with the ETag without quotes, so the quoted one is refused.
         conditional_delete: A delete with ``If-Match`` is refused if the object has another ETag.
         bulk_etags: A bulk delete leaves objects with another ETag.
@@ -46,9 +46,9 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
             )
         elif not self.compare_and_swap:
             found.append(
-                "writes with If-Match are refused, or several over one ETag succeed: a record is compared"
-                " right before it is overwritten, so two processes that act on one job at the same moment may"
-                " both succeed"
+                "writes with If-Match are refused, or several over one ETag succeed, or one of a missing"
+                " object does: a record is compared right before it is overwritten, so two processes that act"
+                " on one job at the same moment may both succeed"
             )
         if not self.conditional_delete:
             found.append(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -17,6 +18,7 @@ from airflow_s3commit.exceptions import (
     AccessDenied,
     NoSuchKey,
     PreconditionFailed,
+    S3CommitError,
     StoreRejected,
 )
 from airflow_s3commit.protocol.metadata.capabilities import check_bucket
@@ -120,26 +122,53 @@ class Sandbox:
             S3CommitError: Something could not be removed. Everything else was tried.
 
         """
-        steps = [partial(self.remove, key) for key in sorted(self._uploads | self._keys)]
-        run_all([*steps, self._remove_jobs], f"removing a probe below {self.home.uri}", "it may be left")
+        aborts = [partial(self._abort, key) for key in sorted(self._uploads)]
+        run_all(
+            [*aborts, self._abort_jobs, self._delete_objects],
+            f"removing a probe below {self.home.uri}",
+            "it may be left",
+        )
 
     def remove(self, key: str) -> None:
         """Abort the uploads of a key that a probe started, and delete its object. Repeatable."""
-        if key in self._uploads:
-            # By the exact key: some stores list uploads only that way.
-            for upload in list(self.store.list_uploads(self.bucket, key)):
-                if upload.key == key:
-                    self.store.abort_upload(self.bucket, key, upload.upload_id)
+        self._abort(key)
         self.store.delete(self.bucket, key)
 
-    def _remove_jobs(self) -> None:
-        """Remove what rehearsed jobs left."""
-        if not self.rehearsed:
-            return
-        for upload in list(self.store.list_uploads(self.bucket, self.home.prefix)):
-            self.store.abort_upload(self.bucket, upload.key, upload.upload_id)
-        for info in list(self.store.list_objects(self.bucket, self.home.prefix)):
-            self.store.delete(self.bucket, info.key)
+    def _abort(self, key: str) -> None:
+        # By the exact key: some stores list uploads only that way.
+        for upload in list(self.store.list_uploads(self.bucket, key)):
+            if upload.key == key:
+                self.store.abort_upload(self.bucket, key, upload.upload_id)
+
+    def _abort_jobs(self) -> None:
+        if self.rehearsed:
+            for upload in list(self.store.list_uploads(self.bucket, self.home.prefix)):
+                self.store.abort_upload(self.bucket, upload.key, upload.upload_id)
+
+    def _delete_objects(self) -> None:
+        """Delete all objects in bulk, and one by one those that are left then, or may be."""
+        keys = set(self._keys)
+        with suppress(S3CommitError):
+            keys |= self._listed()
+        left = keys
+        with suppress(S3CommitError):
+            found = self.store.delete_many(self.bucket, [ObjectToDelete(key) for key in sorted(keys)])
+            left = {failure.key for failure in found}
+        try:
+            left = left | self._listed()
+        except S3CommitError:
+            self._delete(keys)
+            if self.rehearsed:
+                raise
+        else:
+            self._delete(left)
+
+    def _delete(self, keys: set[str]) -> None:
+        steps = [partial(self.store.delete, self.bucket, key) for key in sorted(keys)]
+        run_all(steps, f"deleting a probe below {self.home.uri}", "it may be left")
+
+    def _listed(self) -> set[str]:
+        return {info.key for info in self.store.list_objects(self.bucket, self.home.prefix)}
 
 
 @dataclass(frozen=True, slots=True)

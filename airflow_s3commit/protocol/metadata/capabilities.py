@@ -326,16 +326,24 @@ def _creates_only(store: ObjectStore, bucket: str, key: str) -> bool:
 
 
 def _swaps(store: ObjectStore, bucket: str, key: str) -> bool:
+    # Some stores write what is missing whatever the condition is.
+    store.delete(bucket, key)
+    if not _refuses_swap(store, bucket, key):
+        return False
     etag = store.put(bucket, key, b"probe").etag
+    if not _refuses_swap(store, bucket, key) or not _has(store, bucket, key, b"probe"):
+        return False
+    try:
+        store.put(bucket, key, b"a third", if_match=etag)
+    except PreconditionFailed:
+        return False
+    return True
+
+
+def _refuses_swap(store: ObjectStore, bucket: str, key: str) -> bool:
     try:
         store.put(bucket, key, b"another", if_match=_NO_ETAG)
     except PreconditionFailed:
-        if not _has(store, bucket, key, b"probe"):
-            return False
-        try:
-            store.put(bucket, key, b"a third", if_match=etag)
-        except PreconditionFailed:
-            return False
         return True
     except StoreRejected:
         return False

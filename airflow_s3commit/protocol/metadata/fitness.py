@@ -39,10 +39,14 @@ def check_objects(store: ObjectStore, bucket: str, key: str) -> None:
     _check_description(store.head(bucket, key), bucket, "HEAD", etag)
     _check_content(store, bucket, key, etag)
     _check_listing(store, bucket, key, etag)
-    store.delete(bucket, key)
-    if exists(store, bucket, key) or _listed(store, bucket, key):
-        raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
-    _check_name(store, bucket, key)
+    name = key + ODD_NAME
+    where = join_uri(bucket, name)
+    with ending(lambda: store.delete(bucket, name), f"deleting the probe {where}", "it may be left"):
+        store.put(bucket, name, BODY)
+        store.delete(bucket, key)
+        if exists(store, bucket, key) or _listed(store, bucket, key):
+            raise StoreUnsuitable(f"{join_uri(bucket, key)} is still there after its deletion")
+        _check_name(store, bucket, key)
 
 
 def check_pages(store: ObjectStore, bucket: str, prefix: str) -> None:
@@ -109,36 +113,45 @@ def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
 
 
 def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
-    """Abort an upload.
+    """Abort an upload over an object, which is deleted again.
 
     Raises:
-        StoreUnsuitable: It is still there.
+        StoreUnsuitable: It is still there, or the object is not what it was.
         S3CommitError: A request failed.
 
     """
-    upload_id, _ = _upload(store, bucket, key)
-    store.abort_upload(bucket, key, upload_id)
-    try:
-        left = any(store.list_parts(bucket, key, upload_id))
-    except (NoSuchUpload, StoreRejected):
-        left = False
-    if left or exists(store, bucket, key):
-        raise StoreUnsuitable(f"an upload of {join_uri(bucket, key)} still exists after its abort")
+    where = join_uri(bucket, key)
+    with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
+        before = store.put(bucket, key, b"before").etag
+        upload_id, _ = _upload(store, bucket, key)
+        store.abort_upload(bucket, key, upload_id)
+        try:
+            left = any(store.list_parts(bucket, key, upload_id))
+        except (NoSuchUpload, StoreRejected):
+            left = False
+        if left:
+            raise StoreUnsuitable(f"an upload of {where} still exists after its abort")
+        try:
+            is_same = store.head(bucket, key).etag == before
+        except NoSuchKey:
+            is_same = False
+        if not is_same:
+            raise StoreUnsuitable(f"{where} was changed by an upload that was not completed")
 
 
 def _check_name(store: ObjectStore, bucket: str, key: str) -> None:
-    """Check that a name is kept as it is, and is that of one object only."""
+    """Check that an object is there by its name, as it was written, and by no other one."""
     name, folded = key + ODD_NAME, key + _FOLDED
     where = join_uri(bucket, name)
-    with ending(lambda: store.delete(bucket, name), f"deleting the probe {where}", "it may be left"):
-        store.put(bucket, name, BODY)
-        listed = [info.key for info in store.list_objects(bucket, key)]
-        if name not in listed:
-            raise StoreUnsuitable(f"{where} is listed as {listed}: the store changes names")
-        if exists(store, bucket, folded):
-            raise StoreUnsuitable(
-                f"{where} is found as {folded} too: files of a job whose names differ in case would be one"
-            )
+    listed = [info.key for info in store.list_objects(bucket, key)]
+    if not listed:
+        raise StoreUnsuitable(f"{where} went when {key} was deleted: deletes remove other objects too")
+    if name not in listed:
+        raise StoreUnsuitable(f"{where} is listed as {listed}: the store changes names")
+    if exists(store, bucket, folded):
+        raise StoreUnsuitable(
+            f"{where} is found as {folded} too: files of a job whose names differ in case would be one"
+        )
 
 
 def _upload(store: ObjectStore, bucket: str, key: str) -> tuple[str, str]:

@@ -31,10 +31,16 @@ from airflow_s3commit.store.base import (
 from airflow_s3commit.store.execute import make_call
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.profile import StoreProfile
+from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.faulty_store import Fault, FaultyStore
 from tests.fakes import ManualClock
+from tests.store.s3.deviant import DeviantStore
+from tests.store.s3.fault_server import FaultServer
 
 REHEARSED = ("fencing", "pages of uploads", "commit", "replace", "retention", "abort", "sweep")
+#: Requests of a run at most.
+MOST_REQUESTS = 600
+
 FLIGHTS = Destination("lake", "flights/")
 STAGING = Destination("records", "jobs/")
 
@@ -185,6 +191,15 @@ def test_whole_jobs_are_rehearsed() -> None:
     assert rehearsed == dict.fromkeys(REHEARSED, "ok")
     entries = [call for call in store.calls if call.verb == "put" and "/rehearsal/_s3commit/log/" in call.key]
     assert len(entries) >= 6  # four commits, the end of the aborted job and of the dead one
+
+
+@pytest.mark.loopback
+def test_it_takes_a_bounded_number_of_requests() -> None:
+    """A store that takes a tenth of a second for each request is examined in a minute."""
+    deviant = DeviantStore()
+    with FaultServer(decide=deviant.answer) as server:
+        assert examine(S3Store.connect(server.config), FLIGHTS, clock=deviant.clock).healthy
+    assert len(server.seen) <= MOST_REQUESTS
 
 
 def test_the_kept_profile_is_brought_up_to_date() -> None:

@@ -12,6 +12,7 @@ import pytest
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitable
 from airflow_s3commit.protocol.metadata.fitness import (
+    ODD_NAME,
     check_abort,
     check_completion,
     check_objects,
@@ -45,6 +46,10 @@ def _found(truth: Any, *args: Any, **arguments: Any) -> Any:
         return truth(*args, **arguments)
     except NoSuchKey:
         return MemoryStore().put(BUCKET, KEY, b"")
+
+
+def _missing(*_args: Any, **_arguments: Any) -> Any:
+    raise NoSuchKey("gone")
 
 
 def _endless(*_args: Any, **_arguments: Any) -> Any:
@@ -110,6 +115,19 @@ LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
         lambda truth, *a: truth(*a[:-1], a[-1][:-1]),
         "14 bytes",
     ),
+    "deletes remove what begins with the key": (
+        check_objects,
+        "delete",
+        lambda truth, *a: [truth(BUCKET, name) for name in (a[1], a[1] + ODD_NAME)],
+        "went when .* was deleted: deletes remove other objects too",
+    ),
+    "an aborted upload changes the object": (
+        check_abort,
+        "head",
+        lambda truth, *a: replace(truth(*a), etag="another"),
+        "changed by an upload that was not completed",
+    ),
+    "an aborted upload removes the object": (check_abort, "head", _missing, "changed by an upload"),
     "aborts do nothing": (check_abort, "abort_upload", _nothing, "still exists after its abort"),
 }
 

@@ -204,6 +204,12 @@ LIES: dict[str, tuple[tuple[str, ...], lying.Lie]] = {
         )
         for name in _LISTINGS
     },
+    # Effects on other objects
+    "PutObject with If-Match creates what is missing": (("PutObject",), lying.risen),
+    "CreateMultipartUpload removes the object": (("CreateMultipartUpload",), lying.removing),
+    "AbortMultipartUpload removes the object": (("AbortMultipartUpload",), lying.removing),
+    "DeleteObject deletes what begins with the key": (("DeleteObject",), lying.below),
+    "ListMultipartUploads ignores the prefix": (("ListMultipartUploads",), lying.unasked("prefix")),
     # Pages of objects
     "ListObjectsV2 ends with its first page": (
         ("ListObjectsV2",),

@@ -71,6 +71,10 @@ class LyingStore(DeviantStore):
         self.told = 0
         self.memo: dict[str, Any] = {}
 
+    def keys(self, bucket: str) -> list[str]:
+        """Return the keys of all objects of a bucket."""
+        return [info.key for info in self.memory.list_objects(bucket, "")]
+
     def answer(self, seen: Seen) -> Say:
         """Answer a request, with a lie or not."""
         truth = super().answer
@@ -388,6 +392,33 @@ def all_uploads(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
     for upload in list(store.memory.list_uploads(bucket, key)):
         if upload.key == key:
             store.memory.abort_upload(bucket, key, upload.upload_id)
+    return said
+
+
+def risen(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Write an object that is not there in spite of a condition on its ETag."""
+    bucket, key = _place(seen)
+    if "if-match" in seen.headers and key not in store.keys(bucket):
+        return DeviantStore.answer(store, _without_header(seen, "if-match"))
+    return do()
+
+
+def removing(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Begin an upload, or end a pending one, and remove the object that is there."""
+    bucket, key = _place(seen)
+    upload_id = dict(parse_qsl(urlsplit(seen.path).query)).get("uploadId")
+    if upload_id is None or upload_id in store.memory._buckets[bucket].uploads:
+        store.memory.delete(bucket, key)
+    return do()
+
+
+def below(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
+    """Delete everything whose key begins with the object's."""
+    bucket, key = _place(seen)
+    said = do()
+    for name in store.keys(bucket) if said.status == 204 else ():
+        if name.startswith(key):
+            store.memory.delete(bucket, name)
     return said
 
 

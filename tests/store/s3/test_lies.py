@@ -50,6 +50,7 @@ HARMLESS = frozenset(
         "HeadObject names metadata in capitals",
         "HeadObject says a time in the future",
         "HeadObject says another time",
+        "ListMultipartUploads ignores the prefix",
         "ListMultipartUploads is as it was before",
         "ListMultipartUploads ends after 1",
         "ListMultipartUploads is cut off, and says not where",
