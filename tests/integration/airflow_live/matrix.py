@@ -58,6 +58,23 @@ def run_timed_out_by_default(run: Run) -> Story:
         sweep(run.stage.store, run.destination, older_than=0, dry_run=False)
 
 
+def run_timed_out_and_swept(run: Run) -> Story:
+    """The notifier has no time at all; when the task is dead, somebody runs the sweep that it asks for."""
+    yield from run_timed_out(run)
+    task = run.place.read("held.write.1")["task"]
+    yield f"the task of {run.dag_id} is dead", lambda: not _lives(task)
+    assert run.stage.airflow.has_parsed_with("so 0 of its jobs are aborted; a later teardown or a sweep")
+    left = run.left()
+    assert left.visible == {}
+    assert len(left.pending) >= 2
+    sweep_run = Run(run.stage, "sweep", run.dag_id)
+    sweep_run.start({"destination": run.destination.uri})
+    yield sweep_run.over()
+    assert sweep_run.state == "success", run.stage.airflow.report("sweep", run.dag_id)
+    swept = run.stage.airflow.api.xcom("sweep", run.dag_id, "sweep")
+    run.place.say("swept", {"uploads": len(left.pending), "report": swept})
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -225,6 +242,7 @@ STORIES: dict[str, Callable[[Run], Story]] = {
     # The first ones take the longest.
     "run_timed_out": run_timed_out,
     "run_timed_out_by_default": run_timed_out_by_default,
+    "run_timed_out_and_swept": run_timed_out_and_swept,
     "stage_timed_out": stage_timed_out,
     "spark_killed": spark_killed,
     "node_lost": lambda run: killed(run, "supervisor", "task"),

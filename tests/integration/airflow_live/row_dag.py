@@ -19,12 +19,11 @@ KILL_WINDOW = 8.0
 
 
 @contextmanager
-def row(name: str, *, notifier: bool = False, **arguments: Any) -> Iterator[DAG]:
-    """Make the DAG of a row, whose callbacks leave notes."""
+def row(name: str, *, notifier_seconds: float | None = None, **arguments: Any) -> Iterator[DAG]:
+    """Make the DAG of a row, whose callbacks leave notes; one of them is a notifier with a time limit."""
     failed = [noting("dag-failed")]
-    if notifier:
-        # What it waits for is Airflow, on a busy machine: the first XCom that a callback asks for takes long.
-        failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=180), *failed]
+    if notifier_seconds is not None:
+        failed = [AbortUploadsNotifier(kill_window=KILL_WINDOW, time_limit=notifier_seconds), *failed]
     with DAG(
         name,
         schedule=None,

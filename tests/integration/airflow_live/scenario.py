@@ -104,9 +104,9 @@ class Run:
     dag_id: str
     run_id: str
 
-    def start(self) -> None:
-        """Trigger it."""
-        self.stage.airflow.api.start(self.dag_id, self.run_id)
+    def start(self, conf: Mapping[str, Any] | None = None) -> None:
+        """Trigger it, with values for the DAG's params."""
+        self.stage.airflow.api.start(self.dag_id, self.run_id, conf=conf)
 
     def grow_old(self, age: timedelta) -> None:
         """Have Airflow believe that it started so long ago: an hour passes at once, when the run is ready."""

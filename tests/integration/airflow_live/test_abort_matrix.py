@@ -73,6 +73,7 @@ ENDINGS = {
     # Airflow skips the teardown with everything else: only the DAG's notifier aborts.
     "run_timed_out": Ending("failed", (), (("write", "skipped"), ("abort", "skipped"))),
     "run_timed_out_by_default": Ending("failed", (), (("write", "skipped"), ("abort", "skipped"))),
+    "run_timed_out_and_swept": Ending("failed", (), (("write", "skipped"), ("abort", "skipped"))),
     "setup_fails": Ending("failed", (b"old",), (("setup", "failed"), ("abort", "upstream_failed"))),
     "cleared_while_running": committed("row try 2", abort="success"),
     "sensor_marked_failed": aborted(write="success", wait="failed"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from airflow.sdk import DAG, Param
+
 from airflow_s3commit.operators import (
     S3CommitAbortOperator,
     S3CommitResolveConflictsOperator,
     S3CommitSetupOperator,
+    S3CommitSweepOperator,
 )
 from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.sensors import S3SuccessManifestSensor
@@ -36,6 +39,7 @@ for name, late in (
     ("node_lost", False),
     ("task_marked_failed", True),
     ("run_marked_failed", True),
+    ("lost_without_retries", False),
 ):
     with row(name) as dag, group(dag) as commit:
         commit.stage(write.override(**task_failed())(commit.job, late=late))
@@ -47,8 +51,9 @@ with row("one_of_two_skipped") as dag, group(dag, skipped_stages="ignore") as co
     commit.stage(write(commit.job, hold=False))
     commit.stage(no_data_today(commit.job))
 
-with row("retried") as dag, group(dag) as commit:
-    commit.stage(write.override(retries=1, retry_delay=timedelta(seconds=1))(commit.job))
+for name in ("retried", "lost_with_retries"):
+    with row(name) as dag, group(dag) as commit:
+        commit.stage(write.override(retries=1, retry_delay=timedelta(seconds=1))(commit.job))
 
 with row("cleared_while_running") as dag, group(dag) as commit:
     commit.stage(write(commit.job, late=True))
@@ -56,8 +61,19 @@ with row("cleared_while_running") as dag, group(dag) as commit:
 with row("stage_timed_out") as dag, group(dag) as commit:
     commit.stage(write.override(execution_timeout=timedelta(seconds=20), **task_failed())(commit.job))
 
-with row("run_timed_out", notifier=True, dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
-    commit.stage(write(commit.job, late=True))
+for name, seconds in (
+    # What it waits for is Airflow, on a busy machine: the first XCom that a callback asks for takes long.
+    ("run_timed_out", 180),
+    ("run_timed_out_and_swept", 0),
+):
+    with row(name, notifier_seconds=seconds, dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
+        commit.stage(write(commit.job, late=True))
+
+# Its runs name a destination, where no job lives any more.
+with DAG("sweep", schedule=None, params={"destination": Param(type="string")}):
+    S3CommitSweepOperator(
+        task_id="sweep", destination="{{ params.destination }}", older_than="0s", apply=True
+    )
 
 # The group adds the notifier, with its own short time limit.
 with row("run_timed_out_by_default", dagrun_timeout=RUN_TIMEOUT) as dag, group(dag) as commit:
@@ -91,6 +107,7 @@ with row("store_away") as dag:
 
 for name, held_at in (
     ("commit_killed", "first file"),
+    ("lost_in_commit", "first file"),
     ("commit_marked_failed", "first file"),
     ("commit_marked_failed_too_late", "manifest"),
 ):
