@@ -22,11 +22,13 @@ from tests.hadoop.real_hadoop import Hadoop
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES
 from tests.integration.airflow_live.cluster_rows import CLUSTER_STORIES
-from tests.integration.airflow_live.control import CONTROL, S3A_JARS, SPARK_CLUSTER
+from tests.integration.airflow_live.control import CONTROL, COUNTED, S3A_JARS, SPARK_CLUSTER
 from tests.integration.airflow_live.matrix import STORIES
 from tests.integration.airflow_live.scenario import Played, Run, Stage, play
+from tests.integration.airflow_live.sensor_rows import SENSOR_STORIES
 from tests.integration.airflow_live.sql_rows import SQL_STORIES
 from tests.spark_cluster.cluster import Cluster
+from tests.store.s3.relay import relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +42,7 @@ NO_POSTGRES = "S3COMMIT_LIVE_SQLITE"
 #: One DAG of each file: when Airflow knows these, it knows all.
 KNOWN = (
     "committed",
+    "fifty_deferred",
     "sealed_and_lost",
     "file_removed",
     "month",
@@ -49,7 +52,7 @@ KNOWN = (
 )
 
 #: All stories; the first ones take the longest.
-ALL_STORIES = {**CLUSTER_STORIES, **SQL_STORIES, **STORIES, **ASSET_STORIES}
+ALL_STORIES = {**SENSOR_STORIES, **CLUSTER_STORIES, **SQL_STORIES, **STORIES, **ASSET_STORIES}
 
 
 @pytest.fixture(scope="package")
@@ -69,9 +72,18 @@ def stage(
 ) -> Iterator[Stage]:
     """Run the whole of it, for as long as the tests here take."""
     home = tmp_path_factory.mktemp("live")
-    with _patience(), S3Server(home / "s3") as server, _database(home) as url:
+    with (
+        _patience(),
+        S3Server(home / "s3") as server,
+        relay(server.endpoint_url) as counting,
+        _database(home) as url,
+    ):
+        connections = _connections(server)
         environment = {
-            **_connections(server),
+            **connections,
+            f"AIRFLOW_CONN_{COUNTED.upper()}": _with_endpoint(
+                connections["AIRFLOW_CONN_AWS_DEFAULT"], counting.endpoint_url
+            ),
             **_spark(home / "spark", java_home(home / "java")),
             CONTROL: str(home / "control"),
             "PYTHONPATH": str(ROOT),
@@ -90,7 +102,7 @@ def stage(
             with LiveAirflow(home / "airflow", DAGS, environment, settings) as airflow:
                 airflow.wait_until_ready(KNOWN)
                 store = S3Store.connect(server.config)
-                yield Stage(airflow, store, home / "control", home / "dags", url, cluster)
+                yield Stage(airflow, store, home / "control", home / "dags", url, counting, cluster)
 
 
 @pytest.fixture(scope="package")
@@ -118,6 +130,13 @@ def _connection(cluster: Cluster) -> str:
     """Return the connection of a cluster's master, for drivers that run on the cluster."""
     extra = {"deploy-mode": "cluster", "rest-port": cluster.rest_port}
     known = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": cluster.port, "extra": extra}
+    return json.dumps(known)
+
+
+def _with_endpoint(connection: str, endpoint_url: str) -> str:
+    """Return an ``aws`` connection to the same store by another address."""
+    known = json.loads(connection)
+    known["extra"]["endpoint_url"] = endpoint_url
     return json.dumps(known)
 
 

@@ -24,6 +24,16 @@ S3A_JARS = "S3COMMIT_LIVE_S3A"
 #: The connection of the standalone Spark cluster.
 SPARK_CLUSTER = "spark_cluster"
 
+#: The connection by which sensors reach the store, past what counts their requests.
+COUNTED = "counted"
+
+#: Sensors of one run that wait at the same time, how many of them wait at the first destination, and at how
+#: many others the rest.
+SENSORS, AT_THE_FIRST, OTHERS = 50, 40, 10
+
+#: Seconds between two looks of the sensors, by the DAG. One on a worker takes a process of Airflow.
+POKE_INTERVALS = {"fifty_deferred": 5, "fifty_rescheduled": 60}
+
 #: The ``dagrun_timeout`` of the run that meets it.
 RUN_TIMEOUT = timedelta(hours=1)
 
@@ -33,6 +43,11 @@ WAIT_SECONDS = 600.0
 #: Seconds that a task waits to be told how to go on; then it fails, rather than to wait for ever. Its story
 #: may wait for another thing before it tells the task.
 HOLD_SECONDS = 2 * WAIT_SECONDS
+
+
+def awaited(dag_id: str) -> list[str]:
+    """Return the destinations at which a row's sensors wait."""
+    return [f"s3://lake/{dag_id}.upstream-{number:02d}/" for number in range(1 + OTHERS)]
 
 
 @dataclass(frozen=True, slots=True)

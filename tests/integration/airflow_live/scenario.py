@@ -25,6 +25,7 @@ from dev.airflow_api import ApiError
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.control import WAIT_SECONDS, Place
 from tests.spark_cluster.cluster import Cluster
+from tests.store.s3.fault_server import FaultServer
 
 #: What a story waits for: something to be true, and words for it.
 Wait: TypeAlias = tuple[str, Callable[[], Any]]
@@ -71,6 +72,7 @@ class Stage:
         control: Where its tasks leave their notes.
         project: A directory of DAGs that may change.
         database_url: Where the Airflow keeps what it knows.
+        relay: What passes on, and counts, the requests of tasks with the connection for that.
         cluster: A standalone Spark cluster with a REST server; None if nothing was asked for that needs it.
         runs: The runs as they were at the last look.
 
@@ -81,6 +83,7 @@ class Stage:
     control: Path
     project: Path
     database_url: str
+    relay: FaultServer
     cluster: Cluster | None = None
     runs: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
