@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.metadata.fitness import (
     LISTED,
     ODD_NAME,
     check_abort,
+    check_abort_over,
     check_completion,
     check_objects,
     check_pages,
@@ -369,7 +370,8 @@ def _abort(sandbox: Sandbox) -> Finding:
         )
     sandbox.store.abort_upload(sandbox.bucket, key, upload_id)
     check_abort(sandbox.store, sandbox.bucket, sandbox.upload_key("aborted"))
-    return Finding("ok", "a pending upload is gone after its abort")
+    check_abort_over(sandbox.store, sandbox.bucket, sandbox.upload_key("aborted-over"))
+    return Finding("ok", "a pending upload is gone after its abort, and what it was to overwrite is not")
 
 
 def _list_uploads(sandbox: Sandbox) -> Finding:

@@ -113,24 +113,38 @@ def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
 
 
 def check_abort(store: ObjectStore, bucket: str, key: str) -> None:
-    """Abort an upload over an object, which is deleted again.
+    """Abort an upload.
 
     Raises:
-        StoreUnsuitable: It is still there, or the object is not what it was.
+        StoreUnsuitable: It is still there.
+        S3CommitError: A request failed.
+
+    """
+    upload_id, _ = _upload(store, bucket, key)
+    store.abort_upload(bucket, key, upload_id)
+    try:
+        left = any(store.list_parts(bucket, key, upload_id))
+    except (NoSuchUpload, StoreRejected):
+        left = False
+    if left or exists(store, bucket, key):
+        raise StoreUnsuitable(f"an upload of {join_uri(bucket, key)} still exists after its abort")
+
+
+def check_abort_over(store: ObjectStore, bucket: str, key: str) -> None:
+    """Abort an upload over an object, which is deleted again.
+
+    Setup does not try this: only jobs with fixed names of files upload over objects.
+
+    Raises:
+        StoreUnsuitable: The object is gone, or not what it was.
         S3CommitError: A request failed.
 
     """
     where = join_uri(bucket, key)
     with ending(lambda: store.delete(bucket, key), f"deleting the probe {where}", "it may be left"):
-        before = store.put(bucket, key, b"before").etag
+        before = store.put(bucket, key, BODY).etag
         upload_id, _ = _upload(store, bucket, key)
         store.abort_upload(bucket, key, upload_id)
-        try:
-            left = any(store.list_parts(bucket, key, upload_id))
-        except (NoSuchUpload, StoreRejected):
-            left = False
-        if left:
-            raise StoreUnsuitable(f"an upload of {where} still exists after its abort")
         try:
             is_same = store.head(bucket, key).etag == before
         except NoSuchKey:

@@ -14,6 +14,7 @@ from airflow_s3commit.exceptions import NoSuchKey, StoreRejected, StoreUnsuitabl
 from airflow_s3commit.protocol.metadata.fitness import (
     ODD_NAME,
     check_abort,
+    check_abort_over,
     check_completion,
     check_objects,
     check_pages,
@@ -122,12 +123,12 @@ LIES: dict[str, tuple[Callable[..., Any], str, Callable[..., Any], str]] = {
         "went when .* was deleted: deletes remove other objects too",
     ),
     "an aborted upload changes the object": (
-        check_abort,
+        check_abort_over,
         "head",
         lambda truth, *a: replace(truth(*a), etag="another"),
         "changed by an upload that was not completed",
     ),
-    "an aborted upload removes the object": (check_abort, "head", _missing, "changed by an upload"),
+    "an aborted upload removes the object": (check_abort_over, "head", _missing, "changed by an upload"),
     "aborts do nothing": (check_abort, "abort_upload", _nothing, "still exists after its abort"),
 }
 
@@ -150,4 +151,5 @@ def test_a_good_store_passes() -> None:
     assert check_completion(store, BUCKET, KEY) == store.head(BUCKET, KEY)
     store.delete(BUCKET, KEY)
     check_abort(store, BUCKET, KEY)
+    check_abort_over(store, BUCKET, KEY)
     assert (list(store.list_objects(BUCKET, "")), list(store.list_uploads(BUCKET, ""))) == ([], [])
