@@ -1,4 +1,4 @@
-"""Asset events of a commit, and the mapper from its partitions to the partition keys of consumers' runs.
+"""Asset events and lineage of a commit, and the mapper from its partitions to consumers' partition keys.
 
 A commit emits one event for each table asset, and one event for each partition with new files for a partition
 asset. These must be two assets, because Airflow starts ``schedule=[asset]`` DAGs only for events without a
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.partition_mappers.base import PartitionMapper
 
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import hive_values
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
 
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
@@ -195,3 +197,49 @@ def _pattern(template: str) -> str:
     for text, column, _, _ in Formatter().parse(template):
         parts.append(re.escape(text) + ("(.+?)" if column is not None else ""))
     return "".join(parts)
+
+
+def lineage_of(manifest: ManifestRecord | None) -> OperatorLineage[Any, Any]:
+    """Return the lineage of a commit: its destination as an output, with counts, and the job as version.
+
+    Only OpenLineage's provider uses it, if it is installed.
+
+    :param manifest: The commit's manifest; None gives empty lineage.
+    """
+    from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415 - optional
+    from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415
+    from openlineage.client.facet_v2 import (  # noqa: PLC0415
+        DatasetFacet,
+        dataset_version_dataset,
+        lifecycle_state_change_dataset,
+        output_statistics_output_dataset,
+    )
+
+    if manifest is None:
+        return OperatorLineage()
+    facets: dict[str, DatasetFacet] = {
+        "version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=manifest.job_id)
+    }
+    if manifest.replaced.files:
+        change = lifecycle_state_change_dataset.LifecycleStateChange.OVERWRITE
+        facets["lifecycleStateChange"] = lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
+            lifecycleStateChange=change
+        )
+    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=manifest.counts.rows, size=manifest.counts.bytes, fileCount=manifest.counts.files
+    )
+    namespace, name = dataset_name(Destination.parse(manifest.destination))
+    output = OutputDataset(
+        namespace=namespace, name=name, facets=facets, outputFacets={"outputStatistics": statistics}
+    )
+    return OperatorLineage(outputs=[output])
+
+
+def dataset_name(destination: Destination) -> tuple[str, str]:
+    """Return the namespace and name of a destination's dataset, by OpenLineage's convention for S3.
+
+    The name of a bucket's root is ``/``.
+
+    :param destination: The destination.
+    """
+    return f"s3://{destination.bucket}", destination.prefix.rstrip("/") or "/"

@@ -154,7 +154,7 @@ def gauge_pending(destination: str, jobs: Iterable[JobSummary]) -> None:
 
 
 def _count_commit(manifest: ManifestRecord, seconds: float) -> None:
-    from airflow_s3commit.store.counting import total_requests  # noqa: PLC0415 - keeps DAG parsing light
+    from airflow_s3commit.store.forwarding import total_requests  # noqa: PLC0415 - keeps DAG parsing light
 
     tags = _tags(manifest.destination)
     _time("s3commit.commit.duration", seconds * 1000, tags)

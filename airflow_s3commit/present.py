@@ -28,9 +28,8 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.protocol.hadoop.status import Status
-from airflow_s3commit.protocol.inspect.details import JobDetails
+from airflow_s3commit.protocol.inspect.details import CommitPreview, JobDetails
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.protocol.inspect.preview import CommitPreview
 from airflow_s3commit.protocol.inspect.verify_pending import PendingReport
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions

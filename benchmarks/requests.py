@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from report import as_markdown, machine, show, write_section
 
 from airflow_s3commit import Job, JobOptions, MemoryStore, register_destination, write_job
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"params", "retry_policy", "settings", "times"}),
     frozenset({"links", "store"}),
     frozenset({"protocol.model", "store.s3"}),
-    frozenset({"lineage", "protocol.metadata", "tables", "testing", "xcom"}),
+    frozenset({"protocol.metadata", "tables", "testing", "xcom"}),
     frozenset({"protocol.hadoop", "protocol.writer"}),
     frozenset({"protocol.lifecycle"}),
     frozenset({"protocol.adoption", "protocol.inspect", "protocol.watch"}),
@@ -51,7 +51,7 @@ ONLY_IN = {
     "botocore": {"store"},
     "pycurl": {"store"},
     "airflow": {"assets", "hooks", "links", "notifications", "operators", "params", "task_group"}
-    | {"lineage", "metrics", "plugin"}
+    | {"metrics", "plugin"}
     | {"airflow_commands", "cli", "retry_policy", "sensors", "settings", "triggers"},
     "pendulum": {"times"},
     "pyspark": {"spark"},

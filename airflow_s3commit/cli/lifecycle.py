@@ -13,8 +13,8 @@ from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
 from airflow_s3commit.present import amount, replacement
+from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.inspect.jobs import pending_uploads
-from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.state import gone

@@ -136,7 +136,7 @@ class ManifestOperator(CommitStepOperator):
 
         :param task_instance: The task instance; not used.
         """
-        from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.assets import lineage_of  # noqa: PLC0415 - keeps DAG parsing light
 
         return lineage_of(self._manifest)
 

@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.inspect.timeline import EventName, TimelineEvent
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.store.counting import total_requests
+from airflow_s3commit.store.forwarding import total_requests
 
 #: Size of a timeline in pixels.
 WIDTH = 960

@@ -37,12 +37,11 @@ from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, ManifestRecord, older_job
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.model.seal import Counts
 from airflow_s3commit.protocol.model.signing import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
-from airflow_s3commit.protocol.model.success import MAX_FILENAMES, older_job
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.seal import CommittedTask
     from airflow_s3commit.spark.options import WriteOptions
+    from airflow_s3commit.spark.read_plan import SplitSizes
     from airflow_s3commit.spark.reading import S3CommitReader
-    from airflow_s3commit.spark.splits import SplitSizes
     from airflow_s3commit.tables.write import TablePlan
 
 
@@ -266,7 +266,7 @@ def register(spark: SparkSession) -> None:
 
     """
     # PySpark is heavy, and Airflow's processes import this package without it.
-    from airflow_s3commit.spark.splits import SplitSizes  # noqa: PLC0415
+    from airflow_s3commit.spark.read_plan import SplitSizes  # noqa: PLC0415
 
     def conf(key: str) -> str | None:
         return spark.conf.get(key, None)

@@ -42,10 +42,9 @@ from airflow_s3commit.reader.table import (
     schemas_of,
     table_schema,
 )
-from airflow_s3commit.spark.filters import as_arrow, columns_of, keep
 from airflow_s3commit.spark.options import STORE_OPTIONS
+from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
 from airflow_s3commit.spark.session import store_of_process
-from airflow_s3commit.spark.splits import SplitSizes, split_files
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.tables.option_values import (

@@ -26,10 +26,9 @@ from airflow_s3commit.protocol.model.seal import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
 from airflow_s3commit.spark.file_settings import with_file_settings
-from airflow_s3commit.spark.lines import plan_lines
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
-from airflow_s3commit.spark.plan import months_columns, partition_types, plan_table
+from airflow_s3commit.spark.plan import months_columns, partition_types, plan_lines, plan_table
 from airflow_s3commit.spark.s3a_conf import conf_of
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,

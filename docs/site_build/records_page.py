@@ -20,7 +20,6 @@ from airflow_s3commit.protocol.model import (
     plan,
     seal,
     snapshot,
-    success,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
 
@@ -85,7 +84,7 @@ def own_records() -> str:
 
 def hadoop_records() -> str:
     """Return the structs in Hadoop's formats."""
-    return _sections([*(getattr(pendingset, name) for name in HADOOPS), success.SuccessData])
+    return _sections([*(getattr(pendingset, name) for name in HADOOPS), manifest.SuccessData])
 
 
 def fields_table(struct: type[msgspec.Struct]) -> str:

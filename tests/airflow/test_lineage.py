@@ -12,7 +12,7 @@ from airflow.providers.openlineage.extractors import ExtractorManager
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
 from airflow_s3commit import Destination
-from airflow_s3commit.lineage import dataset_name
+from airflow_s3commit.assets import dataset_name
 from airflow_s3commit.operators import S3CommitCollectOperator, S3CommitJobOperator
 from tests.airflow.runs import set_up, write_stage
 
@@ -57,7 +57,7 @@ def test_the_manager_takes_the_operator_for_one_that_knows_its_lineage() -> None
 def test_what_was_replaced_is_an_overwrite(store: MemoryStore, context: dict[str, Any]) -> None:
     """The event of a commit that removed older files has their number."""
     from airflow_s3commit import Job, JobOptions, JobReference  # noqa: PLC0415
-    from airflow_s3commit.lineage import lineage_of  # noqa: PLC0415
+    from airflow_s3commit.assets import lineage_of  # noqa: PLC0415
 
     _committed(store, context)
     job = Job.setup(store, "s3://lake/flights/", options=JobOptions(conflict_mode="replace"))
@@ -95,6 +95,6 @@ def test_the_provider_is_not_needed() -> None:
     program = (
         "import sys\n"
         "sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage.extractors'] = None\n"
-        "import airflow_s3commit.lineage, airflow_s3commit.operators.commit\n"
+        "import airflow_s3commit.assets, airflow_s3commit.operators.commit\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,7 +14,7 @@ from airflow_s3commit.hooks import S3CommitHook
 from airflow_s3commit.protocol.watch.criteria import Criteria
 from airflow_s3commit.protocol.watch.search import SharedPoller, Waiter, shared_poller
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit
 from tests.airflow.runs import commit_at as commit_at_place

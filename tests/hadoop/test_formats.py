@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.protocol.model.codec import decode, encode
+from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import (
     PendingSet,
     PendingUpload,
@@ -17,7 +18,6 @@ from airflow_s3commit.protocol.model.pendingset import (
     decode_pending,
     decode_pendingset,
 )
-from airflow_s3commit.protocol.model.success import SuccessData
 from tests.hadoop.real_hadoop import Hadoop
 from tests.protocol.building import BUCKET, Lake
 

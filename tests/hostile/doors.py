@@ -21,9 +21,8 @@ from airflow_s3commit import (
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
-from airflow_s3commit.protocol.inspect.details import describe_job
+from airflow_s3commit.protocol.inspect.details import describe_job, preview_commit
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
-from airflow_s3commit.protocol.inspect.preview import preview_commit
 from airflow_s3commit.protocol.inspect.timeline import timeline
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep

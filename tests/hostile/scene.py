@@ -18,11 +18,11 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LockRecord
 from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
 from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
 from airflow_s3commit.protocol.model.seal import SealRecord, ShardRecord, StageSealRecord
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.protocol.model.success import SuccessData
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore
 from tests.protocol.hadoop.dead_jobs import ROOT as SALES

@@ -15,7 +15,7 @@ from airflow_s3commit.plugin.fleet import Wanted, search_fleet
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, seal
 from tests.plugin.test_app import SAME_ORIGIN, ask_url, fields, manager, reference_of, signed_in, state_of
 from tests.plugin.users import KnownRuns

@@ -21,7 +21,7 @@ from airflow_s3commit.plugin.render import draw
 from airflow_s3commit.plugin.service import DestinationService
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.inspect.timeline import TimelineEvent
-from airflow_s3commit.store.counting import total_requests
+from airflow_s3commit.store.forwarding import total_requests
 
 pytestmark = pytest.mark.airflow
 

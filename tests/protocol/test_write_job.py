@@ -14,13 +14,12 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.manifests import latest_manifest, read_manifest
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.manifest import ManifestRecord, SuccessData
 from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.protocol.watch.search import search_manifest
 from airflow_s3commit.protocol.write_job import write_job, write_table
 from airflow_s3commit.store.base import ObjectStore
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing.faulty_store import Effect, Fault, FaultyStore
 from tests.cases import each
 from tests.fakes import ManualClock

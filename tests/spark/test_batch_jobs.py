@@ -12,7 +12,7 @@ import pytest
 from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.spark.stream import STAGE, Batch, begin_batch, commit_batch
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.cases import each
 from tests.crash.faulty import FAULTS, count_calls

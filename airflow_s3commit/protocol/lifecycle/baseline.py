@@ -35,9 +35,8 @@ from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
 from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.manifest import ManifestRecord, older_job
 from airflow_s3commit.protocol.model.signing import sign
-from airflow_s3commit.protocol.model.success import older_job
 from airflow_s3commit.store.base import Head
 from airflow_s3commit.store.execute import outcomes
 

@@ -39,7 +39,7 @@ from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 
 logger = logging.getLogger(__name__)
 

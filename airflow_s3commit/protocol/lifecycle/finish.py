@@ -29,8 +29,7 @@ from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
 from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job_lost, load_job
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.success import MAX_FILENAMES
+from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, ManifestRecord
 
 logger = logging.getLogger(__name__)
 

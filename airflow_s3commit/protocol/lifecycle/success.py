@@ -37,17 +37,17 @@ from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
-from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.success import (
+from airflow_s3commit.protocol.model.manifest import (
     GENERATION_DIAGNOSTIC,
     MANIFEST_DIAGNOSTIC,
     MAX_FILENAMES,
     NONCE_DIAGNOSTIC,
     SUCCESS_NAME,
+    ManifestRecord,
     SuccessData,
     older_job,
 )
+from airflow_s3commit.protocol.model.pendingset import IOStatistics
 
 logger = logging.getLogger(__name__)
 

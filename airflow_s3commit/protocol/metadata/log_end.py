@@ -24,7 +24,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_number,
     log_prefix,
 )
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.store.headers import store_without_headers
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import manifests_at, read_manifest, read_success
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.manifest import SuccessData
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination

@@ -20,7 +20,7 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.job import AbortedRecord, AbortReport
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.manifest import SuccessData
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 

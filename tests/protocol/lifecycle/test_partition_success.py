@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.lifecycle.partition_success import renew_marker
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.success import SuccessData
+from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.store.base import Call, Get, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each

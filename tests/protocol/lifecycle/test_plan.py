@@ -17,7 +17,7 @@ from airflow_s3commit.exceptions import (
     JobClosed,
     NoSuchJob,
 )
-from airflow_s3commit.protocol.inspect.preview import preview_commit
+from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.lifecycle.plan import verify_plan
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.plans import find_plan, planned_objects

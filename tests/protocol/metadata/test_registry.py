@@ -11,7 +11,7 @@ from airflow_s3commit.exceptions import InvalidDestination, StoreRejected
 from airflow_s3commit.protocol.metadata.registry import failures_logged, is_gone, read_registry
 from airflow_s3commit.protocol.metadata.removal import forget_destination
 from airflow_s3commit.protocol.model.destination import is_pattern, matches
-from airflow_s3commit.store.counting import CountingStore
+from airflow_s3commit.store.forwarding import CountingStore
 
 REGISTRY = Destination.parse("s3://ops/registry/")
 FLIGHTS, ORDERS = "s3://lake/flights/", "s3://lake/orders/"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import DestinationNotEmpty, InvalidOption, InvalidRecord
-from airflow_s3commit.protocol.inspect.preview import preview_commit
+from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot

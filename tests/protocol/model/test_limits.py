@@ -24,7 +24,6 @@ from airflow_s3commit.protocol.model import (
     plan,
     seal,
     snapshot,
-    success,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
 from airflow_s3commit.protocol.model.layout import Layout
@@ -280,7 +279,6 @@ def test_every_record_has_a_limit() -> None:
             plan,
             seal,
             snapshot,
-            success,
         )
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)

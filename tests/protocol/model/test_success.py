@@ -9,13 +9,13 @@ import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import decode, encode
-from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.success import (
+from airflow_s3commit.protocol.model.manifest import (
     MANIFEST_DIAGNOSTIC,
     MAX_FILENAMES,
     SUCCESS_NAME,
     SuccessData,
 )
+from airflow_s3commit.protocol.model.pendingset import IOStatistics
 from tests.protocol.model.test_records import JOB, changed, golden, without
 
 #: The fields in the order in which Hadoop's writer puts them.
