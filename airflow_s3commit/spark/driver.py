@@ -225,7 +225,12 @@ def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> 
 
 
 def commit_write(
-    target: Target, options: WriteOptions, tasks: Sequence[CommittedTask], job: Job | None = None
+    target: Target,
+    options: WriteOptions,
+    tasks: Sequence[CommittedTask],
+    job: Job | None = None,
+    *,
+    layout_known: bool = False,
 ) -> tuple[SealReference, ManifestRecord | None]:
     """Seal the stage with the tasks that succeeded; commit the job if it is the write's own.
 
@@ -234,6 +239,7 @@ def commit_write(
         options: The options of the write.
         tasks: The tasks.
         job: The job as this process has it, if it has.
+        layout_known: Whether the caller has passed `check_layout` for this table before.
 
     Returns:
         The stage's seal; and the manifest, if the job was committed.
@@ -249,8 +255,7 @@ def commit_write(
         job = job or target.job()
         if target.own:
             check_rows(target.job_store(), target.reference.destination, options, tasks)
-        of_job = job.record().options
-        if not (of_job.conflict_mode == "replace" and of_job.whole_destination):
+        if not layout_known and not _settles_layout(job, target):
             check_layout(target.job_store(), target.reference.destination, options)
         seal = job.seal_stage(target.stage, target.stage_attempt, tasks)
         logger.info("sealed %d files at %s", seal.counts.files, seal.location)
@@ -261,6 +266,14 @@ def commit_write(
         if target.twins:
             abort_twins(job)
     return seal, manifest
+
+
+def _settles_layout(job: Job, target: Target) -> bool:
+    """Return whether a job's rows cannot be beside another layout's, so that nobody need look again."""
+    options = job.record().options
+    # The commit replaces all data or refuses any; and the set-up of an own overwrite has looked already.
+    whole = options.whole_destination and options.conflict_mode != "append"
+    return whole or (target.own and options.conflict_mode == "replace")
 
 
 def abort_write(target: Target, *, tasks_ended: bool = False) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -32,16 +31,17 @@ from airflow_s3commit.protocol.metadata.capabilities import is_checked
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store
+from airflow_s3commit.spark.driver import Target, abort_failed_write, renewing_store, target_of
+from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import WriteOptions, parse_options
-from airflow_s3commit.spark.overwrite import check_own_overwrite, sets_static
+from airflow_s3commit.spark.overwrite import check_layout, check_own_overwrite, sets_static
 from airflow_s3commit.spark.s3a_conf import conf_of, s3a_settings
-from airflow_s3commit.spark.session import job_from_conf, store_from_conf, store_of_process
-from airflow_s3commit.spark.write import write_pending
+from airflow_s3commit.spark.session import JobInConf, job_from_conf, store_from_conf, store_of_process
+from airflow_s3commit.spark.write import FrameSettings, refuse_arguments, write_frame
 from airflow_s3commit.store.headers import with_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -54,6 +54,12 @@ logger = logging.getLogger(__name__)
 
 BatchMode: TypeAlias = Literal["append", "overwrite"]
 
+
+#: Options that are arguments of `foreach_batch`.
+_ARGUMENTS = {
+    "path": "destination", "partitionby": "partition_by", "conflictmode": "mode", "stage": "name",
+    "format": "format",
+}  # fmt: skip
 
 #: The local property with the query's id, which its checkpoint keeps; set in the thread of its batches.
 _QUERY_ID = "sql.streaming.queryId"
@@ -93,20 +99,12 @@ def foreach_batch(
     """
     if mode not in ("append", "overwrite"):
         raise InvalidOption(f"mode {mode!r} is not supported for a stream's batches: use append or overwrite")
-    destination = as_uri(destination)
-    arguments = {"path": destination, "partitionBy": json.dumps(list(partition_by)), "format": format}
+    refuse_arguments(options or (), _ARGUMENTS, "foreach_batch")
+    columns = json.dumps(list(partition_by))
+    arguments = {"path": as_uri(destination), "partitionBy": columns, "format": format}
     given = {key: text for key, text in arguments.items() if text is not None}
     parsed = parse_options({**(options or {}), **given}, overwrite=mode == "overwrite")
-    return BatchWriter(
-        destination=destination,
-        partition_by=tuple(partition_by),
-        parsed=parsed,
-        name=name,
-        stream=stream,
-        cluster=cluster,
-        format=format,
-        options=dict(options or {}),
-    )
+    return BatchWriter(parsed, name=name, stream=stream, cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +112,20 @@ class BatchWriter:
     """Commits each batch as a job of its own; returned by `foreach_batch`.
 
     Attributes:
-        destination: URI of the destination.
-        partition_by: Partition columns, outermost first.
         parsed: The parsed options of the write.
         name: Name of this write among those of the query to the destination.
         stream: The stream's identity; None for the query's id.
         cluster: Whether to cluster rows by partition first.
-        format: File format; None for the default.
-        options: Further options, as given.
+        checked: The tables whose data this process has compared with the write; only a stream's first batch
+            pays for that.
 
     """
 
-    destination: str
-    partition_by: tuple[str, ...]
     parsed: WriteOptions
     name: str = ""
     stream: str | None = None
     cluster: bool = True
-    format: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write and commit a batch, unless it is committed already.
@@ -154,27 +147,31 @@ class BatchWriter:
         """
         conf = conf_of(frame.sparkSession)
         _refuse_job_in_conf(conf)
-        settings = self.parsed.store.or_else(store_from_conf(conf))
+        parsed = with_file_settings(self.parsed, conf)
+        settings = parsed.store.or_else(store_from_conf(conf))
         stream = self.stream or _query_id(frame.sparkSession)
-        batch = Batch(stream, self.name, str(self.parsed.destination), int(batch_id))
+        batch = Batch(stream, self.name, str(parsed.destination), int(batch_id))
         token = uuid4().hex
         s3a = s3a_settings(conf, split_uri(batch.destination)[0])
-        object_options = s3a.fill(self.parsed.object_options)
+        object_options = s3a.fill(parsed.object_options)
         options = JobOptions(
-            committer=self.parsed.own_committer,
-            conflict_mode=self.parsed.own_conflict_mode,
+            committer=parsed.own_committer,
+            conflict_mode=parsed.own_conflict_mode,
             object_options=object_options,
         )
         with renewing_store(settings):
             store = with_headers(store_of_process(settings), object_options.of_records)
-            check_own_overwrite(store, self.destination, self.parsed, session_static=sets_static(conf))
+            self._check_table(store, batch.destination, conf)
             job = begin_batch(store, batch, options, token)
         if job is None:
             logger.info("batch %d of stream %s is committed already", batch.number, stream)
             return
         try:
             with renewing_store(settings):
-                manifest = self._write(frame, job, token)
+                target = target_of(parsed, token, conf, JobInConf(job.reference, STAGE, token))
+                frame_settings = FrameSettings(parsed, target, str(uuid4()), self.cluster, layout_known=True)
+                written = write_frame(frame, frame_settings, job)
+                manifest = commit_batch(job, token, written.seal.counts.rows if written.seal else None)
         except BaseException as error:
             failed = Target(job.reference, STAGE, token, True, settings, object_options=object_options)
             abort_failed_write(failed, instead="the batch's next attempt aborts it", cause=error)
@@ -187,19 +184,13 @@ class BatchWriter:
             manifest.job_id,
         )
 
-    def _write(self, frame: DataFrame, job: Job, token: str) -> ManifestRecord:
-        written = write_pending(
-            frame,
-            destination=self.destination,
-            partition_by=self.partition_by,
-            job=job,
-            stage=STAGE,
-            stage_attempt=token,
-            cluster=self.cluster,
-            format=self.format,
-            options=self.options,
-        )
-        return commit_batch(job, token, written.seal.counts.rows if written.seal is not None else None)
+    def _check_table(self, store: ObjectStore, destination: str, conf: ConfGet) -> None:
+        if destination in self.checked:
+            return
+        check_own_overwrite(store, destination, self.parsed, session_static=sets_static(conf))
+        if self.parsed.own_conflict_mode == "append":
+            check_layout(store, destination, self.parsed)
+        self.checked.add(destination)
 
 
 def _refuse_job_in_conf(conf: ConfGet) -> None:

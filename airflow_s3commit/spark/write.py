@@ -41,7 +41,7 @@ from airflow_s3commit.spark.task import TaskIds, write_task
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -174,16 +174,11 @@ def write_pending(
             `Job.commit`.
 
     """
-    session = frame.sparkSession
-    # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
-    names = list(partition_by)
-    for name in names:
-        found = resolve_name(frame.columns, name)
-        frame = frame if found == name else frame.withColumnRenamed(found, name)
     destination = as_uri(destination)
-    arguments = {"path": destination, "partitionBy": json.dumps(names), "stage": stage, "format": format}
+    columns = json.dumps(list(partition_by))
+    arguments = {"path": destination, "partitionBy": columns, "stage": stage, "format": format}
     given = {name: text for name, text in arguments.items() if text is not None}
-    conf = conf_of(session)
+    conf = conf_of(frame.sparkSession)
     parsed = with_file_settings(_write_options(given, mode, options or {}), conf)
     write_id = str(uuid4())
     given_job = None
@@ -206,26 +201,54 @@ def write_pending(
         return PendingWrite(target.reference.destination, ignored=True)
     try:
         given_here = job if isinstance(job, Job) else None
-        written = _write(frame, _Settings(parsed, target, write_id, cluster, salt), given_here)
+        return write_frame(frame, FrameSettings(parsed, target, write_id, cluster, salt), given_here)
     except DestinationNotEmpty:
         if mode != "ignore":
             raise
         return PendingWrite(target.reference.destination, ignored=True)
-    logger.info("%s", written)
-    return written
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class FrameSettings:
+    """The settings of writing one frame.
+
+    Attributes:
+        options: The options of the write, with the session's settings.
+        target: The job that the write is for.
+        write_id: A UUID for this write.
+        cluster: Whether to cluster rows by partition first.
+        salt: Whether to spread skewed partitions; None for cached frames only.
+        layout_known: Whether the table is known to have the write's layout.
+
+    """
+
     options: WriteOptions
     target: Target
     write_id: str
     cluster: bool
-    salt: bool | None
+    salt: bool | None = None
+    layout_known: bool = False
 
 
-def _write(frame: DataFrame, settings: _Settings, job: Job | None) -> PendingWrite:
+def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = None) -> PendingWrite:
+    """Write a frame and seal its stage, or commit it as a job of its own; abort it if anything fails.
+
+    Args:
+        frame: The rows.
+        settings: The settings of the write.
+        job: The job as this process has it, if it has.
+
+    Raises:
+        UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
+        UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
+        S3CommitError: The stage could not be sealed, or the job not committed; see `commit_write`.
+
+    """
     options, target, write_id = settings.options, settings.target, settings.write_id
+    # Directories are named as asked, as in Spark, whatever the case of the frame's columns.
+    for name in options.table.partition_by:
+        found = resolve_name(frame.columns, name)
+        frame = frame if found == name else frame.withColumnRenamed(found, name)
     plan, frame, arrangement = _planned(frame, settings)
     job = ready_job(target, options, job)
     tasks_ended = False
@@ -234,18 +257,19 @@ def _write(frame: DataFrame, settings: _Settings, job: Job | None) -> PendingWri
         # PySpark takes a name with a dot for a field of a struct, so columns are renamed on the way.
         plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
         with rows_counted(frame.sparkSession, frame.schema):
-            found = plain.mapInArrow(run, "task string").collect()
-        tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in found]
+            reports = plain.mapInArrow(run, "task string").collect()
+        tasks = [decode(CommittedTask, row["task"].encode(), "a task's result") for row in reports]
         if not tasks:
             # Spark runs no task for a frame that it knows to be empty; write the file with the schema here.
             ids = TaskIds.of_spark(target.stage, target.stage_attempt, write_id, 0, 0)
             tasks = [write_task(job, [], plan, ids, options)]
         tasks_ended = True
-        seal, manifest = commit_write(target, options, tasks, job)
+        known = settings.layout_known
+        seal, manifest = commit_write(target, options, tasks, job, layout_known=known)
     except BaseException as error:
         abort_failed_write(target, tasks_ended=tasks_ended, cause=error)
         raise
-    return PendingWrite(
+    written = PendingWrite(
         destination=target.reference.destination,
         job=target.reference,
         stage=target.stage,
@@ -255,9 +279,11 @@ def _write(frame: DataFrame, settings: _Settings, job: Job | None) -> PendingWri
         manifest=manifest,
         arrangement=arrangement,
     )
+    logger.info("%s", written)
+    return written
 
 
-def _planned(frame: DataFrame, settings: _Settings) -> tuple[TablePlan, DataFrame, Arrangement]:
+def _planned(frame: DataFrame, settings: FrameSettings) -> tuple[TablePlan, DataFrame, Arrangement]:
     """Return the plan of the tasks, the frame that they write, and its arrangement."""
     names = settings.options.table.partition_by
     given = frame.schema
@@ -298,14 +324,29 @@ def _named(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[
         yield pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
+def refuse_arguments(options: Iterable[str], arguments: Mapping[str, str], function: str) -> None:
+    """Refuse options that are arguments of a function.
+
+    Args:
+        options: Names of options.
+        arguments: The function's arguments, by the names of options in lower case.
+        function: The function's name.
+
+    Raises:
+        InvalidOption: An option is an argument.
+
+    """
+    for name in options:
+        if (argument := arguments.get(name.lower())) is not None:
+            raise InvalidOption(f"pass {name} as the argument {argument} of {function}")
+
+
 def _write_options(
     given: Mapping[str, str], mode: SaveMode | None, options: Mapping[str, str]
 ) -> WriteOptions:
     if mode is not None and mode not in _CONFLICT_MODES:
         raise InvalidOption(f"mode {mode!r} is not one of {', '.join(_CONFLICT_MODES)}")
-    for name in options:
-        if name.lower() in _ARGUMENTS:
-            raise InvalidOption(f"pass {name} as the argument {_ARGUMENTS[name.lower()]} of write_pending")
+    refuse_arguments(options, _ARGUMENTS, "write_pending")
     parsed = parse_options({**options, **given}, overwrite=False)
     return replace(parsed, conflict_mode=_CONFLICT_MODES[mode] if mode is not None else None)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore
+from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, MemoryStore, latest_manifest
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
-from airflow_s3commit.spark import driver, foreach_batch, write_pending
-from airflow_s3commit.spark.driver import Target, commit_write
+from airflow_s3commit.spark import driver, foreach_batch, overwrite, stream, write_pending
+from airflow_s3commit.spark.driver import Target, commit_write, ready_job, target_of
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import (
     OVERWRITE_MODE,
@@ -21,7 +22,9 @@ from airflow_s3commit.spark.overwrite import (
     first_data_path,
     sets_static,
 )
+from airflow_s3commit.spark.write import FrameSettings
 from airflow_s3commit.store.credentials import StoreAddress
+from tests.protocol.building import OURS
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
@@ -43,6 +46,21 @@ def table(*paths: str) -> MemoryStore:
     for path in paths:
         store.put("lake", f"t/{path}", b"")
     return store
+
+
+def task(rows: int | None) -> CommittedTask:
+    """Return a task that wrote rows."""
+    return CommittedTask(
+        stage="spark",
+        stage_attempt="0",
+        task="0",
+        attempt="1",
+        location="s3://lake/x",
+        etag="e",
+        files=0,
+        bytes=0,
+        rows=rows,
+    )
 
 
 HIDDEN = ("_s3commit/log/1", "_SUCCESS", "__magic_job-1/x=1/file", "a/.part")
@@ -108,13 +126,65 @@ def test_rows_without_partitions_join_no_partitioned_table(
     job = Job.setup(store, TABLE, options=JobOptions(committer=committer, conflict_mode=mode))
     flat, parted = options("append"), options("append", partitionBy="dt,h")
     target = Target(job.reference, "load", "1", own=False, store=StoreAddress())
-    for each in () if whole else (target, replace(target, own=True)):
+    owners = {"append": (target, replace(target, own=True)), "replace": (target,)}[mode]
+    for each in () if whole else owners:
         with pytest.raises(InvalidOption, match=r"table is partitioned by dt, h .*partitionBy to dt,h, in"):
             commit_write(each, flat, [], job)
     assert job.stage_seal("load", "1") is None
     commit_write(target, flat if whole else parted, [], job)
     check_layout(table("2013/01/f"), TABLE, flat)
     check_layout(table(*HIDDEN), TABLE, flat)
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "looks"),
+    [
+        ("append", {}, 1),
+        ("append", {"partitionBy": "dt"}, 0),
+        ("overwrite", {"partitionOverwriteMode": "dynamic"}, 1),
+        ("overwrite", {"partitionOverwriteMode": "static"}, 0),
+        ("append", {"conflictMode": "fail", "committer": "directory"}, 0),
+    ],
+)
+def test_a_write_of_its_own_looks_at_its_table_once(
+    mode: str, given: dict[str, str], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set-up and commit together list the first data once, or never where the job settles the layout."""
+    store, found = table(), []
+    monkeypatch.setattr(driver, "store_of_process", lambda _: store)
+    monkeypatch.setattr(overwrite, "first_data_path", lambda *_: found.append(1))
+    wanted = options(mode, **given)
+    target = target_of(wanted, OURS, {}.get)
+    ready_job(target, wanted)
+    commit_write(target, wanted, [])
+    assert len(found) == looks
+
+
+def test_a_stream_looks_at_its_table_at_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later batch of the process lists the table, and a first batch that is refused looks again."""
+    store, found = table("dt=1/f"), []
+    first_path = overwrite.first_data_path
+
+    def look(*place: Any) -> str | None:
+        found.append(place)
+        return first_path(*place)
+
+    def seal(frame: object, settings: FrameSettings, job: Job) -> object:
+        return SimpleNamespace(seal=job.seal_stage(stream.STAGE, settings.target.stage_attempt, []))
+
+    monkeypatch.setattr(overwrite, "first_data_path", look)
+    monkeypatch.setattr(stream, "store_of_process", lambda _: store)
+    monkeypatch.setattr(stream, "write_frame", seal)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(get={}.get)))
+    batch = foreach_batch(destination=TABLE, stream="s")
+    for _ in range(2):
+        with pytest.raises(InvalidOption, match="is not partitioned, but the table is partitioned by dt"):
+            batch(frame, 0)
+    store.delete("lake", "t/dt=1/f")
+    for number in range(3):
+        batch(frame, number)
+    assert len(found) == 3
+    assert latest_manifest(store, TABLE).job_id == stream.Batch("s", "", TABLE, 2).job_id(0)
 
 
 @pytest.mark.parametrize(("mode", "committer"), [("static", "magic"), ("dynamic", "directory")])
@@ -155,20 +225,6 @@ def test_a_job_decides_what_is_replaced(
 
 def test_no_rows_replace_nothing_unless_asked_for() -> None:
     """An overwrite without rows is refused where there is data, and the write has not chosen a mode."""
-
-    def task(rows: int | None) -> CommittedTask:
-        return CommittedTask(
-            stage="spark",
-            stage_attempt="0",
-            task="0",
-            attempt="1",
-            location="s3://lake/x",
-            etag="e",
-            files=0,
-            bytes=0,
-            rows=rows,
-        )
-
     store, parted = table("dt=1/f"), options(partitionBy="dt")
     for wanted, says in ((parted, "would replace nothing"), (options(), "would empty the table")):
         with pytest.raises(InvalidOption, match=f"has no rows and {says}"):

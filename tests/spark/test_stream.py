@@ -29,6 +29,13 @@ def test_unknown_options_are_refused_before_the_query_starts() -> None:
         foreach_batch(destination="s3://lake/t/", options={"compresion": "zstd"})
 
 
+@pytest.mark.parametrize("option", ["path", "PartitionBy", "conflictMode", "stage", "format"])
+def test_arguments_are_not_options_of_a_stream(option: str) -> None:
+    """What has an argument is refused as an option before the query starts."""
+    with pytest.raises(InvalidOption, match=f"pass {option} as the argument .* of foreach_batch"):
+        foreach_batch(destination="s3://lake/t/", options={option: "x"})
+
+
 def test_a_job_in_the_conf_is_refused() -> None:
     """A job that its owner commits as a whole cannot be the job of batches that commit one by one."""
     conf: dict[str, Any] = committer_conf(REFERENCE, "load", "1")
