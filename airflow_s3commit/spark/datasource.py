@@ -30,7 +30,7 @@ from airflow_s3commit.spark.plan import plan_again, plan_table
 from airflow_s3commit.spark.s3a_conf import hadoop_conf, site_conf
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
-from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
 from airflow_s3commit.store.credentials import StoreAddress
 
 try:
@@ -87,6 +87,7 @@ class S3CommitDataSource(DataSource):
         """Return the format's name."""
         return "s3commit"
 
+    @refusals_first()
     def schema(self) -> StructType:
         """Return the columns to read, and fix the generation that this data source reads.
 
@@ -104,6 +105,7 @@ class S3CommitDataSource(DataSource):
         self.options.update(fixed)
         return schema
 
+    @refusals_first()
     def reader(self, schema: StructType) -> S3CommitReader:
         """Return the reader, which plans the read and is pickled to the tasks.
 
@@ -115,6 +117,7 @@ class S3CommitDataSource(DataSource):
 
         return reader_of(schema, parse_read_options(self.options, self.store_defaults), self.split_sizes)
 
+    @refusals_first()
     def writer(self, schema: StructType, overwrite: bool) -> S3CommitWriter:
         """Check the options against the schema, and return the writer, which is pickled to the tasks.
 
@@ -168,6 +171,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         self._write_id = write_id
         self._hadoop = dict(hadoop)
 
+    @refusals_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write one task's rows as pending uploads.
 
@@ -202,6 +206,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         plan = replace(plan_again(self._plan, options), ansi=(session(_ANSI) or "true").lower() == "true")
         return TaskMessage(write_task(job, iterator, plan, ids, options), target)
 
+    @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.
 

@@ -27,6 +27,7 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.overwrite import (
     check_job_overwrite,
     check_layout,
@@ -274,6 +275,24 @@ def _settles_layout(job: Job, target: Target) -> bool:
     # The commit replaces all data or refuses any; and the set-up of an own overwrite has looked already.
     whole = options.whole_destination and options.conflict_mode != "append"
     return whole or (target.own and options.conflict_mode == "replace")
+
+
+def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
+    """Refuse a write that the driver planned without a configuration that asks for something else.
+
+    Args:
+        job: The write's job.
+        options: The options of the write.
+        conf: Looks a key up in Hadoop's configuration files of this machine.
+
+    Raises:
+        InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
+        JobMismatch: It asks for other stored objects than the job's, such as encrypted ones.
+
+    """
+    with_file_settings(options, conf)
+    bucket = split_uri(job.reference.destination)[0]
+    _check_object_options(job, options, s3a_settings(conf, bucket))
 
 
 def abort_write(target: Target, *, tasks_ended: bool = False) -> None:

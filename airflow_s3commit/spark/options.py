@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
 from airflow_s3commit.protocol.model.destination import Destination
@@ -13,14 +13,25 @@ from airflow_s3commit.protocol.model.job import Committer, ConflictMode
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
-from airflow_s3commit.store.credentials import StoreAddress
-from airflow_s3commit.tables.option_values import Option, one_of, options_of, parse_bytes, parse_flag, set_by
+from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
+from airflow_s3commit.tables.option_values import (
+    Option,
+    one_of,
+    options_of,
+    parse_bytes,
+    parse_flag,
+    parse_region,
+    set_by,
+)
 from airflow_s3commit.tables.options import FILE_OPTIONS, TableOptions, read_options, table_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MIB = 1024 * 1024
+
+#: S3's own limit.
+_MAX_PART_BYTES = 5 * 1024 * _MIB
 
 #: What an overwrite replaces, by Spark's names: the whole table, or the partitions that get rows.
 PartitionOverwriteMode: TypeAlias = Literal["static", "dynamic"]
@@ -35,7 +46,9 @@ _IN_FLIGHT_SHARE = 2
 def _part_bytes(value: str) -> int:
     size = parse_bytes(value)
     if size < MIN_PART_BYTES:
-        raise ValueError(f"S3 takes no parts under {MIN_PART_BYTES} bytes")
+        raise ValueError(f"S3 takes no parts under {MIN_PART_BYTES} bytes: give 5m or more")
+    if size > _MAX_PART_BYTES:
+        raise ValueError(f"S3 takes no parts over {_MAX_PART_BYTES} bytes: give 5g or less")
     return size
 
 
@@ -70,7 +83,7 @@ STORE_OPTIONS: tuple[Option, ...] = (
         "endpointUrl", str, "The store's address, if it is not AWS.",
         default="boto3's choice", field="endpoint_url",
     ),
-    Option("region", str, "The store's region.", default="boto3's choice", field="region"),
+    Option("region", parse_region, "The store's region.", default="boto3's choice", field="region"),
     Option(
         "pathStyle", parse_flag, "Put the bucket into the path, not the host name.",
         default="boto3's choice", field="path_style",
@@ -268,6 +281,29 @@ _STORE_FIELDS = {known.name for known in fields(StoreAddress)}
 _WRITE_FIELDS = {known.name for known in fields(WriteOptions)}
 
 
+def store_address(found: dict[str, Any]) -> StoreAddress:
+    """Return the store's address, and remove its fields from those of the options.
+
+    Raises:
+        InvalidOption: The endpoint is no URL of a store, or has a password in it.
+
+    """
+    try:
+        plain_endpoint(found.get("endpoint_url"), "of the option endpointUrl")
+    except StoreUnsuitable as error:
+        raise InvalidOption(str(error)) from error
+    return StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
+
+
+def _object_options(found: dict[str, Any]) -> ObjectOptions:
+    given = {name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()}
+    try:
+        return ObjectOptions(**given)
+    except InvalidOption as error:
+        names = ", ".join(option.name for option in _OBJECT_OPTIONS if option.field in given)
+        raise InvalidOption(f"option {names} of s3commit: {error}") from error
+
+
 def parse_options(
     options: Mapping[str, str], *, overwrite: bool, store_defaults: StoreAddress | None = None
 ) -> WriteOptions:
@@ -290,11 +326,8 @@ def parse_options(
                 raise InvalidOption(f"s3commit cannot do option {name}: {cure}")
     found = read_options(options, WRITE_OPTIONS)
     given = frozenset(found)
-    try:
-        store = StoreAddress(**{name: found.pop(name) for name in _STORE_FIELDS & found.keys()})
-    except StoreUnsuitable as error:
-        raise InvalidOption(str(error)) from error
-    object_options = ObjectOptions(**{name: found.pop(name) for name in _OBJECT_FIELDS & found.keys()})
+    store = store_address(found)
+    object_options = _object_options(found)
     text = tuple(sorted((name, found.pop(name)) for name in _TEXT_FIELDS & found.keys()))
     own = {name: found.pop(name) for name in _WRITE_FIELDS & found.keys()}
     parsed = WriteOptions(

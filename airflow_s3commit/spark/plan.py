@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ from airflow_s3commit.tables.text_file import LinesForm
 from airflow_s3commit.tables.write import TablePlan, form_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -79,8 +80,18 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
     in_files = [field for field in schema.fields if field.name not in partition_by]
     types = {field.name: field.dataType.simpleString() for field in in_files}
     form = form_of(options.table, SparkFooter(pyspark.__version__, StructType(in_files).json(), types))
-    form.check(pa.schema([field for field in arrow if field.name not in partition_by]))
+    with naming_other_writer():
+        form.check(pa.schema([field for field in arrow if field.name not in partition_by]))
     return TablePlan(arrow, partition_by, form, options.table)
+
+
+@contextmanager
+def naming_other_writer() -> Iterator[None]:
+    """Add Spark's own writer to what to do about a column that the formats of this package cannot hold."""
+    try:
+        yield
+    except UnsupportedColumn as error:
+        raise UnsupportedColumn(f"{error}; or {OTHER_WRITER}") from error
 
 
 def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
@@ -139,7 +150,8 @@ def plan_again(plan: TablePlan, options: WriteOptions) -> TablePlan:
     if options.table == plan.options:
         return plan
     form = form_of(options.table, getattr(plan.form, "spark", None))
-    form.check(pa.schema([field for field in plan.schema if field.name not in plan.partition_by]))
+    with naming_other_writer():
+        form.check(pa.schema([field for field in plan.schema if field.name not in plan.partition_by]))
     return replace(plan, form=form, options=options.table)
 
 
@@ -154,24 +166,9 @@ def _check_names(names: Sequence[str]) -> None:
         known[name.lower()] = name
 
 
-def _check_type(name: str, kind: DataType, file_format: str) -> None:
+def _check_type(name: str, kind: DataType, file_format: str, *, within: bool = False) -> None:
     """Refuse a type, at any depth, whose values would arrive as something else in the files."""
-    type_name = kind.simpleString()
-    if type_name.startswith(("geometry", "geography")):
-        raise UnsupportedColumn(
-            f"column {name!r} has the type {type_name}, which s3commit cannot write: convert it to binary"
-            f" with st_asbinary({name}), or {OTHER_WRITER}"
-        )
-    if type_name.startswith("time("):
-        raise UnsupportedColumn(
-            f"column {name!r} has the type {type_name}, which s3commit cannot write: cast it, for example to"
-            f" string, or {OTHER_WRITER}"
-        )
-    if type_name == "variant" and file_format not in ("parquet", "json"):
-        raise UnsupportedColumn(
-            f"column {name!r} has the type variant, which s3commit cannot write to {file_format}: write"
-            f" to_json({name}), or parquet"
-        )
+    _check_plain(name, kind, file_format, within=within)
     if isinstance(kind, ArrayType | MapType | StructType):
         inner: list[DataType]
         if isinstance(kind, StructType):
@@ -185,10 +182,36 @@ def _check_type(name: str, kind: DataType, file_format: str) -> None:
         for each in inner:
             if isinstance(each, NullType) and not isinstance(kind, StructType):
                 raise UnsupportedColumn(
-                    f"column {name!r} has the type {type_name}, an empty {kind.typeName()} without a type of"
-                    f" its values: cast it, for example with cast({name} as {_typed(kind)})"
+                    f"column {name!r} has the type {kind.simpleString()}, an empty {kind.typeName()} without"
+                    f" a type of its values: cast it, for example with cast({name} as {_typed(kind)})"
                 )
-            _check_type(name, each, file_format)
+            _check_type(name, each, file_format, within=True)
+
+
+def _check_plain(name: str, kind: DataType, file_format: str, *, within: bool) -> None:
+    """Refuse a type that is not nested, and whose values the files cannot hold as Spark's own do."""
+    type_name = kind.simpleString()
+    has, of_column = ("holds", "") if within else ("has", f"({name})")
+    if type_name.startswith(("geometry", "geography")):
+        raise UnsupportedColumn(
+            f"column {name!r} {has} the type {type_name}, which s3commit cannot write: convert it to binary"
+            f" with st_asbinary{of_column}, or {OTHER_WRITER}"
+        )
+    if type_name.startswith("time("):
+        raise UnsupportedColumn(
+            f"column {name!r} {has} the type {type_name}, which s3commit cannot write: cast it, for example"
+            f" to string, or {OTHER_WRITER}"
+        )
+    if isinstance(kind, NullType) and file_format == "orc":
+        raise UnsupportedColumn(
+            f"column {name!r} {has} the type {type_name}, which orc cannot hold: cast it, for example"
+            " to string"
+        )
+    if type_name == "variant" and file_format not in ("parquet", "json"):
+        raise UnsupportedColumn(
+            f"column {name!r} has the type variant, which s3commit cannot write to {file_format}: write"
+            f" to_json({name}), or parquet"
+        )
 
 
 def _check_fields(name: str, kind: StructType, file_format: str) -> None:
@@ -223,8 +246,8 @@ def _check_kinds(fields: list[StructField]) -> None:
 
 def _remedy(kind: DataType) -> str:
     if isinstance(kind, YearMonthIntervalType):
-        return "write_pending can write it to parquet"
-    return "cast it in Spark, for example to string"
+        return f"write_pending can write it to parquet; or {OTHER_WRITER}"
+    return f"cast it in Spark, for example to string, or {OTHER_WRITER}"
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

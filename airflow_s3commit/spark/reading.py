@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from airflow_s3commit.exceptions import InvalidOption, StoreUnsuitable
+from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
@@ -42,7 +42,7 @@ from airflow_s3commit.reader.table import (
     schemas_of,
     table_schema,
 )
-from airflow_s3commit.spark.options import STORE_OPTIONS
+from airflow_s3commit.spark.options import STORE_OPTIONS, store_address
 from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
 from airflow_s3commit.spark.session import store_of_process
 from airflow_s3commit.store.credentials import StoreAddress
@@ -138,7 +138,6 @@ class ReadOptions:
 READ_OPTIONS: tuple[Option, ...] = (*options_of(ReadOptions), *STORE_OPTIONS, *FILE_OPTIONS)
 
 _READ_FIELDS = {"generation", "since", "job_id", "prune_files"}
-_STORE_FIELDS = {option.field for option in STORE_OPTIONS}
 _FILE_NAMES = {option.name.lower() for option in FILE_OPTIONS}
 
 
@@ -167,10 +166,7 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
             "nothing to read: pass the destination to .load(), or in SQL to each statement, SELECT * FROM t"
             " WITH (path = 's3://bucket/table')"
         )
-    try:
-        store = StoreAddress(**{name: found[name] for name in _STORE_FIELDS & found.keys()})
-    except StoreUnsuitable as error:
-        raise InvalidOption(str(error)) from error
+    store = store_address(found)
     chosen = {name: found[name] for name in _READ_FIELDS & found.keys()}
     parsed = ReadOptions(found["destination"], **chosen, store=store.or_else(store_defaults), files=files)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,13 +125,19 @@ def s3a_settings(get: ConfGet, bucket: str) -> S3ASettings:
 def conf_of(session: Any) -> ConfGet:
     """Return a lookup in a session's Hadoop configuration, then in its conf; see `hadoop_conf`.
 
-    Spark adds the conf to the Hadoop configuration that a write gets.
+    Spark adds the conf to the Hadoop configuration that a write gets. A session of Spark Connect does not
+    show that configuration: Hadoop's configuration files of this machine take its place.
     """
-    hadoop, conf = hadoop_conf(session), session.conf
+    hadoop, conf = hadoop_conf(session) if is_classic(session) else site_conf(os.environ), session.conf
     if hasattr(type(conf), "getAll"):
         return {**conf.getAll, **hadoop}.get
     # PySpark 3.5 cannot list what a session sets.
     return lambda key: hadoop.get(key) or conf.get(key, None)
+
+
+def is_classic(session: Any) -> bool:
+    """Return whether a session has its JVM beside it, as one of Spark Connect has not."""
+    return getattr(session, "_jsparkSession", None) is not None
 
 
 def hadoop_conf(session: Any) -> dict[str, str]:
@@ -141,10 +148,9 @@ def hadoop_conf(session: Any) -> dict[str, str]:
 
     The result is empty in Spark Connect, whose client has no access to that configuration.
     """
-    java = getattr(session, "_jsparkSession", None)
-    if java is None:
+    if not is_classic(session):
         return {}
-    conf = java.sessionState().newHadoopConf()
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no other way
     keys = (*(f"{_PREFIX}{name}" for name in _NAMES), _ALL_PROVIDERS)
     found = {key: conf.get(key) for key in keys}
     return _kept({**found, **_file_settings(conf), **dict(_bucket_settings(conf))})

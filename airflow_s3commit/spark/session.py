@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from airflow_s3commit._causes import ending
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord
@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.jar import GUARD_CLASS, PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
-from airflow_s3commit.tables.option_values import parse_flag
+from airflow_s3commit.tables.option_values import parse_flag, parse_region
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -70,6 +70,8 @@ DEFAULT_STAGE_ATTEMPT = "0"
 
 #: Hadoop's names of server-side encryption, by S3's.
 _HADOOPS_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+
+Read = TypeVar("Read")
 
 #: Looks a key up in a Spark conf; None if it is not set.
 ConfGet: TypeAlias = Callable[[str], str | None]
@@ -231,36 +233,27 @@ def store_from_conf(get: ConfGet) -> StoreAddress:
     """Return the store's address in a conf.
 
     Raises:
-        ValueError: ``spark.s3commit.path.style`` is neither true nor false.
+        ValueError: ``spark.s3commit.path.style`` is neither true nor false, or the region cannot be one.
         StoreUnsuitable: The endpoint is not a store's URL.
 
     """
     path_style = get(PATH_STYLE)
     return StoreAddress(
-        endpoint_url=get(ENDPOINT_URL) or None,
-        region=get(ENDPOINT_REGION) or None,
-        path_style=named_flag(PATH_STYLE, path_style) if path_style else None,
+        endpoint_url=plain_endpoint(get(ENDPOINT_URL) or None, f"of {ENDPOINT_URL}"),
+        region=_read(ENDPOINT_REGION, get(ENDPOINT_REGION) or "", parse_region) or None,
+        path_style=_read(PATH_STYLE, path_style, parse_flag) if path_style else None,
     )
 
 
 def tasks_have_twins(get: ConfGet) -> bool:
     """Return whether Spark may run two attempts at a task at the same time."""
-    return named_flag(SPECULATION, get(SPECULATION) or "false")
+    return _read(SPECULATION, get(SPECULATION) or "false", parse_flag)
 
 
-def named_flag(name: str, value: str) -> bool:
-    """Parse ``true`` or ``false``.
-
-    Args:
-        name: The key in the conf, for an error.
-        value: The text.
-
-    Raises:
-        ValueError: The text is neither.
-
-    """
+def _read(name: str, value: str, parse: Callable[[str], Read]) -> Read:
+    """Parse a value of the conf; an error names its key."""
     try:
-        return parse_flag(value)
+        return parse(value)
     except ValueError as error:
         raise ValueError(f"{name}={value!r} is {error}") from None
 

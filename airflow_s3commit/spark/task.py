@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_s3commit.exceptions import Refused
 from airflow_s3commit.spark.options import WriteOptions
+from airflow_s3commit.spark.plan import naming_other_writer
 from airflow_s3commit.spark.session import DEFAULT_STAGE
+from airflow_s3commit.tables.formats import UnsupportedColumn
+from airflow_s3commit.tables.partitions import UnsupportedPartition
 from airflow_s3commit.tables.write import TablePlan, file_stem, write_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.seal import CommittedTask
 
 #: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
 _WRITE_DIGITS = 8
+
+#: Spark's own variable, which its setting ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` sets.
+_WITHOUT_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,23 @@ class TaskIds:
         return file_stem(f"{self.partition:05d}", self.stage if self.stage != DEFAULT_STAGE else None, job_id)
 
 
+@contextmanager
+def refusals_first() -> Iterator[None]:
+    """Let an error that Spark makes of a refusal begin with the refusal's line, not with a traceback.
+
+    Outside of Spark's own Python processes it does nothing. Such a process ends with the error that it
+    reports, so no other error loses its traceback.
+    """
+    try:
+        yield
+    except (Refused, UnsupportedColumn, UnsupportedPartition):
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):
+            os.environ[_WITHOUT_TRACEBACK] = "1"
+        raise
+
+
+@refusals_first()
 def write_task(
     job: Job,
     batches: Iterable[pa.RecordBatch],
@@ -102,7 +128,9 @@ def write_task(
         ) as attempt:
             # As in Spark, the first task writes a file with the schema for an empty table.
             first = ids.partition == 0
-            written = write_batches(attempt, batches, plan, ids.stem(job.reference.job_id), empty_file=first)
+            stem = ids.stem(job.reference.job_id)
+            with naming_other_writer():
+                written = write_batches(attempt, batches, plan, stem, empty_file=first)
             attempt.describe(written.files, written.schema)
             return attempt.commit()
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -24,12 +25,19 @@ from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import ConflictMode
 from airflow_s3commit.protocol.model.seal import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
-from airflow_s3commit.spark.driver import Target, abort_failed_write, commit_write, ready_job, target_of
+from airflow_s3commit.spark.driver import (
+    Target,
+    abort_failed_write,
+    check_site,
+    commit_write,
+    ready_job,
+    target_of,
+)
 from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
 from airflow_s3commit.spark.plan import months_columns, partition_types, plan_lines, plan_table
-from airflow_s3commit.spark.s3a_conf import conf_of
+from airflow_s3commit.spark.s3a_conf import conf_of, is_classic, site_conf
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -37,7 +45,7 @@ from airflow_s3commit.spark.session import (
     rows_counted,
     store_of_process,
 )
-from airflow_s3commit.spark.task import TaskIds, write_task
+from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:
@@ -253,7 +261,9 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
     job = ready_job(target, options, job)
     tasks_ended = False
     try:
-        run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id)
+        # Only the machines of a Spark Connect server have the configuration files that count.
+        sites = not is_classic(frame.sparkSession)
+        run = partial(_run_task, plan=plan, options=options, target=target, write_id=write_id, sites=sites)
         # PySpark takes a name with a dot for a field of a struct, so columns are renamed on the way.
         plain = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
         with rows_counted(frame.sparkSession, frame.schema):
@@ -307,6 +317,7 @@ def _run_task(
     options: WriteOptions,
     target: Target,
     write_id: str,
+    sites: bool,
 ) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     if context is None:
@@ -314,7 +325,11 @@ def _run_task(
     ids = TaskIds.of_spark(
         target.stage, target.stage_attempt, write_id, context.partitionId(), context.taskAttemptId()
     )
-    task = write_task(target.job(), _named(batches, plan.schema.names), plan, ids, options)
+    job = target.job()
+    with refusals_first():
+        if sites:
+            check_site(job, options, site_conf(os.environ).get)
+    task = write_task(job, _named(batches, plan.schema.names), plan, ids, options)
     yield pa.RecordBatch.from_pydict({"task": [encode(task).decode()]})
 
 

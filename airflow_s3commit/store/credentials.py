@@ -72,7 +72,7 @@ def plain_endpoint(url: Url, where: str) -> Url:
             " access key and secret key (of an Airflow connection: its login and password)"
         )
     elif not _VISIBLE.fullmatch(url):
-        why = "has white space, control characters or letters beyond ASCII"
+        why = "has white space, control characters or letters beyond ASCII: remove them"
     elif not _is_address(url):
         why = "is no URL of a store: write it as http://host[:port] or https://host[:port]"
     if why is not None:

@@ -14,6 +14,12 @@ from airflow_s3commit.store.credentials import without_userinfo
 
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)(i?b)?", re.IGNORECASE)
 
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+_REGION = re.compile(r"([A-Za-z0-9]+(-[A-Za-z0-9]+)*)?")
+
+_NO_LIST = 'not a JSON list of strings, such as ["dt", "region"]'
+
 _KIB = 1024
 
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
@@ -33,15 +39,15 @@ def parse_columns(value: str) -> tuple[str, ...]:
         try:
             names = json.loads(value)
         except ValueError:
-            raise ValueError("not a JSON list of strings") from None
+            raise ValueError(_NO_LIST) from None
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("not a JSON list of strings")
+            raise ValueError(_NO_LIST)
     else:
         names = [name.strip() for name in value.split(",")] if value.strip() else []
     if "" in names:
-        raise ValueError("a column name is empty")
+        raise ValueError("a column name is empty: remove a comma, or name the column")
     if len({name.lower() for name in names}) < len(names):
-        raise ValueError("a column is named twice")
+        raise ValueError("a column is named twice: name it once")
     return tuple(names)
 
 
@@ -58,6 +64,18 @@ def parse_bytes(value: str) -> int:
     return int(matched[1]) * _UNITS[matched[2].lower()]
 
 
+def parse_region(value: str) -> str:
+    """Parse a store's region; empty for none.
+
+    Raises:
+        ValueError: The text cannot be a region.
+
+    """
+    if not _REGION.fullmatch(value):
+        raise ValueError("not a region, which has letters, digits and hyphens, such as us-east-1")
+    return value
+
+
 def parse_flag(value: str) -> bool:
     """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too.
 
@@ -68,7 +86,7 @@ def parse_flag(value: str) -> bool:
     try:
         return FLAGS[value.strip().lower()]
     except KeyError:
-        raise ValueError("neither true nor false") from None
+        raise ValueError("neither true nor false: give one of them") from None
 
 
 def parse_limit(value: str) -> int:
@@ -82,10 +100,9 @@ def parse_limit(value: str) -> int:
 
 
 def _whole(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError("not a whole number") from None
+    if not _WHOLE.fullmatch(value.strip()):
+        raise ValueError("not a whole number, such as 1000")
+    return int(value)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -94,7 +111,7 @@ def at_least(least: int) -> Callable[[str], int]:
     def read(value: str) -> int:
         number = _whole(value)
         if number < least:
-            raise ValueError(f"less than {least}")
+            raise ValueError(f"less than {least}: give {least} or more")
         return number
 
     return read
@@ -119,7 +136,7 @@ def one_character(value: str) -> str:
 
     """
     if len(value) != 1 or not value.isascii():
-        raise ValueError("not one ASCII character")
+        raise ValueError("not one ASCII character, such as ;")
     return value
 
 

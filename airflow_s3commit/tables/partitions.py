@@ -76,7 +76,9 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
             )
         _renderer(name, schema.field(name).type)
     if resolved and len(resolved) == len(schema.names):
-        raise UnsupportedPartition("all columns are partition columns: no column would be left for the files")
+        raise UnsupportedPartition(
+            "all columns are partition columns: no column would be left for the files; leave one of them out"
+        )
     return resolved
 
 
@@ -267,8 +269,13 @@ def resolve_name(names: Sequence[str], name: str) -> str:
     alike = [known for known in names if known.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
-    problem = f"is ambiguous: {', '.join(alike)}" if alike else f"is not among {_some(names)}"
-    raise UnsupportedPartition(f"partition column {name!r} {problem}{'' if alike else _meant(names, name)}")
+    if alike:
+        raise UnsupportedPartition(
+            f"partition column {name!r} is ambiguous: {', '.join(alike)}; rename one of them"
+        )
+    raise UnsupportedPartition(
+        f"partition column {name!r} is not among {_some(names)}; {_meant(names, name)}"
+    )
 
 
 #: How many columns an error lists.
@@ -281,16 +288,16 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _meant(names: Sequence[str], name: str) -> str:
-    """Return what to do about a column that is missing; may be empty."""
+    """Return what to do about a column that is missing."""
     if (plain := name.strip("`").replace("``", "`")) in names:
-        return f"; write it without backticks: {plain}"
+        return f"write it without backticks: {plain}"
     if name.partition(".")[0] in names:
-        return f"; make a field of a struct a column first: df.withColumn({name!r}, df[{name!r}])"
+        return f"make a field of a struct a column first: df.withColumn({name!r}, df[{name!r}])"
     if "(" in name:
-        return "; name a column, not an expression: add it with df.withColumn first"
+        return "name a column, not an expression: add it with df.withColumn first"
     by_lower = {known.lower(): known for known in names}
     close = get_close_matches(name.lower(), by_lower, n=1)
-    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+    return f"did you mean {by_lower[close[0]]}?" if close else "name one of these, or add the column first"
 
 
 def _renderer(name: str, kind: pa.DataType) -> Callable[[Any], str]:
@@ -308,7 +315,8 @@ def _text(name: str) -> Callable[[str], str]:
     def render(value: str) -> str:
         if "\x00" in value:
             raise UnsupportedPartition(
-                f"partition column {name!r} has a value with a NUL character, which paths cannot have"
+                f"partition column {name!r} has a value with a NUL character, which paths cannot have;"
+                " remove it from the value"
             )
         return value
 

@@ -46,7 +46,7 @@ class Rows:
         self._reader = reader
         names = reader.schema.names
         if len(set(names)) < len(names):
-            raise UnsupportedColumn(f"two columns have the same name: {', '.join(names)}")
+            raise UnsupportedColumn(f"two columns have the same name: {', '.join(names)}; rename one")
         self.schema = pa.schema([_storable(field) for field in reader.schema])
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -125,7 +125,9 @@ def _plain_type(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.timestamp("us", kind.tz)
     if pt.is_decimal(kind):
         if kind.precision > _DECIMAL_DIGITS:
-            raise UnsupportedColumn(f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits")
+            raise UnsupportedColumn(
+                f"column {name!r} has decimals of more than {_DECIMAL_DIGITS} digits: round them"
+            )
         return pa.decimal128(kind.precision, kind.scale)
     for is_kind, stored in _STORED:
         if is_kind(kind):

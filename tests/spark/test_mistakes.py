@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -15,13 +18,27 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from airflow_s3commit import Job, JobOptions, MemoryStore
+from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
-from airflow_s3commit.spark.driver import target_of
-from airflow_s3commit.spark.options import parse_options
+from airflow_s3commit.spark.driver import Target, ready_job, target_of
+from airflow_s3commit.spark.file_settings import SETTINGS, with_file_settings
+from airflow_s3commit.spark.options import OTHER_WRITER, TEXT_OPTIONS, WRITE_OPTIONS, parse_options
+from airflow_s3commit.spark.overwrite import OVERWRITE_MODE
 from airflow_s3commit.spark.plan import plan_table
-from airflow_s3commit.spark.reading import parse_read_options
+from airflow_s3commit.spark.reading import READ_OPTIONS, parse_read_options
 from airflow_s3commit.store.credentials import StoreAddress
+from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS
+from tests.spark.test_plan import FORMATS, nested
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.types import DataType
+
+    from airflow_s3commit.protocol.model.job import Committer
+    from airflow_s3commit.tables.option_values import Option
 
 COLUMNS = (
     ("id", LongType()),
@@ -168,6 +185,125 @@ def test_a_wrong_read_is_named_with_its_cure(options: dict[str, str], says: str)
     with pytest.raises(Exception, match=says) as error:
         parse_read_options(options, StoreAddress())
     assert len(str(error.value).splitlines()) == 1
+
+
+def every_type() -> Iterator[DataType]:
+    """Yield one of each type that this PySpark has."""
+    made = {
+        types.ArrayType: lambda: types.ArrayType(LongType()),
+        types.MapType: lambda: types.MapType(StringType(), LongType()),
+        types.StructType: lambda: StructType([StructField("x", LongType())]),
+        types.CharType: lambda: types.CharType(3),
+        types.VarcharType: lambda: types.VarcharType(3),
+        types.GeometryType: lambda: types.GeometryType(4326),
+        types.GeographyType: lambda: types.GeographyType(4326),
+    }
+    todo = [types.DataType]
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        is_abstract = bool(kind.__subclasses__()) and kind is not StringType
+        if not is_abstract and kind not in (types.StructField, types.UserDefinedType):
+            yield made.get(kind, kind)()
+
+
+#: What no writer of Spark takes either.
+NOBODYS = r"the type .*(variant.*write to (orc|csv)|void, which orc|without a type of its values)"
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
+    """A refusal is a line that names the column and ends with a cure, Spark's own writer where that helps."""
+    options, refused = parse_options({"format": file_format}, overwrite=False), set()
+    for plain in {str(kind): kind for kind in every_type()}.values():
+        for kind in nested(plain):
+            frame = StructType([StructField("id", LongType()), StructField("c", kind)])
+            try:
+                plan_table(frame, options)
+            except UnsupportedColumn as error:
+                refused.add(plain.typeName())
+                line = str(error)
+                assert re.match(r"column 'c' (has|holds) the type \w+", line), line
+                assert plain.simpleString() in line, line
+                assert line.endswith(OTHER_WRITER) or re.search(NOBODYS, line), line
+                assert "\n" not in line
+    expected = {"geometry", "geography", "time", "char", "varchar", "interval", "yearmonthinterval", "void"}
+    assert refused == expected | ({"variant"} if file_format == "orc" else set())
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_every_setting_is_refused_by_name(key: str) -> None:
+    """A value that this package cannot follow gives a line with the key, and a cure at its end."""
+    lines = []
+    for file_format in FORMATS:
+        with suppress(InvalidOption):
+            with_file_settings(parse_options({"format": file_format}, overwrite=False), {key: "odd"}.get)
+            continue
+        with pytest.raises(InvalidOption) as error:
+            with_file_settings(parse_options({"format": file_format}, overwrite=False), {key: "odd"}.get)
+        lines.append(str(error.value))
+    assert lines
+    for line in lines:
+        assert line.startswith(f"the session sets {key}"), line
+        assert line.endswith(OTHER_WRITER), line
+        assert "\n" not in line
+
+
+#: Options whose values are any text: to Spark, or to a reader.
+_ANY_TEXT = (*TEXT_OPTIONS, *(option for option in READ_OPTIONS if option.read is str))
+
+
+@pytest.mark.parametrize("option", {*WRITE_OPTIONS, *READ_OPTIONS} - {*_ANY_TEXT}, ids=lambda it: it.name)
+def test_every_option_is_refused_by_name(option: Option) -> None:
+    """A value that makes no sense gives a line with the option, and what its value can be."""
+    odd = {"partitionBy": "[odd", "job": "\n"}.get(option.name, "{ odd")
+    given = {"path": "s3://lake/t", option.name: odd}
+    given |= {"format": option.formats[0]} if option.formats else {}
+    refuses = pytest.raises(InvalidOption, match=rf"option {option.name}\b")
+    if option in WRITE_OPTIONS:
+        with refuses as error:
+            write(given, {}, "id", "Dt")
+    else:
+        with refuses as error:
+            parse_read_options(given, StoreAddress())
+    cure = r"not one of|such as|give|write it|is not|goes with|name one|remove|only"
+    assert re.search(cure, str(error.value))
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("job_mode", ["append", "replace", "fail"])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [{}, *({"conflictMode": mode} for mode in ("append", "replace", "fail"))]
+    + [{"partitionOverwriteMode": mode} for mode in ("static", "dynamic")],
+)
+def test_every_mode_is_the_jobs_or_refused_by_name(
+    job_mode: Any, whole: bool, static: bool, overwrite: bool, given: dict[str, str]
+) -> None:
+    """A save mode or an option that contradicts the job gives a line with both, and lets the job decide."""
+    committer: Committer = "directory" if whole else "partitioned"
+    store = MemoryStore()
+    settings = JobOptions(conflict_mode=job_mode, committer=committer)
+    job = Job.setup(store, "s3://lake/t/", options=settings, job_id=OURS)
+    target = Target(job.reference, "load", "1", own=False, store=StoreAddress(), session_static=static)
+    try:
+        options = parse_options({"partitionBy": "Dt", **given}, overwrite=overwrite)
+        ready_job(target, options, job)
+    except (InvalidOption, JobMismatch) as error:
+        line = str(error)
+        named = [f"{name}={value}" for name, value in given.items()]
+        shown = ["overwrite", OVERWRITE_MODE, *named, *(f"conflict mode {value}" for value in given.values())]
+        assert any(each in line for each in shown), line
+        assert re.search(r'use \.mode\("append"\)', line), line
+        assert "\n" not in line
+    else:
+        wanted = {"replace"} if overwrite else {given.get("conflictMode", job_mode)}
+        assert wanted == {job_mode}
+        chosen = given.get("partitionOverwriteMode")
+        assert job_mode != "replace" or chosen in (None, "static" if whole else "dynamic")
 
 
 def test_a_wrong_mode_is_named_with_its_cure() -> None:
