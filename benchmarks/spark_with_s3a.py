@@ -60,10 +60,18 @@ _S3A = {
 
 def s3a_conf(server: S3Server, jars: Path | None, more_jars: Sequence[str] = ()) -> dict[str, str]:
     """Return what makes S3A write to a server, with jars of a folder or else of Maven's registry."""
-    named = [*more_jars, *(str(jar) for jar in sorted(jars.glob("*.jar")))] if jars else list(more_jars)
-    found = {"spark.jars": ",".join(named)} if named else {}
-    if jars is None:
-        found |= {"spark.jars.packages": PACKAGES, "spark.jars.excludes": ",".join(EXCLUDES)}
+    if jars:
+        found = {"spark.jars": ",".join([*more_jars, *(str(jar) for jar in sorted(jars.glob("*.jar")))])}
+    else:
+        # PySpark's builder sets a named spark.jars once more, after the packages were added to it: executors
+        # would not get those.
+        path = os.pathsep.join(more_jars)
+        found = {
+            "spark.jars.packages": PACKAGES,
+            "spark.jars.excludes": ",".join(EXCLUDES),
+            "spark.driver.extraClassPath": path,
+            "spark.executor.extraClassPath": path,
+        }
     return {**_S3A, "spark.hadoop.fs.s3a.endpoint": server.endpoint_url, **found}
 
 

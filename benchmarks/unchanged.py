@@ -16,7 +16,8 @@ where. "heap MiB" is the peak of the driver's heap beyond what it held before, g
 young generation holds at most 24 MiB; "Python MiB" is the peak of the Python process that commits, or of the
 largest worker, beyond what it held before. Requests are counted in one more round, through a door that costs
 time, so that round's other figures are dropped: "writes" are what S3 charges as PUT, COPY, POST or LIST, and
-"reads" GET and HEAD; deletes and aborts are free.
+"reads" GET and HEAD; deletes and aborts are free. The first job of a table, which measures the store, is not
+among the rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import json
 import statistics
 import sys
 import tempfile
-import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -71,6 +71,9 @@ COLUMNS = (
 CASES = ("many", "one", "small")
 PROTOCOL = "spark.sql.sources.commitProtocolClass"
 
+#: The record in which a table keeps what was measured of its store.
+MEASURED = "/store.json"
+
 
 @dataclass(slots=True)
 class Writer:
@@ -108,8 +111,9 @@ class Lake:
         return [info.key for info in S3Store.connect(self.server.config).list_objects(self.bucket, "")]
 
     def empty(self) -> None:
-        """Remove all objects, so that the next one finds the same server."""
-        store, keys = S3Store.connect(self.server.config), self.listed()
+        """Remove all objects but what a table's first job measured of the store."""
+        store = S3Store.connect(self.server.config)
+        keys = [key for key in self.listed() if not key.endswith(MEASURED)]
         for at in range(0, len(keys), 1_000):
             assert not store.delete_many(self.bucket, [ObjectToDelete(key) for key in keys[at : at + 1_000]])
 
@@ -127,13 +131,16 @@ def unchanged(lake: Lake, frame: DataFrame, name: str) -> None:
     job = Job.setup(store, lake.uri(name), options=JobOptions(conflict_mode="as-written"))
     conf = committer_conf(job.reference, "load", "1", writer="spark")
     before = spark.conf.get(PROTOCOL)
-    # The session has begun: an application has these in its conf from the start.
-    for key, value in conf.items():
-        if key.startswith("spark.s3commit."):
-            spark.sparkContext._jsc.sc().conf().set(key, value)  # noqa: SLF001
+    # The session has begun: an application has these in its conf from the start, and of one job only.
+    application = {key: value for key, value in conf.items() if key.startswith("spark.s3commit.")}
+    sparks = spark.sparkContext._jsc.sc().conf()  # noqa: SLF001
+    for key, value in application.items():
+        sparks.set(key, value)
     spark.conf.set(PROTOCOL, conf[PROTOCOL])
     frame.write.partitionBy("dt").mode("append").parquet(lake.uri(name, "s3a"))
     spark.conf.set(PROTOCOL, str(before))
+    for key in application:
+        sparks.remove(key)
     job.seal_stage("load", "1")
     job.seal()
     job.plan()
@@ -180,7 +187,7 @@ def turn(writer: Writer, lake: Lake, frame: DataFrame, meter: Meter, heap: Drive
     """Let a writer write once, and take down what it cost."""
     meter.reset_peaks()
     Path("/proc/self/clear_refs").write_text("5")
-    own, held, name = _own("VmRSS"), heap.reset(), uuid.uuid4().hex
+    own, held, name = _own("VmRSS"), heap.reset(), writer.name.replace(" ", "-")
     cpu, began = meter.cpu(), perf_counter()
     writer.write(lake, frame, name)
     wall, used = perf_counter() - began, meter.cpu() - cpu
@@ -231,6 +238,8 @@ def run(options: argparse.Namespace, figures: dict[str, float], keep: Callable[[
                 Writer("ours magic", ours),
             ]
             for writer in writers:
+                turn(writer, timed, frame, meter, heap)
+                turn(writer, counted, frame, meter, heap)
                 counter.take()
                 turn(writer, counted, frame, meter, heap)
                 writer.requests = counter.take()
