@@ -64,7 +64,9 @@ class Meter:
         found = {}
         for pid, _ in self._below():
             with suppress(OSError):
-                if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != self._jvm:
+                program, _, rest = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")
+                # A JVM, of an executor too, has PySpark's jars on its class path.
+                if b"pyspark" in rest and not program.endswith(b"java"):
                     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                         if line.startswith(field_name + ":"):
                             found[pid] = int(line.split()[1])

@@ -150,6 +150,11 @@ def _add_sight(table: Table, when: str, sight: Sight) -> None:
     table.add_row(when, f"{len(sight.pending):,}", f"{len(sight.visible):,}")
 
 
+def _size(size: int, rows: int | None) -> str:
+    """Return bytes and rows; Spark's own writers count rows by task, not by file."""
+    return f"{size:,} bytes" if rows is None else f"{size:,} bytes, {rows:,} rows"
+
+
 def _manifest_view(manifest: ManifestRecord, files: Iterable[FileEntry]) -> Panel:
     facts = Table.grid(padding=(0, 2))
     committed = datetime.fromtimestamp(manifest.committed / 1000, UTC)
@@ -158,11 +163,11 @@ def _manifest_view(manifest: ManifestRecord, files: Iterable[FileEntry]) -> Pane
         ("job", manifest.job_id),
         ("committed", f"{committed:%Y-%m-%d %H:%M:%S} UTC"),
         ("conflict mode", manifest.conflict_mode),
-        ("brought", f"{counts.files:,} files, {counts.bytes:,} bytes, {counts.rows or 0:,} rows"),
+        ("brought", f"{counts.files:,} files, {_size(counts.bytes, counts.rows)}"),
         ("replaced", f"{manifest.replaced.files:,} files, {manifest.replaced.bytes:,} bytes"),
         ("partitions", ", ".join(manifest.partitions)),
         ("run", manifest.context.get("run_id", "")),
-        *(("file", f"{file.key}\n{file.size:,} bytes, {file.rows} rows") for file in files),
+        *(("file", f"{file.key}\n{_size(file.size, file.rows)}") for file in files),
     ):
         facts.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
     where = manifest_uri(manifest.destination, manifest.job_id)
