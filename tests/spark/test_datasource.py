@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ def test_under_a_job_contradictions_are_refused(spark: SparkSession, lake: Lake,
 
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> None:
-    """A missing column, a type to be cast first and an unknown option are errors of the driver."""
+    """A missing column, a type to be cast first and an unknown option are errors of the driver, in a line."""
     frame = spark.range(3).selectExpr("id", "array(id) as t")
     for options, says in (
         ({"partitionBy": "day"}, "not among id, t"),
@@ -157,8 +158,10 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, lake: Lake) -> 
         ({"header": "true"}, "header is only for csv; the files' format is parquet"),
         ({"format": "csv"}, "column 't' has the type array.*, which CSV cannot hold"),
     ):
-        with pytest.raises(Exception, match=says):
+        with pytest.raises(Exception, match=says) as error:
             write(frame, lake, **options)
+        # Spark names its own error before ours, and no traceback comes between them.
+        assert re.search(says, str(error.value).splitlines()[0])
     for format_ in ("csv", "json"):
         by_source = frame.write.format("s3commit").mode("append").options(**lake.options, format=format_)
         with pytest.raises(Exception, match=f"writes parquet and orc, not {format_}: use write_pending"):
