@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_s3commit import Job, JobOptions, MemoryStore
-from airflow_s3commit.exceptions import JobClosed
-from airflow_s3commit.spark.driver import abort_twins, abort_until_quiet
+from airflow_s3commit.exceptions import InvalidOption, JobClosed, JobMismatch, Refused
+from airflow_s3commit.spark.driver import abort_twins, abort_until_quiet, check_site
+from airflow_s3commit.spark.options import parse_options
 from tests.fakes import ManualClock
 from tests.protocol.building import OURS, THEIRS
 
@@ -113,3 +114,29 @@ def test_a_commit_stands_though_its_twins_cannot_be_aborted(
     """If a job cannot be read after its commit, that is logged with the next action."""
     assert abort_twins(job, ManualClock()) == 0
     assert "s3commit sweep" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("site", "error", "says"),
+    [
+        (
+            {"parquet.crypto.factory.class": "keys.Factory"},
+            InvalidOption,
+            "sets parquet.crypto.factory.class",
+        ),
+        ({"fs.s3a.encryption.algorithm": "SSE-KMS"}, JobMismatch, "fs.s3a.*sse='aws:kms', unlike job"),
+        (
+            {"fs.s3a.bucket.lake.encryption.algorithm": "AES256"},
+            JobMismatch,
+            "fs.s3a.*sse='AES256', unlike job",
+        ),
+    ],
+)
+def test_a_task_refuses_what_its_machine_asks_for_and_the_job_does_not(
+    job: Job, site: dict[str, str], error: type[Refused], says: str
+) -> None:
+    """Encryption in Hadoop's files of a machine that the driver cannot see is never ignored."""
+    options = parse_options({}, overwrite=False)
+    check_site(job, options, {"fs.s3a.connection.maximum": "8"}.get)
+    with pytest.raises(error, match=says):
+        check_site(job, options, site.get)
