@@ -66,17 +66,19 @@ def check_pages(store: ObjectStore, bucket: str, prefix: str) -> None:
     with ending(delete, f"deleting the probes {where}…", "they may be left"):
         for key in keys:
             store.put(bucket, key, BODY)
-        try:
-            listed = sorted(info.key for info in store.list_objects(bucket, prefix, page=_PAGE))
-        except StoreRejected as error:
-            raise StoreUnsuitable(f"a listing in pages of {_PAGE} objects has no end: {error}") from error
-        if listed != keys:
-            found = len(set(listed))
-            raise StoreUnsuitable(
-                f"a listing of {where} in pages of {_PAGE} objects lacks {LISTED - found} of {LISTED}, and"
-                f" repeats {len(listed) - found}: jobs, verify and sweep would see only a part of a large"
-                " dataset, or some files twice"
-            )
+        # On one page too: a store may end a listing where nobody asks for pages.
+        for page in (_PAGE, None):
+            shown = f"a listing of {where} in pages of {page} objects" if page else f"a listing of {where}"
+            try:
+                listed = sorted(info.key for info in store.list_objects(bucket, prefix, page=page))
+            except StoreRejected as error:
+                raise StoreUnsuitable(f"{shown} has no end: {error}") from error
+            if listed != keys:
+                found = len(set(listed))
+                raise StoreUnsuitable(
+                    f"{shown} lacks {LISTED - found} of {LISTED}, and repeats {len(listed) - found}: jobs,"
+                    " verify and sweep would see only a part of a large dataset, or some files twice"
+                )
 
 
 def check_completion(store: ObjectStore, bucket: str, key: str) -> ObjectInfo:
