@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.reader.table import dataset
     from airflow_s3commit.store.base import ObjectStore
+    from airflow_s3commit.store.execute import RetryPolicy
     from airflow_s3commit.store.memory import MemoryStore
-    from airflow_s3commit.store.retry import RetryPolicy
     from airflow_s3commit.store.s3.config import S3Config
     from airflow_s3commit.store.s3.glue import GlueTable
     from airflow_s3commit.store.s3.kms import KmsSigner
@@ -211,7 +211,7 @@ if not TYPE_CHECKING:
             "airflow_s3commit.reader.table": ("dataset",),
             "airflow_s3commit.store.base": ("ObjectStore",),
             "airflow_s3commit.store.memory": ("MemoryStore",),
-            "airflow_s3commit.store.retry": ("RetryPolicy",),
+            "airflow_s3commit.store.execute": ("RetryPolicy",),
             "airflow_s3commit.store.s3.config": ("S3Config",),
             "airflow_s3commit.store.s3.glue": ("GlueTable",),
             "airflow_s3commit.store.s3.kms": ("KmsSigner",),

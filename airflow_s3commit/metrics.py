@@ -85,7 +85,7 @@ METRICS: Final[Mapping[str, Metric]] = {
 
 
 def count_retry(error: OutcomeUnknown | Unavailable) -> None:
-    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.retry.RetryPolicy`.
+    """Count a request that is retried, as ``on_retry`` of `airflow_s3commit.store.execute.RetryPolicy`.
 
     :param error: The error of the previous attempt.
     """

@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import InvalidOption, S3CommitError, StoreUnsui
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
 from airflow_s3commit.store.base import ObjectStore
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.tables.option_values import FLAGS

@@ -90,7 +90,7 @@ class S3CommitHook(BaseHook):
     @cached_property
     def store(self) -> ObjectStore:
         """The connection's store."""
-        from airflow_s3commit.store.retry import RetryPolicy  # noqa: PLC0415
+        from airflow_s3commit.store.execute import RetryPolicy  # noqa: PLC0415
         from airflow_s3commit.store.s3.store import S3Store  # noqa: PLC0415
 
         policy = RetryPolicy()

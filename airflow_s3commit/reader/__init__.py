@@ -12,7 +12,7 @@ from airflow_s3commit._lazy import lazy
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.reader.formats import UnreadableFiles
-    from airflow_s3commit.reader.partitions import UnreadablePartitions
+    from airflow_s3commit.reader.pruning import UnreadablePartitions
     from airflow_s3commit.reader.table import dataset
 
 __all__ = [
@@ -26,7 +26,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "airflow_s3commit.reader.formats": ("UnreadableFiles",),
-            "airflow_s3commit.reader.partitions": ("UnreadablePartitions",),
+            "airflow_s3commit.reader.pruning": ("UnreadablePartitions",),
             "airflow_s3commit.reader.table": ("dataset",),
         },
     )

@@ -14,7 +14,7 @@ from airflow_s3commit.store.s3.config import AWS_DOMAINS, new_client
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_s3commit.reader.packed import FilesByPath, TableFile
+    from airflow_s3commit.reader.table_files import FilesByPath, TableFile
     from airflow_s3commit.store.s3.config import S3Config
 
 

@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.metadata.table_files import unlisted_objects
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.snapshot import JobSchema
-from airflow_s3commit.reader.packed import JobFiles, PackedFiles, TableFile
+from airflow_s3commit.reader.table_files import JobFiles, PackedFiles, TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

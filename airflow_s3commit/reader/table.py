@@ -16,10 +16,8 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.reader.files import CommittedFiles, s3_filesystem
 from airflow_s3commit.reader.formats import FileReading, UnreadableFiles, parse_file_options, reading_of
 from airflow_s3commit.reader.listing import Choice, Table, find_table
-from airflow_s3commit.reader.packed import FilesByPath
-from airflow_s3commit.reader.partitions import PartitionColumns
-from airflow_s3commit.reader.parts import FilePart, row_groups_of
-from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
+from airflow_s3commit.reader.table_files import FilePart, FilesByPath, row_groups_of
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
-    from airflow_s3commit.reader.packed import TableFile
+    from airflow_s3commit.reader.table_files import TableFile
     from airflow_s3commit.store.base import ObjectStore
 
 #: Entry of a schema's metadata with the generation that was read.

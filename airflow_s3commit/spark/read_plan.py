@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from msgspec import structs
 from pyarrow.fs import LocalFileSystem
 
-from airflow_s3commit.reader.parts import FilePart
+from airflow_s3commit.reader.table_files import FilePart
 from airflow_s3commit.tables.option_values import parse_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from airflow_s3commit.reader.packed import TableFile
+    from airflow_s3commit.reader.table_files import TableFile
     from airflow_s3commit.spark.session import ConfGet
 
 K = TypeVar("K", bound=Hashable)

@@ -32,9 +32,7 @@ from airflow_s3commit.reader.formats import (
     reading_of,
 )
 from airflow_s3commit.reader.listing import Choice, Table, find_table
-from airflow_s3commit.reader.partitions import PartitionColumns
-from airflow_s3commit.reader.parts import FilePart, stripes_of
-from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
 from airflow_s3commit.reader.table import (
     dataset_of,
     guarded_files,
@@ -42,6 +40,7 @@ from airflow_s3commit.reader.table import (
     schemas_of,
     table_schema,
 )
+from airflow_s3commit.reader.table_files import FilePart, stripes_of
 from airflow_s3commit.spark.options import STORE_OPTIONS, store_address
 from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
 from airflow_s3commit.spark.session import store_of_process
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from airflow_s3commit.reader.listing import Pick
-    from airflow_s3commit.reader.packed import TableFile
+    from airflow_s3commit.reader.table_files import TableFile
 
 logger = logging.getLogger(__name__)
 

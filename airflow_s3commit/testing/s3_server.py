@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.testing.java import NoJava, java_home
 from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals

@@ -33,8 +33,7 @@ from airflow_s3commit.protocol.watch.search import ManifestSearch
 from airflow_s3commit.protocol.watch.snapshot import Snapshot
 from airflow_s3commit.reader import UnreadablePartitions
 from airflow_s3commit.reader.listing import Choice, find_table
-from airflow_s3commit.reader.partitions import PartitionColumns
-from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
 from tests.hostile.scene import DEAD, GuardedLake
 
 __all__ = ["ACTING", "COMMANDS", "READING", "Door", "run_command"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import datetime as dt
 import gzip
 import pickle
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import DestinationChanged, InvalidOption
 from airflow_s3commit.reader import UnreadableFiles
+from airflow_s3commit.reader.formats import encoding_of
 from tests.protocol.building import OURS, THEIRS
 
 if TYPE_CHECKING:
@@ -245,3 +249,26 @@ def test_pickled_datasets_read_the_same_or_not_at_all(table: Table) -> None:
         found = table.read(options=options, job_id=job_id)
         assert pickle.loads(pickle.dumps(found)).to_table() == found.to_table()
         assert found.count_rows() == len(TEXTS)
+
+
+@given(
+    st.lists(st.lists(st.text(st.sampled_from('a,\\"\n é')), min_size=2, max_size=3), max_size=6),
+    st.integers(1, 7),
+)
+def test_escapes_are_changed_wherever_the_bytes_are_cut(rows: list[list[str]], size: int) -> None:
+    """However the bytes come, what escapes in Spark's way means the same in Arrow's."""
+
+    def spark(value: str) -> str:
+        if not any(character in value for character in ',"\n'):
+            return value
+        return '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+
+    def arrow(value: str) -> str:
+        written = spark(value)
+        return written if written != value else value.replace("\\", "\\\\")
+
+    data = "".join(",".join(map(spark, row)) + "\n" for row in rows).encode()
+    decoder = codecs.getincrementaldecoder(encoding_of(",", '"', "\\"))()
+    pieces = [decoder.decode(data[at : at + size]) for at in range(0, len(data), size)]
+    decoded = "".join([*pieces, decoder.decode(b"", True)])
+    assert decoded == "".join(",".join(map(arrow, row)) + "\n" for row in rows)

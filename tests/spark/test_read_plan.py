@@ -13,9 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
-from airflow_s3commit.reader.packed import TableFile
-from airflow_s3commit.reader.parts import FilePart
-from airflow_s3commit.reader.statistics import bounds_expression
+from airflow_s3commit.reader.pruning import bounds_expression
+from airflow_s3commit.reader.table_files import FilePart, TableFile
 from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, keep, split_files
 from tests.cases import each
 

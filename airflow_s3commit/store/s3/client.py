@@ -16,13 +16,12 @@ from msgspec.structs import replace
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.store.profile import StoreProfile
 from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import response_time
+from airflow_s3commit.store.s3.request import Request, response_time
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_s3commit.store.retry import RetryPolicy
+    from airflow_s3commit.store.execute import RetryPolicy
 
 T = TypeVar("T")
 

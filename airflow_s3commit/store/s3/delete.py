@@ -9,8 +9,7 @@ from airflow_s3commit.exceptions import NoSuchKey, PreconditionFailed, StoreReje
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.execute import in_threads
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
-from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import delete_failures, quoted
+from airflow_s3commit.store.s3.request import Request, delete_failures, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

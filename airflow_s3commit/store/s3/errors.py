@@ -43,7 +43,7 @@ from airflow_s3commit.exceptions import (
     StoreRejected,
     Unavailable,
 )
-from airflow_s3commit.store.s3.responses import retry_after
+from airflow_s3commit.store.s3.request import retry_after
 
 if TYPE_CHECKING:
     from airflow_s3commit.store.s3.request import Request

@@ -15,8 +15,7 @@ from airflow_s3commit.store.base import Part, Upload
 from airflow_s3commit.store.headers import boto3_parameters
 from airflow_s3commit.store.s3.client import ENDLESS, FIRST_PAGE, PARTS, UPLOADS, Page, RetryingClient
 from airflow_s3commit.store.s3.errors import NOT_KNOWN
-from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import entries, etag_of, quoted
+from airflow_s3commit.store.s3.request import Request, entries, etag_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
     from airflow_s3commit.store.base import PartEtag
-    from airflow_s3commit.store.retry import RetryPolicy
+    from airflow_s3commit.store.execute import RetryPolicy
 
 
 class BufferBody:

@@ -1,8 +1,10 @@
-"""Description of an S3 request for its errors: operation, bucket, key, upload, permission."""
+"""An S3 request as its errors describe it, and its response, as botocore parsed it, as our values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import (
     OutcomeUnknown,
@@ -10,6 +12,11 @@ from airflow_s3commit.exceptions import (
     TooLarge,
     Unavailable,
 )
+from airflow_s3commit.store.base import DeleteFailure, ObjectInfo
+from airflow_s3commit.store.headers import object_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +95,116 @@ READS = {
     "ListParts": "s3:ListMultipartUploadParts",
     "GetBucketLifecycleConfiguration": "s3:GetLifecycleConfiguration",
 }
+
+
+def response_time(response: Mapping[str, Any]) -> float | None:
+    """Return a response's Date, in seconds since the epoch by the store's clock; None if it has none."""
+    return _http_date(_header(response, "date"))
+
+
+def retry_after(response: Mapping[str, Any]) -> float | None:
+    """Return a response's Retry-After in seconds; None if it has none.
+
+    The header holds seconds or a date, which is relative to the response's own Date.
+    """
+    asked = _header(response, "retry-after").strip()
+    if asked.isdecimal() and asked.isascii():
+        return float(asked)
+    until, now = _http_date(asked), response_time(response)
+    return None if until is None or now is None else max(0.0, until - now)
+
+
+def etag_of(request: Request, response: Mapping[str, Any]) -> str:
+    """Return the ETag of a response, without quotes.
+
+    Raises:
+        OutcomeUnknown: There is none, and the request changes something.
+        Unavailable: There is none, and the request only reads.
+
+    """
+    raw = str(response.get("ETag", ""))
+    etag = raw.strip('"')
+    # A single quote is left where a header was cut off.
+    if not etag or raw.startswith('"') != raw.endswith('"'):
+        raise request.unconfirmed("the response has no ETag")
+    return etag
+
+
+def quoted(etag: str) -> str:
+    """Return an ETag in quotes, whether it has them or not."""
+    return '"{}"'.format(etag.strip('"'))
+
+
+def unquoted(etag: str) -> str:
+    """Return an ETag without quotes, whether it has them or not."""
+    return etag.strip('"')
+
+
+def object_info(request: Request, response: Mapping[str, Any]) -> ObjectInfo:
+    """Return the object of a HEAD's or GET's response.
+
+    Raises:
+        Unavailable: Headers are missing.
+
+    """
+    if "ContentLength" not in response or "LastModified" not in response:
+        raise request.unconfirmed("the response has no length or time")
+    return ObjectInfo(
+        request.key or "",
+        response["ContentLength"],
+        etag_of(request, response),
+        response["LastModified"].timestamp(),
+        {name.lower(): value for name, value in response.get("Metadata", {}).items()},
+        object_headers(response.get("ResponseMetadata", {}).get("HTTPHeaders", {})),
+    )
+
+
+def entries(
+    request: Request, page: Mapping[str, Any], name: str, fields: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of a page of a listing.
+
+    Args:
+        request: The request.
+        page: The response.
+        name: The response's field of the entries.
+        fields: What each entry must have.
+
+    Raises:
+        Unavailable: An entry lacks a field.
+
+    """
+    for entry in page.get(name, ()):
+        for field in fields:
+            if field not in entry:
+                raise request.unconfirmed(f"an entry of the response has no {field}")
+        yield entry
+
+
+def delete_failures(
+    request: Request, deleted: Sequence[Mapping[str, Any]], errors: Sequence[Mapping[str, Any]]
+) -> list[DeleteFailure]:
+    """Return the objects that a bulk delete did not delete.
+
+    Raises:
+        OutcomeUnknown: The response names no object at all.
+
+    """
+    if not errors and not deleted:
+        raise request.unconfirmed("the response names no object")
+    return [
+        DeleteFailure(error.get("Key", ""), error.get("Code", ""), error.get("Message", ""))
+        for error in errors
+        if error.get("Code") != "NoSuchKey"
+    ]
+
+
+def _header(response: Mapping[str, Any], name: str) -> str:
+    return str(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get(name, ""))
+
+
+def _http_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -18,9 +18,8 @@ from airflow_s3commit.store.base import (
     Written,
 )
 from airflow_s3commit.store.credentials import plain_endpoint
-from airflow_s3commit.store.execute import with_threads
+from airflow_s3commit.store.execute import RetryPolicy, with_threads
 from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.retry import RetryPolicy
 from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS
 from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
 from airflow_s3commit.store.s3.curl.event_loop import perform
@@ -32,8 +31,7 @@ from airflow_s3commit.store.s3.delete import (
     refuses_etags,
 )
 from airflow_s3commit.store.s3.multipart import MultipartUploads
-from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import entries, etag_of, object_info, quoted, unquoted
+from airflow_s3commit.store.s3.request import Request, entries, etag_of, object_info, quoted, unquoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.store.base import DeleteFailure, DeleteMany, ObjectToDelete
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.store.s3.fault_server import DATE_TEXT, FaultServer, Say, Seen
 from tests.store.s3.wire import error_body

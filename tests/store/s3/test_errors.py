@@ -26,7 +26,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.store.base import Head
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import client_config
 from airflow_s3commit.store.s3.errors import translate
 from airflow_s3commit.store.s3.request import Request

@@ -9,7 +9,7 @@ import pytest
 from airflow_s3commit import Destination, Job, JobOptions, write_job
 from airflow_s3commit.exceptions import PreconditionFailed, S3CommitError, Unavailable
 from airflow_s3commit.protocol.doctor.examine import examine
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
 from tests.store.s3.fault_server import FaultServer
 from tests.store.s3.lies import LIES

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, OutcomeUnknown
 from airflow_s3commit.store.base import CheckedEtag, Complete
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.multipart import BufferBody, best_checksum
 from airflow_s3commit.store.s3.store import S3Store

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError, StoreUnsuitable
 from airflow_s3commit.store.base import Complete
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.curl.request import ActiveCall
 from airflow_s3commit.store.s3.store import S3Store

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 
 from airflow_s3commit.store.base import Complete
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
 from tests.fakes import ManualClock

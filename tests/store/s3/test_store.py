@@ -21,7 +21,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.store.base import DeleteFailure, Get, Head, ObjectToDelete
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.delete import MAX_DELETES
 from airflow_s3commit.store.s3.store import S3Store, abort_days

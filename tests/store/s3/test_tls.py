@@ -12,7 +12,7 @@ import pytest
 
 from airflow_s3commit.exceptions import StoreRejected
 from airflow_s3commit.store.base import Complete, Outcome
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.store.s3.fault_server import COMPLETED, FaultServer

@@ -21,7 +21,7 @@ from msgspec import Struct
 from airflow_s3commit.exceptions import S3CommitError, Unavailable
 from airflow_s3commit.store.base import Fetched
 from airflow_s3commit.store.s3.errors import translate
-from airflow_s3commit.store.s3.responses import delete_failures, etag_of, object_info, response_time
+from airflow_s3commit.store.s3.request import delete_failures, etag_of, object_info, response_time
 
 if TYPE_CHECKING:
     from airflow_s3commit.store.base import DeleteFailure, Outcome

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Put
 from airflow_s3commit.store.s3.delete import check_bulk
-from airflow_s3commit.store.s3.request import Request
-from airflow_s3commit.store.s3.responses import quoted
+from airflow_s3commit.store.s3.request import Request, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
 
     from airflow_s3commit.store.base import ObjectToDelete, PartEtag
-    from airflow_s3commit.store.retry import Retries, RetryPolicy
+    from airflow_s3commit.store.execute import Retries, RetryPolicy
     from airflow_s3commit.store.s3.curl.endpoints import Endpoint
 
 #: S3's names of the operations.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit._clock import Clock
     from airflow_s3commit.store.base import ObjectStore
-    from airflow_s3commit.store.retry import RetryPolicy
+    from airflow_s3commit.store.execute import RetryPolicy
 
     #: Endpoint and credentials of an operation; None if only the boto3 client can send it.
     Route: TypeAlias = tuple[Endpoint, ReadOnlyCredentials] | None

@@ -14,7 +14,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from airflow_s3commit.store.base import Abort, Call, Complete, Get, Head
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
 from tests.store.s3.fault_server import FaultServer, Say
 

@@ -27,7 +27,7 @@ from airflow_s3commit.exceptions import (
     Unavailable,
 )
 from airflow_s3commit.store.base import Abort, Call, Complete, Fetched, Get, Head, ObjectInfo, Outcome
-from airflow_s3commit.store.retry import RetryPolicy
+from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config, new_client
 from airflow_s3commit.store.s3.store import S3Store, TransportName
 from tests.cases import each
