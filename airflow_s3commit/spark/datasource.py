@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 from uuid import uuid4
 
 import pyspark
@@ -34,7 +34,12 @@ from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
 from airflow_s3commit.store.credentials import StoreAddress
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceStreamReader,
+        WriterCommitMessage,
+    )
 except ModuleNotFoundError as error:
     raise MissingLibrary(
         'format("s3commit") needs the Python data source API of PySpark 4.0, and this is PySpark'
@@ -136,6 +141,38 @@ class S3CommitDataSource(DataSource):
             )
         hadoop = site_conf(os.environ) if self.hadoop_defaults is None else self.hadoop_defaults
         return S3CommitWriter(plan_table(schema, options), options, str(uuid4()), hadoop)
+
+    @refusals_first()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
+        """Refuse ``writeStream.format("s3commit")``.
+
+        Raises:
+            InvalidOption: Always.
+
+        """
+        path = self.options.get("path") or "s3://bucket/table/"
+        raise InvalidOption(
+            'writeStream has no format("s3commit"): call writeStream.foreachBatch(foreach_batch('
+            f"destination={path!r})) instead, with airflow_s3commit.spark.foreach_batch, which commits each"
+            " micro-batch exactly once"
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
+        """Return a reader that refuses ``readStream.format("s3commit")``."""
+        return _NoStreamReader()
+
+
+class _NoStreamReader(DataSourceStreamReader):
+    # Where `streamReader` raises, Spark (4.3) reports an error of its own in the place of ours.
+    @refusals_first()
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
+        raise InvalidOption(
+            'readStream has no format("s3commit"): read the files of new commits with'
+            ' spark.read.format("s3commit").option("since", generation)'
+        )
+
+    def read(self, partition: object) -> NoReturn:  # noqa: ARG002 - as Spark calls it
+        self.initialOffset()
 
 
 @dataclass
