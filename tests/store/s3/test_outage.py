@@ -39,8 +39,11 @@ class SimulatedConnections:
     Attributes:
         in_flight: Requests in flight.
         sent: Requests so far.
+        idle: The share of its time that the thread waited, which is all of it.
 
     """
+
+    idle = 1.0
 
     def __init__(self, clock: ManualClock, latency: float, gone: tuple[float, float]) -> None:
         self._clock = clock

@@ -253,6 +253,9 @@ def max_connections(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
+#: What the time before each wait counts for in `Connections.idle`: about the last fifty waits decide.
+FADING = 0.98
+
 #: The poll events of libcurl's.
 POLL_EVENTS = {
     pycurl.POLL_IN: select.POLLIN,
@@ -270,6 +273,7 @@ class Connections:
 
     Attributes:
         in_flight: Requests in flight.
+        idle: The share of its recent time that the thread waited for the store, from 0 to 1.
 
     """
 
@@ -289,6 +293,9 @@ class Connections:
         self._free: defaultdict[str, list[Connection]] = defaultdict(list)
         self._connections: dict[Any, Connection] = {}
         self.in_flight = 0
+        self.idle = 1.0
+        self._last_wait = time.monotonic()
+        self._waited = self._passed = 0.0
 
     def start(
         self,
@@ -315,6 +322,9 @@ class Connections:
             limit: Bytes of the response's body to read at most; None for no limit.
 
         """
+        if not self.in_flight:
+            # The time since the last run says nothing of this one.
+            self._last_wait = time.monotonic()
         free = self._free[operation]
         connection = free.pop() if free else self._new_connection(operation)
         connection.tag, connection.limit = tag, limit
@@ -332,7 +342,7 @@ class Connections:
         multi, idle = self._multi, self._idle_sockets
         if self._timer is not None:
             seconds = min(seconds, max(0.0, self._timer - time.monotonic()))
-        for descriptor, events in self._poller.poll(seconds * self._per_second):
+        for descriptor, events in self._poll(seconds):
             if events == select.POLLIN and descriptor not in idle:
                 multi.socket_action(descriptor, pycurl.CSELECT_IN)
             else:
@@ -359,6 +369,17 @@ class Connections:
         self._multi.close()
         if hasattr(self._poller, "close"):
             self._poller.close()
+
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
+        """Wait for sockets, and update `idle`."""
+        began = time.monotonic()
+        events: list[tuple[int, int]] = self._poller.poll(seconds * self._per_second)
+        ended = time.monotonic()
+        self._waited = FADING * self._waited + ended - began
+        self._passed = FADING * self._passed + ended - self._last_wait
+        self._last_wait = ended
+        self.idle = self._waited / self._passed if self._passed else 1.0
+        return events
 
     def _new_connection(self, operation: str) -> Connection:
         connection = Connection(operation, self._settings, self._free[operation])

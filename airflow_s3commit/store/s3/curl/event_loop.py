@@ -216,7 +216,7 @@ class EventLoop(Generic[T]):
             else:
                 succeeded += self._finish(active, response)
         if succeeded:
-            self._throttle.succeeded(succeeded)
+            self._throttle.succeeded(succeeded, self._connections.idle)
             self._pauses.store_answered(self._clock.monotonic())
 
     def _finish(self, active: ActiveCall, response: Response | Exception) -> bool:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 #: Requests in flight before the store has answered any.
 FIRST_WINDOW = 32
 
+#: The share of its time that the thread must wait for the store before the window is widened. A thread that
+#: waits less limits the rate itself, and each request costs it more time the more connections there are.
+MIN_IDLE = 0.4
+
 #: Seconds in which the window is halved at most once.
 CUT_SECONDS = 1.0
 
@@ -49,6 +53,7 @@ class Throttle:
     The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
     which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
     second because all requests in flight get the same response, and widened by one per window of successes.
+    It is widened only while the sending thread waits for the store: a busy one would send no faster.
 
     Args:
         clock: Source of time.
@@ -73,8 +78,16 @@ class Throttle:
         self._was_cut = False
         self._lock = threading.Lock()
 
-    def succeeded(self, calls: int = 1) -> None:
-        """Widen the window after this number of successes."""
+    def succeeded(self, calls: int, idle: float) -> None:
+        """Widen the window after successes.
+
+        Args:
+            calls: How many calls succeeded.
+            idle: The share of its recent time that the thread waited for the store, from 0 to 1.
+
+        """
+        if idle < MIN_IDLE:
+            return
         with self._lock:
             growth = calls / self._width if self._was_cut else calls
             self._width = min(self._width + growth, self._most)
