@@ -69,7 +69,7 @@ hashes: $(STAMP) ## give every version in constraints.txt the hashes of its file
 
 dist: $(STAMP) ## build the wheel and the source distribution into dist/, and check them
 	@rm -rf dist
-	@$(IN_VENV) $(BIN)/python -m airflow_s3commit.spark.jar
+	@$(IN_VENV) $(BIN)/python -c "from airflow_s3commit.spark.shipping import build_shipped_jar as build; build()"
 	@$(IN_VENV) $(BIN)/python -m build --installer uv .
 	@$(BIN)/python -m twine check --strict dist/*
 

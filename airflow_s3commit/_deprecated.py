@@ -82,7 +82,7 @@ MOVED: dict[str, dict[str, str]] = {
     "store.connection": {"S3Config": "airflow_s3commit"},
     "store.memory": {"MemoryStore": "airflow_s3commit"},
     "store.s3": {"S3Config": "airflow_s3commit", "S3Store": "airflow_s3commit"},
-    "tables.plain": {"write_table": "airflow_s3commit.tables.rows"},
+    "tables.plain": {"write_table": "airflow_s3commit.tables.write"},
     "triggers.success_manifest": {
         "S3SuccessManifestEventTrigger": "airflow_s3commit.triggers",
         "S3SuccessManifestTrigger": "airflow_s3commit.triggers",

@@ -11,8 +11,8 @@ import msgspec
 from airflow_s3commit._causes import described
 from airflow_s3commit._format import moment, number, several, size
 from airflow_s3commit.cli.command import Session, as_duration, as_uri, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.lifecycle import report_ending
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import NOT_APPLIED, Column, Facts, Line, Table
 from airflow_s3commit.protocol.adoption.adopt import adopt as adopt_job
 from airflow_s3commit.protocol.adoption.adopt import clean_up_hadoop_job, find_hadoop_jobs, rehearse_adoption

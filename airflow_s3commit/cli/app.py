@@ -12,12 +12,11 @@ import click
 from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
 from airflow_s3commit.cli.doctor import doctor
-from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP, ExitCode
 from airflow_s3commit.cli.history import baseline, repair, rollback
 from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
 from airflow_s3commit.cli.log import log, manifest
-from airflow_s3commit.cli.output import Output
+from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
 from airflow_s3commit.cli.stage import put, seal, setup
 from airflow_s3commit.cli.sweep import sweep
 from airflow_s3commit.cli.verify import verify

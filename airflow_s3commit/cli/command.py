@@ -14,8 +14,7 @@ import click
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.cli import store_options
-from airflow_s3commit.cli.exit_codes import ExitCode, exit_code, outcome
-from airflow_s3commit.cli.output import Declined, Output, logged_to
+from airflow_s3commit.cli.output import Declined, ExitCode, Output, exit_code, logged_to, outcome
 from airflow_s3commit.cli.store_options import Connection, SectionedOption, StoreProvider
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import CommandLines, after_error

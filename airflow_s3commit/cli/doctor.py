@@ -10,7 +10,7 @@ import click
 
 from airflow_s3commit._format import several
 from airflow_s3commit.cli.command import Session, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Facts, Line, View
 from airflow_s3commit.protocol.doctor.examine import Check, Diagnosis, examine, object_probes
 from airflow_s3commit.protocol.doctor.policy import DEFAULT_DAYS, iam_policy, lifecycle_rule

@@ -8,7 +8,7 @@ import click
 
 from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import Session, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, NOT_APPLIED, Facts, Line, View, labelled
 from airflow_s3commit.present import Fact
 from airflow_s3commit.protocol.closed_baseline import BaselineReport

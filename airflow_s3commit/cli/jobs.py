@@ -9,7 +9,7 @@ import click
 
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import Session, registry_option, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, Column, Facts, Line, Table, View, labelled, toned
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import NextStep, cost_per_month, for_job, job_facts, state

@@ -9,7 +9,7 @@ import click
 from airflow_s3commit._deprecated import ignored
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_duration, as_stage, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line
 from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
 from airflow_s3commit.present import amount, replacement

@@ -13,7 +13,7 @@ import msgspec
 from airflow_s3commit._clock import SystemClock
 from airflow_s3commit._format import moment, number, plain, several, size
 from airflow_s3commit.cli.command import Session, as_duration, as_job_id, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Column, Facts, Line, Table, View
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.present import NextStep, amount

@@ -14,7 +14,7 @@ import click
 
 from airflow_s3commit._format import several, size
 from airflow_s3commit.cli.command import Session, as_job_id, registry_option, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Facts, Line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job

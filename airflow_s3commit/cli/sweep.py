@@ -10,7 +10,7 @@ import msgspec
 
 from airflow_s3commit._format import age, number, several, size
 from airflow_s3commit.cli.command import Session, as_duration, registry_option, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import BLANK, NOT_APPLIED, Column, Line, Table, View, labelled, state_cell
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.present import cost_per_month

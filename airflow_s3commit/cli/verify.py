@@ -9,8 +9,8 @@ import click
 
 from airflow_s3commit._format import number, several, size
 from airflow_s3commit.cli.command import Session, as_job_id, store_command
-from airflow_s3commit.cli.exit_codes import ExitCode
 from airflow_s3commit.cli.log import latest_or_none
+from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import Facts, Line, View, labelled
 from airflow_s3commit.present import CommandLines, NextStep
 from airflow_s3commit.protocol.inspect.verify_dataset import FileDifferences, VerifyReport, verify_manifest

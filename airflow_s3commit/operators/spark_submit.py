@@ -224,12 +224,12 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
 
     def _add_protocol(self, given: Mapping[str, str]) -> None:
         """Add the jar of the commit protocol, and keep what the given conf has under the keys of that."""
-        from airflow_s3commit.spark.jar import (  # noqa: PLC0415 - light parsing
+        from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
+        from airflow_s3commit.spark.shipping import (  # noqa: PLC0415 - light parsing
             GUARD_CLASS,
             PROTOCOL_CLASS,
             pending_jar,
         )
-        from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
 
         jars = [path for path in (self.jars or given.get("spark.jars", "")).split(",") if path]
         jar = pending_jar()

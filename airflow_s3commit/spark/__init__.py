@@ -16,9 +16,8 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from airflow_s3commit.spark.catalog import register_partitions
     from airflow_s3commit.spark.datasource import S3CommitDataSource, register
-    from airflow_s3commit.spark.jar import MissingJar, pending_jar
     from airflow_s3commit.spark.session import batch_conf, committer_conf
-    from airflow_s3commit.spark.shipping import MissingLibrary, py_files
+    from airflow_s3commit.spark.shipping import MissingJar, MissingLibrary, pending_jar, py_files
     from airflow_s3commit.spark.stream import foreach_batch
     from airflow_s3commit.spark.write import PendingWrite, write_pending
 
@@ -43,9 +42,8 @@ if not TYPE_CHECKING:
         {
             "airflow_s3commit.spark.catalog": ("register_partitions",),
             "airflow_s3commit.spark.datasource": ("S3CommitDataSource", "register"),
-            "airflow_s3commit.spark.jar": ("MissingJar", "pending_jar"),
             "airflow_s3commit.spark.session": ("batch_conf", "committer_conf"),
-            "airflow_s3commit.spark.shipping": ("MissingLibrary", "py_files"),
+            "airflow_s3commit.spark.shipping": ("MissingJar", "MissingLibrary", "pending_jar", "py_files"),
             "airflow_s3commit.spark.stream": ("foreach_batch",),
             "airflow_s3commit.spark.write": ("PendingWrite", "write_pending"),
         },

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.protocol import registration
 from airflow_s3commit.protocol.model.layout import hive_values
-from airflow_s3commit.spark.s3a_conf import conf_of
 from airflow_s3commit.spark.session import store_from_conf, store_of_process
+from airflow_s3commit.spark.writer_settings import conf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

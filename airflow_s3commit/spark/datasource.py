@@ -24,13 +24,12 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.file_settings import column_settings, with_file_settings
 from airflow_s3commit.spark.options import OTHER_WRITER, parse_options
 from airflow_s3commit.spark.plan import plan_again, plan_table
-from airflow_s3commit.spark.s3a_conf import hadoop_conf, site_conf
 from airflow_s3commit.spark.session import count_rows, store_from_conf
 from airflow_s3commit.spark.shipping import MissingLibrary
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
+from airflow_s3commit.spark.writer_settings import column_settings, hadoop_conf, site_conf, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 
 try:

@@ -27,7 +27,6 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
-from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.overwrite import (
     check_job_overwrite,
     check_layout,
@@ -35,7 +34,6 @@ from airflow_s3commit.spark.overwrite import (
     check_rows,
     sets_static,
 )
-from airflow_s3commit.spark.s3a_conf import S3ASettings, s3a_settings
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -47,6 +45,7 @@ from airflow_s3commit.spark.session import (
     store_of_process,
     tasks_have_twins,
 )
+from airflow_s3commit.spark.writer_settings import S3ASettings, s3a_settings, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.headers import with_headers
 

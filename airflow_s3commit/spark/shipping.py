@@ -1,7 +1,10 @@
-"""Ships this package to executors as a zip for ``--py-files``, and checks that they have its libraries.
+"""What a session ships to its executors: this package as a zip, and a jar for Spark's own writers.
 
-The zip does not contain the libraries: msgspec and pyarrow are compiled for one platform and one Python, and
-cannot be imported from a zip.
+The zip, for ``--py-files``, does not contain the package's libraries, whose presence is checked: msgspec and
+pyarrow are compiled for one platform and one Python, and cannot be imported from a zip. The jar has the
+commit protocol that lets Spark's own writers write for a job. A wheel contains it. In a checkout it is
+compiled when it is first needed, with ``javac`` and the jars of PySpark; the class files run on Java 8 and
+newer, on Scala 2.12 and 2.13.
 """
 
 from __future__ import annotations
@@ -10,7 +13,11 @@ import hashlib
 import io
 import os
 import platform
+import shutil
+import subprocess
 import sys
+import tempfile
+import zipfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,9 +77,6 @@ def cache_directory() -> Path:
 
 @cache
 def _content() -> bytes:
-    # Executors import this module too, and never make a zip.
-    import zipfile  # noqa: PLC0415
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_modules()):
@@ -141,3 +145,114 @@ def require_libraries(names: Iterable[str] | None = None) -> None:
             f" executor with: {sys.executable} -m pip install boto3 msgspec pyarrow",
             name=missing[0],
         )
+
+
+#: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
+PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
+
+#: What refuses commands that delete a job's table without the protocol, for ``spark.sql.extensions``.
+GUARD_CLASS = "s3commit.spark.CatalogGuard"
+
+#: The services of the jar. Spark 4 loads the guard by itself if an application sets other extensions; a
+#: session of PySpark 3.5 does not.
+_SERVICES = {"org.apache.spark.sql.SparkSessionExtensionsProvider": GUARD_CLASS}
+
+_SOURCES = Path(__file__).parent / "jvm"
+
+
+#: Class files for Spark 3.5, which runs on Java 8 too.
+_JAVA_RELEASE = "8"
+
+
+class MissingJar(RuntimeError):
+    """The jar is not in this installation, and cannot be compiled here."""
+
+
+def pending_jar() -> str:
+    """Return the path of the jar for ``--jars`` of a job whose own writes are to stay pending.
+
+    It depends on Spark 3.5 or newer and on ``hadoop-aws`` 3.3.7, 3.4 or newer, which the cluster must have.
+    Repeatable: in a checkout, the jar is compiled once and kept in ``$XDG_CACHE_HOME/airflow-s3commit`` or
+    ``~/.cache/airflow-s3commit``.
+
+    Raises:
+        MissingJar: This is a checkout, and ``javac`` or PySpark is missing.
+        OSError: The jar cannot be written.
+
+    """
+    name = _name()
+    shipped = _SOURCES / name
+    if shipped.is_file():
+        return str(shipped)
+    made = cache_directory() / name
+    if not made.is_file():
+        build_jar(made)
+    return str(made)
+
+
+def build_jar(path: Path) -> None:
+    """Compile the jar, and write it to a path.
+
+    Args:
+        path: The file to write.
+
+    Raises:
+        MissingJar: ``javac`` or PySpark is missing, or the compilation failed.
+
+    """
+    home = os.environ.get("JAVA_HOME")
+    javac = shutil.which("javac", path=f"{home}/bin") if home else None
+    javac = javac or shutil.which("javac")
+    pyspark = find_spec("pyspark")
+    if javac is None or pyspark is None or pyspark.origin is None:
+        missing = "no javac in JAVA_HOME or PATH" if javac is None else "no PySpark"
+        raise MissingJar(
+            f"this checkout of airflow-s3commit has no {path.name}, and there is {missing} to compile it:"
+            " install a wheel, which has it, or a JDK (Debian: default-jdk-headless) and pyspark"
+        )
+    class_path = f"{Path(pyspark.origin).parent}/jars/*"
+    with tempfile.TemporaryDirectory(prefix="s3commit-") as classes:
+        command = [
+            javac,
+            "--release",
+            _JAVA_RELEASE,
+            "-nowarn",
+            "-proc:none",
+            "-cp",
+            class_path,
+            "-d",
+            classes,
+        ]
+        done = subprocess.run(  # noqa: S603 - the JDK's own compiler
+            [*command, *map(str, _java_files())], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise MissingJar(f"{javac} cannot compile {path.name}: {done.stderr.strip()[-2000:]}")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A file of its own for each call: threads and machines may share the directory.
+        fresh = path.with_suffix(f".{uuid4().hex}")
+        with zipfile.ZipFile(fresh, "w") as archive:
+            for file in sorted(Path(classes).rglob("*.class")):
+                entry = zipfile.ZipInfo(file.relative_to(classes).as_posix(), ZIP_TIME)
+                archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+            for service, name in _SERVICES.items():
+                archive.writestr(zipfile.ZipInfo(f"META-INF/services/{service}", ZIP_TIME), f"{name}\n")
+        fresh.replace(path)
+
+
+def _java_files() -> list[Path]:
+    return sorted(_SOURCES.glob("*.java"))
+
+
+def _name() -> str:
+    sources = [*(file.read_bytes() for file in _java_files()), repr(_SERVICES).encode()]
+    digest = hashlib.sha256(b"\0".join(sources)).hexdigest()
+    return f"s3commit-spark-{__version__}-{digest[:_NAME_DIGITS]}.jar"
+
+
+def build_shipped_jar() -> None:
+    """Compile the jar into the package, for a wheel, and print its path."""
+    for old in _SOURCES.glob("*.jar"):
+        old.unlink()
+    build_jar(_SOURCES / _name())
+    sys.stdout.write(f"{_SOURCES / _name()}\n")

@@ -33,11 +33,9 @@ from airflow_s3commit.spark.driver import (
     ready_job,
     target_of,
 )
-from airflow_s3commit.spark.file_settings import with_file_settings
 from airflow_s3commit.spark.options import WriteOptions, parse_options
 from airflow_s3commit.spark.overwrite import first_data_path
 from airflow_s3commit.spark.plan import months_columns, partition_types, plan_lines, plan_table
-from airflow_s3commit.spark.s3a_conf import conf_of, is_classic, site_conf
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,
@@ -46,6 +44,7 @@ from airflow_s3commit.spark.session import (
     store_of_process,
 )
 from airflow_s3commit.spark.task import TaskIds, refusals_first, write_task
+from airflow_s3commit.spark.writer_settings import conf_of, is_classic, site_conf, with_file_settings
 from airflow_s3commit.tables.partitions import resolve_name
 
 if TYPE_CHECKING:

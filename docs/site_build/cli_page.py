@@ -9,7 +9,7 @@ import click
 from tables import cell, code, table
 
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.cli.exit_codes import EXIT_CODES_HELP
+from airflow_s3commit.cli.output import EXIT_CODES_HELP
 
 #: Headings of the options that every command has.
 SHARED = ("Store", "Output")

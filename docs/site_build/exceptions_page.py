@@ -8,7 +8,7 @@ from docstrings import first_line, prose
 from tables import cell, code, table
 
 from airflow_s3commit import exceptions
-from airflow_s3commit.cli.exit_codes import exit_code
+from airflow_s3commit.cli.output import exit_code
 from airflow_s3commit.exceptions import S3CommitError
 
 

@@ -96,7 +96,7 @@ def test_the_package_is_shipped_where_it_is_asked_for(store, spark, context, tmp
 
 def test_an_unchanged_application_gets_the_protocol_and_its_jar(store, spark, context, monkeypatch) -> None:
     """With the writer ``spark`` the conf names job and protocol, and the jar is added."""
-    monkeypatch.setattr("airflow_s3commit.spark.jar.pending_jar", lambda: "/jars/pending.jar")
+    monkeypatch.setattr("airflow_s3commit.spark.shipping.pending_jar", lambda: "/jars/pending.jar")
     sealed = []
     monkeypatch.setattr(
         Job, "seal_stage", lambda job, *stage: sealed.append(stage) or SealReference(**SEALED)
@@ -126,7 +126,7 @@ def test_what_is_added_hides_nothing_of_sparks_own_file(
     named: bool, store, spark, monkeypatch, tmp_path
 ) -> None:
     """Extensions, protocol and jars of a file are kept beside ours: values on a command line would win."""
-    monkeypatch.setattr("airflow_s3commit.spark.jar.pending_jar", lambda: "/jars/pending.jar")
+    monkeypatch.setattr("airflow_s3commit.spark.shipping.pending_jar", lambda: "/jars/pending.jar")
     monkeypatch.setattr(Job, "seal_stage", lambda job, *stage: SealReference(**SEALED))
     spark.writes = False
     file = tmp_path / "spark-defaults.conf"

@@ -11,7 +11,7 @@ import pytest
 from airflow_s3commit import S3Config, S3Store, __version__
 from airflow_s3commit.cli import store_options
 from airflow_s3commit.cli.app import program
-from airflow_s3commit.cli.exit_codes import ExitCode, exit_code
+from airflow_s3commit.cli.output import ExitCode, exit_code
 from airflow_s3commit.cli.store_options import Connection, open_store
 from airflow_s3commit.exceptions import (
     AccessDenied,

@@ -22,11 +22,11 @@ from airflow_s3commit import Job, JobOptions, MemoryStore
 from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import Target, ready_job, target_of
-from airflow_s3commit.spark.file_settings import SETTINGS, with_file_settings
 from airflow_s3commit.spark.options import OTHER_WRITER, TEXT_OPTIONS, WRITE_OPTIONS, parse_options
 from airflow_s3commit.spark.overwrite import OVERWRITE_MODE
 from airflow_s3commit.spark.plan import plan_table
 from airflow_s3commit.spark.reading import READ_OPTIONS, parse_read_options
+from airflow_s3commit.spark.writer_settings import SETTINGS, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.tables import UnsupportedColumn
 from tests.protocol.building import OURS

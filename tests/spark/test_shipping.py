@@ -1,8 +1,9 @@
-"""The zip that ships the package, and what is said where a library is missing."""
+"""The zip and the jar that ship the package, and what is said where a library or a compiler is missing."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from airflow_s3commit import __version__
-from airflow_s3commit.spark import MissingLibrary, py_files
-from airflow_s3commit.spark.shipping import require_libraries
+from airflow_s3commit.spark import MissingJar, MissingLibrary, pending_jar, py_files
+from airflow_s3commit.spark.shipping import PROTOCOL_CLASS, require_libraries
 
 
 def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
@@ -89,3 +90,30 @@ def test_importing_the_door_without_a_library_says_so(library: str) -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
     ).stdout
     assert said.startswith(f"MissingLibrary airflow-s3commit needs {library}")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(shutil.which("javac") is None, reason="javac is not installed")
+def test_a_checkout_compiles_the_jar_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call compiles Java 8's class files into the user's cache, and the second finds them there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = Path(pending_jar())
+    assert made.parent == tmp_path / "airflow-s3commit"
+    with zipfile.ZipFile(made) as jar:
+        version = jar.read(PROTOCOL_CLASS.replace(".", "/") + ".class")[7]
+    assert version == 52
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert pending_jar() == str(made)
+
+
+@pytest.mark.spark
+def test_without_a_compiler_the_error_names_the_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout without javac says that a wheel has the jar, and what to install."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(MissingJar, match=r"no javac in JAVA_HOME or PATH .* install a wheel"):
+        pending_jar()

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_s3commit import JobClosed
 from airflow_s3commit.spark import pending_jar
-from airflow_s3commit.spark.jar import GUARD_CLASS
+from airflow_s3commit.spark.shipping import GUARD_CLASS
 from tests.hadoop.real_hadoop import Hadoop
 from tests.spark_cluster.cluster import ApplicationFailed, wait_until
 from tests.spark_cluster.conftest import Driver

@@ -138,8 +138,7 @@ class TaskAttempt:
 
         """
         # The protocol works without pyarrow.
-        from airflow_s3commit.tables.rows import write_table  # noqa: PLC0415
-        from airflow_s3commit.tables.write import file_stem  # noqa: PLC0415
+        from airflow_s3commit.tables.write import file_stem, write_table  # noqa: PLC0415
 
         stem = file_stem(self._extra.task, self._extra.stage, self._context.job_id)
         numbers = self._file_numbers

@@ -11,9 +11,8 @@ from airflow_s3commit import Counts, Destination, MemoryStore, register_destinat
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.config import Place, read_places
-from airflow_s3commit.plugin.fleet import Wanted, search_fleet
 from airflow_s3commit.plugin.service import DestinationService
-from airflow_s3commit.plugin.views import DestinationView
+from airflow_s3commit.plugin.views import DestinationView, Wanted, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.store.forwarding import CountingStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, ORDERS, begin, seal

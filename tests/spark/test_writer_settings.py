@@ -1,24 +1,37 @@
-"""A session's settings of files are honoured or refused by name, and never ignored."""
+"""A session's settings of files and of stored objects are followed, or refused by name."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
-from airflow_s3commit.exceptions import InvalidOption
-from airflow_s3commit.spark import register, write_pending
-from airflow_s3commit.spark.file_settings import SETTINGS, column_settings, with_file_settings
+from airflow_s3commit import ObjectOptions
+from airflow_s3commit.exceptions import InvalidOption, JobMismatch
+from airflow_s3commit.spark import foreach_batch, register, write_pending
+from airflow_s3commit.spark.datasource import S3CommitDataSource
 from airflow_s3commit.spark.options import WriteOptions, parse_options
+from airflow_s3commit.spark.writer_settings import (
+    SETTINGS,
+    S3ASettings,
+    column_settings,
+    s3a_settings,
+    site_conf,
+    with_file_settings,
+)
 from tests.spark.conftest import write
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from airflow_s3commit.store.base import ObjectInfo
     from tests.spark.conftest import Lake
 
 #: Hadoop's property that has Parquet files encrypted.
@@ -265,3 +278,245 @@ def test_settings_of_a_session_reach_both_doors(spark: SparkSession, lake: Lake,
             spark.conf.unset(key)
         spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
         register(spark)
+
+
+KEY = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd"
+
+on_spark = [
+    pytest.mark.spark,
+    pytest.mark.seaweedfs,
+    pytest.mark.xdist_group("spark"),
+]
+
+
+def filled(conf: dict[str, str], said: ObjectOptions | None = None) -> ObjectOptions:
+    """Return options as a session with this conf fills them for the bucket ``lake``."""
+    return s3a_settings(conf.get, "lake").fill(said or ObjectOptions())
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({}, {}),
+        ({"fs.s3a.encryption.algorithm": "", "fs.s3a.acl.default": " "}, {}),
+        ({"spark.hadoop.fs.s3a.encryption.algorithm": "AES256"}, {"sse": "AES256"}),
+        (
+            {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": KEY},
+            {"sse": "aws:kms", "sse_kms_key_id": KEY},
+        ),
+        ({"fs.s3a.encryption.algorithm": "DSSE-KMS"}, {"sse": "aws:kms:dsse"}),
+        (
+            {
+                "fs.s3a.server-side-encryption-algorithm": "SSE-KMS",
+                "fs.s3a.server-side-encryption.key": KEY,
+            },
+            {"sse": "aws:kms", "sse_kms_key_id": KEY},
+        ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "AES256",
+                "fs.s3a.bucket.lake.encryption.algorithm": "SSE-KMS",
+                "fs.s3a.bucket.other.encryption.key": "other",
+            },
+            {"sse": "aws:kms"},
+        ),
+        ({"fs.s3a.create.storage.class": "intelligent_tiering"}, {"storage_class": "INTELLIGENT_TIERING"}),
+        ({"fs.s3a.acl.default": "BucketOwnerFullControl"}, {"acl": "bucket-owner-full-control"}),
+        ({"fs.s3a.acl.default": "PUBLIC_READ"}, {"acl": "public-read"}),
+    ],
+)
+def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any]) -> None:
+    """Each spelling of Hadoop's, and what it says of one bucket before what it says of all."""
+    assert filled(conf) == ObjectOptions(**expected)
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"fs.s3a.encryption.algorithm": "SSE-C"}, "session sets fs.s3a.encryption.algorithm=SSE-C, which"),
+        ({"fs.s3a.encryption.algorithm": "CSE-KMS"}, "AES256, SSE-KMS, DSSE-KMS"),
+        (
+            {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.context": "a=b"},
+            "fs.s3a.encryption.context=a=b",
+        ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "SSE-KMS",
+                "hadoop.security.credential.provider.path": "jceks://file/k",
+            },
+            r"without a key, and credential providers that may have it.*options sse and sseKmsKeyId",
+        ),
+        (
+            {
+                "fs.s3a.encryption.algorithm": "DSSE-KMS",
+                "spark.hadoop.fs.s3a.bucket.lake.security.credential.provider.path": "jceks://file/k",
+            },
+            "credential providers that may have it",
+        ),
+        ({"fs.s3a.acl.default": "LogDeliveryWrite"}, r"fs.s3a.\* of the session: acl="),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(conf: dict[str, str], says: str) -> None:
+    """Unless the write says itself how it wants to have it."""
+    with pytest.raises(InvalidOption, match=says):
+        filled(conf)
+    own = ObjectOptions(sse="AES256", acl="private")
+    assert filled(conf, own) == own
+
+
+def test_credential_providers_matter_to_a_kms_key_alone() -> None:
+    """A conf with its key, or without KMS, may have providers for other secrets."""
+    providers = {"hadoop.security.credential.provider.path": "jceks://file/k"}
+    named = {"fs.s3a.encryption.algorithm": "SSE-KMS", "fs.s3a.encryption.key": KEY}
+    assert filled(providers | named).sse_kms_key_id == KEY
+    assert filled(providers | {"fs.s3a.encryption.algorithm": "AES256"}).sse == "AES256"
+    assert filled(providers) == ObjectOptions()
+
+
+def test_what_a_write_says_beats_its_session() -> None:
+    """Encryption is one thing: a session's key does not go with a write's algorithm."""
+    session = S3ASettings(algorithm="SSE-KMS", key=KEY, storage_class="glacier_ir", acl="Private")
+    own = ObjectOptions(sse="aws:kms", storage_class="STANDARD")
+    assert session.fill(own) == ObjectOptions(sse="aws:kms", storage_class="STANDARD", acl="private")
+
+
+def site(directory: Path, name: str = "core-site.xml", **properties: str) -> None:
+    """Write a configuration file of Hadoop; a dot of a property's name is ``__`` here."""
+    directory.mkdir(exist_ok=True)
+    rows = "".join(
+        f"<property><name> {key.replace('__', '.')} </name><value>{value}</value></property>"
+        for key, value in properties.items()
+    )
+    (directory / name).write_text(f"<?xml version='1.0'?><!-- x --><configuration>{rows}</configuration>")
+
+
+def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
+    """Each file counts in the first of Spark's directories that has it, with the settings that matter."""
+    site(tmp_path / "conf", fs__s3a__encryption__algorithm="AES256", fs__s3a__secret__key="hidden")
+    site(tmp_path / "hadoop", fs__s3a__acl__default="Private", parquet__page__size="1")
+    site(tmp_path / "hadoop", "hive-site.xml", hive__exec__orc__write__format="0.11")
+    site(tmp_path / "yarn", "mapred-site.xml", fs__s3a__bucket__lake__encryption__key="k")
+    there = {"HADOOP_CONF_DIR": str(tmp_path / "hadoop"), "YARN_CONF_DIR": str(tmp_path / "yarn")}
+    rest = {"hive.exec.orc.write.format": "0.11", "fs.s3a.bucket.lake.encryption.key": "k"}
+    assert site_conf(there) == {"fs.s3a.acl.default": "Private", "parquet.page.size": "1"} | rest
+    first = {"fs.s3a.encryption.algorithm": "AES256"} | rest
+    assert site_conf({**there, "SPARK_HOME": str(tmp_path)}) == first
+    assert site_conf({**there, "SPARK_HOME": "/none", "SPARK_CONF_DIR": str(tmp_path / "conf")}) == first
+    assert site_conf({}) == site_conf({"SPARK_CONF_DIR": str(tmp_path / "none")}) == {}
+
+
+def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """It may ask for encryption, so the write does not go on without it."""
+    (tmp_path / "core-site.xml").write_text("<configuration><property>")
+    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* mend it, or call .*register"):
+        site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("registered", [None, {"fs.s3a.acl.default": "Private"}])
+def test_a_write_without_register_reads_the_configuration_files(
+    registered: dict[str, str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asks for encryption there reaches the tasks; a registration has read the session's own."""
+    site(tmp_path, parquet__crypto__factory__class="org.example.Factory")
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr(S3CommitDataSource, "hadoop_defaults", registered)
+    writer = S3CommitDataSource({"path": "s3://lake/t"}).writer(
+        StructType([StructField("id", LongType())]), overwrite=False
+    )
+    expected = registered or {"parquet.crypto.factory.class": "org.example.Factory"}
+    assert vars(writer)["_hadoop"] == expected
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Any]:
+    """Return a function that sets the session's conf, and Hadoop's, for the length of a test."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    keys: set[tuple[str, bool]] = set()
+
+    def set_up(key: str, value: str, *, in_hadoop: bool = False) -> None:
+        keys.add((key, in_hadoop))
+        if in_hadoop:
+            hadoop.set(key, value)
+        else:
+            spark.conf.set(key, value)
+
+    yield set_up
+    for key, in_hadoop in keys:
+        if in_hadoop:
+            hadoop.unset(key)
+        else:
+            spark.conf.unset(key)
+    register(spark)
+
+
+def described(lake: Lake) -> list[ObjectInfo]:
+    """Return what the store says of each visible file."""
+    return [
+        lake.store.get(lake.destination.bucket, lake.destination.prefix + path).info
+        for path in lake.visible()
+    ]
+
+
+class TestInSpark:
+    pytestmark = on_spark
+
+    def test_a_notebooks_options_reach_its_files(self, spark: SparkSession, lake: Lake) -> None:
+        """Every file has what the options say, and its manifest is encrypted too."""
+        write(
+            spark.range(10, numPartitions=2), lake,
+            storageClass="STANDARD_IA", sse="AES256", objectTags=json.dumps({"team": "maps"}),
+            objectHeaders=json.dumps({"Cache-Control": "no-store", "x-amz-meta-source": "bts"}),
+        )  # fmt: skip
+        found = described(lake)
+        assert len(found) == 2
+        for info in found:
+            assert info.headers["x-amz-storage-class"] == "STANDARD_IA"
+            assert info.headers["x-amz-server-side-encryption"] == "AES256"
+            assert info.headers["x-amz-tagging-count"] == "1"
+            assert info.headers["cache-control"] == "no-store"
+            assert info.metadata["source"] == "bts"
+        job_id = lake.manifest().job_id
+        key = f"{lake.destination.prefix}_s3commit/manifests/{job_id}.json"
+        headers = lake.store.head(lake.destination.bucket, key).headers
+        assert headers == {"x-amz-server-side-encryption": "AES256"}
+
+    @pytest.mark.parametrize("in_hadoop", [pytest.param(False, marks=pytest.mark.all), True])
+    def test_a_session_s_encryption_is_taken_over(
+        self, spark: SparkSession, lake: Lake, conf: Any, in_hadoop: bool
+    ) -> None:
+        """Said in the Spark conf, or in Hadoop's own where the session was registered."""
+        prefix = "" if in_hadoop else "spark.hadoop."
+        conf(f"{prefix}fs.s3a.encryption.algorithm", "AES256", in_hadoop=in_hadoop)
+        conf(f"{prefix}fs.s3a.bucket.lake.create.storage.class", "standard_ia", in_hadoop=in_hadoop)
+        register(spark)
+        write(spark.range(3, numPartitions=1), lake)
+        write_pending(
+            spark.range(3, numPartitions=1), destination=lake.uri, mode="append", options=lake.options
+        )
+        found = described(lake)
+        assert len(found) == 2
+        assert {info.headers["x-amz-server-side-encryption"] for info in found} == {"AES256"}
+        assert {info.headers["x-amz-storage-class"] for info in found} == {"STANDARD_IA"}
+
+    def test_a_job_that_says_otherwise_refuses_the_write(
+        self, spark: SparkSession, lake: Lake, job_conf: Any, conf: Any
+    ) -> None:
+        """A session that encrypts, or a write that asks for it, is refused by a job that does not."""
+        job = job_conf("append")
+        frame = spark.range(3, numPartitions=1)
+        with pytest.raises(JobMismatch, match="the write's options set storage_class='GLACIER_IR'"):
+            write_pending(frame, job=job.reference, options={**lake.options, "storageClass": "GLACIER_IR"})
+        conf("spark.hadoop.fs.s3a.encryption.algorithm", "AES256")
+        with pytest.raises(Exception, match=r"fs.s3a.\* of the Spark session set sse='AES256'"):
+            frame.write.format("s3commit").mode("append").options(**lake.options).save()
+        assert lake.pending() == []
+
+    def test_a_stream_s_batches_are_kept_so_too(self, spark: SparkSession, lake: Lake, conf: Any) -> None:
+        """A batch's job has the options of its stream, and the session's where the stream says nothing."""
+        conf("spark.hadoop.fs.s3a.create.storage.class", "standard_ia")
+        batch = foreach_batch(destination=lake.uri, stream="s", options={**lake.options, "sse": "AES256"})
+        batch(spark.range(3, numPartitions=1), 0)
+        (info,) = described(lake)
+        assert info.headers["x-amz-server-side-encryption"] == "AES256"
+        assert info.headers["x-amz-storage-class"] == "STANDARD_IA"
