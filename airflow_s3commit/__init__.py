@@ -8,8 +8,7 @@ imported when they are first used, so that importing the package imports nothing
 
 from __future__ import annotations
 
-from airflow_s3commit._deprecated import install
-from airflow_s3commit._lazy import lazy
+from airflow_s3commit._names import install, lazy
 
 __version__ = "0.1.0.dev0"
 

@@ -1,16 +1,26 @@
 """``airflow s3commit …``: the commands of ``s3commit``, with the store of an Airflow connection.
 
-Airflow imports this module whenever ``airflow`` runs, so it imports nothing but Airflow's own types.
+Airflow imports this module whenever ``airflow`` runs. So the module imports nothing but Airflow's own types,
+and a command imports the program when it runs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import argparse
+import os
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.cli.cli_config import CLICommand
+
+    from airflow_s3commit.cli.store_options import Connection
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook
+    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["COMMANDS", "get_cli_commands"]
 
@@ -49,7 +59,7 @@ def get_cli_commands() -> list[CLICommand]:
             name=name,
             help=does,
             epilog=_EPILOG.format(name=name),
-            func=lazy_load_command("airflow_s3commit.cli.airflow.run"),
+            func=run,
             args=(
                 _arg(
                     "--aws-conn-id",
@@ -73,3 +83,94 @@ def get_cli_commands() -> list[CLICommand]:
 
 def _arg(name: str, **settings: str) -> Arg:
     return Arg((name,), **settings)  # type: ignore[no-untyped-call]
+
+
+def run(args: argparse.Namespace) -> NoReturn:
+    """Run one command and exit with its code.
+
+    Args:
+        args: The command line as parsed by Airflow: ``subcommand``, ``aws_conn_id``, ``destination``, and the
+            program's own arguments in ``words``.
+
+    """
+    from airflow_s3commit.cli.app import program  # noqa: PLC0415
+    from airflow_s3commit.cli.store_options import StoreProvider  # noqa: PLC0415
+
+    conn_id, words = _connection_among(list(args.words))
+    conn_id = conn_id or args.aws_conn_id or _default_connection()
+    # Connections are in the metadata database, to which only Airflow's servers and commands have access.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    provider = StoreProvider(
+        ("airflow", "s3commit"),
+        ("--aws-conn-id", conn_id),
+        lambda asked: _open(conn_id, asked),
+        _signer,
+        conn_id,
+    )
+    program.main([args.subcommand, args.destination, *words], prog_name="airflow s3commit", obj=provider)
+    raise AssertionError("the program exits by itself")
+
+
+def _connection_among(words: list[str]) -> tuple[str | None, list[str]]:
+    """Extract the option from the words after the destination, which Airflow does not parse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--aws-conn-id")
+    found, rest = parser.parse_known_args(words)
+    return found.aws_conn_id, rest
+
+
+def _default_connection() -> str:
+    from airflow_s3commit.settings import DEFAULT_CONNECTION  # noqa: PLC0415
+
+    return DEFAULT_CONNECTION
+
+
+def _open(conn_id: str, asked: Connection) -> ObjectStore:
+    """Return the store of an Airflow connection.
+
+    Raises:
+        StoreRejected: There is no such connection, or the command line names another store.
+
+    """
+    from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415
+
+    from airflow_s3commit.exceptions import StoreRejected  # noqa: PLC0415
+    from airflow_s3commit.hooks.s3_commit import S3CommitHook  # noqa: PLC0415
+
+    config = asked.config
+    if config.endpoint_url or config.profile or config.path_style is not None:
+        raise StoreRejected(
+            f"the Airflow connection {conn_id} already configures the store: omit --endpoint-url, --profile "
+            "and --path-style, or use s3commit without Airflow"
+        )
+    hook = S3CommitHook(
+        conn_id, region_name=config.region, verify=config.verify, retry_deadline=asked.patience
+    )
+    try:
+        _quietly(lambda: _connect(hook))
+    except AirflowNotFoundException as error:
+        raise StoreRejected(
+            f"Airflow has no connection {conn_id!r}: add it, or choose another with --aws-conn-id"
+        ) from error
+    return hook.store
+
+
+def _signer() -> Signer | None:
+    from airflow_s3commit.hooks.s3_commit import configured_signer  # noqa: PLC0415
+
+    found: list[Signer | None] = []
+    _quietly(lambda: found.append(configured_signer()))
+    return found[0]
+
+
+def _connect(hook: S3CommitHook) -> None:
+    # Without a connection, the hook would use the credentials of this machine.
+    hook.get_connection(str(hook.aws_conn_id))
+    _ = hook.store
+
+
+def _quietly(step: Callable[[], None]) -> None:
+    """Run a step without Airflow's log, because it would mix with the command's output on stdout."""
+    from airflow.utils.cli import suppress_logs_and_warning  # noqa: PLC0415
+
+    suppress_logs_and_warning(lambda _: step())(argparse.Namespace(verbose=False))

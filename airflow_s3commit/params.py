@@ -1,11 +1,20 @@
-"""The conflict mode as a DAG param, and its default template, which means ``replace`` in backfills."""
+"""Arguments as authors of DAGs write them: the conflict mode as a DAG param, and times.
+
+Times are dates, durations and data intervals, in the zone of the DAG. The conflict mode's default template
+means ``replace`` in backfills.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pendulum
 
 if TYPE_CHECKING:
     from airflow.sdk import Param
+    from pendulum import FixedTimezone, Timezone
 
 __all__ = [
     "CONFLICT_MODE",
@@ -13,6 +22,7 @@ __all__ = [
     "SPARKS_CONFLICT_MODE",
     "check_conflict_mode",
     "conflict_mode_param",
+    "moment_of",
 ]
 
 #: The modes, from the safest to the most destructive, and that of the save modes of Spark's own writers.
@@ -67,3 +77,64 @@ def check_conflict_mode(mode: str) -> str:
             "If it comes from a template, look at the rendered template of this task."
         )
     return mode
+
+
+#: Durations such as ``1d12h``, which ISO 8601 writes as ``P1DT12H``.
+_SHORT = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)?")
+
+
+def moment_of(
+    value: Any, *, before: datetime, zone: Timezone | FixedTimezone | str = "UTC"
+) -> pendulum.DateTime:
+    """Return the moment that a value names.
+
+    A time without a zone is one of ``zone``, a date is the beginning of its day there, and a data interval is
+    its start. A duration is so long before ``before``: its days, or each 24 of its hours, are days of the
+    calendar, so that one of them has 25 hours where clocks go back.
+
+    :param value: A ``datetime``, ``date``, ``timedelta``, ``pendulum.Duration`` or data interval; or text: a
+        time, a date, a duration or an interval in ISO 8601, or a duration such as ``1d12h``.
+    :param before: The end of durations.
+    :param zone: The zone of the DAG.
+    :raises ValueError: The value has another form.
+    """
+    known = _parsed(value, zone) if isinstance(value, str) else value
+    known = getattr(known, "start", known)
+    if isinstance(known, timedelta):
+        return _before(pendulum.instance(before).in_timezone(zone), known)
+    if isinstance(known, datetime):
+        return pendulum.instance(known, tz=zone)
+    if isinstance(known, date):
+        return pendulum.datetime(known.year, known.month, known.day, tz=zone)
+    raise ValueError(
+        f"{value!r} is neither a time, a date, a duration nor a data interval; write 2013-01-01,"
+        " 2013-01-01T06:00:00, 1d12h or PT36H"
+    )
+
+
+def _before(moment: pendulum.DateTime, duration: timedelta) -> pendulum.DateTime:
+    """Subtract days by the calendar, and then the rest by the clock."""
+    whole = duration
+    if not isinstance(whole, pendulum.Duration):
+        whole = pendulum.duration(days=whole.days, seconds=whole.seconds, microseconds=whole.microseconds)
+    day = moment.subtract(
+        years=whole.years, months=whole.months, weeks=whole.weeks, days=whole.remaining_days
+    )
+    # In UTC, because an hour of the zone may occur twice.
+    rest = day.in_timezone("UTC").subtract(
+        hours=whole.hours,
+        minutes=whole.minutes,
+        seconds=whole.remaining_seconds,
+        microseconds=whole.microseconds,
+    )
+    return rest.in_timezone(moment.timezone or "UTC")
+
+
+def _parsed(text: str, zone: Timezone | FixedTimezone | str) -> Any:
+    short = _SHORT.fullmatch(text.strip())
+    if short is not None and any(short.groups()):
+        return pendulum.duration(**{unit: int(count) for unit, count in short.groupdict("0").items()})
+    try:
+        return pendulum.parse(text.strip(), tz=zone, exact=True)
+    except ValueError:
+        return text

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent
 FOLDERS = frozenset({"cli", "contract", "protocol", "reader", "store", "tables"})
 
 #: Modules beside the folders that import Airflow all the same.
-OUTSIDE = frozenset({"test_deprecated.py", "test_face.py"})
+OUTSIDE = frozenset({"test_face.py", "test_names.py"})
 
 #: Marks of tests for the longer loops.
 LONGER = frozenset({"airflow", "all", "loopback", "seaweedfs", "slow", "spark"})

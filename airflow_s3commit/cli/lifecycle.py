@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 import click
 
-from airflow_s3commit._deprecated import ignored
 from airflow_s3commit._format import several, size
+from airflow_s3commit._names import ignored
 from airflow_s3commit.cli.command import Session, as_duration, as_stage, store_command
 from airflow_s3commit.cli.output import ExitCode
 from airflow_s3commit.cli.report import DRY_RUN, Facts, Line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit._lazy import lazy
+from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from airflow_s3commit.exceptions import AccessDenied, S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.metrics import count_retry, count_sweep, gauge_pending
 from airflow_s3commit.operators.base import S3CommitBaseOperator, log_table, refusals_are_final
+from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, is_pattern
 from airflow_s3commit.settings import DEFAULT_SWEEP_AGE, REGISTRY, REGISTRY_CONNECTION
 
@@ -192,8 +193,6 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
         return self._with_options(store)
 
     def _seconds(self) -> float:
-        from airflow_s3commit.times import moment_of  # noqa: PLC0415 - keeps DAG parsing light
-
         given, now, dag = self.older_than, datetime.now(UTC), self.get_dag()
         try:
             seconds = given.total_seconds() if isinstance(given, timedelta) else float(given)

@@ -27,8 +27,8 @@ from airflow_s3commit.present import (
     job_facts,
     replacement,
 )
+from airflow_s3commit.protocol.inspect.history import EventName, TimelineEvent
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
-from airflow_s3commit.protocol.inspect.timeline import EventName, TimelineEvent
 from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.forwarding import total_requests

@@ -14,13 +14,13 @@ from typing import Final
 from airflow_s3commit.exceptions import NoSuchJob, NoSuchKey, Refused
 from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
-from airflow_s3commit.protocol.inspect.jobs import Endings, JobSummary, find_ending, latest_endings, list_jobs
-from airflow_s3commit.protocol.inspect.timeline import (
+from airflow_s3commit.protocol.inspect.history import (
     CommitProgress,
     TimelineEvent,
     commit_progress,
     timeline,
 )
+from airflow_s3commit.protocol.inspect.jobs import Endings, JobSummary, find_ending, latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.plans import find_plan, planned_objects

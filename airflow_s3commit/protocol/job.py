@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._deprecated import ignored
+from airflow_s3commit._names import ignored
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.lifecycle.abort import abort_late
 from airflow_s3commit.protocol.lifecycle.commit import commit_job

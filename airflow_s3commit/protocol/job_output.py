@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from airflow_s3commit._clock import Clock, SystemClock
-from airflow_s3commit._deprecated import ignored
+from airflow_s3commit._names import ignored
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.lifecycle.abort import abort_attempt, abort_stage
 from airflow_s3commit.protocol.lifecycle.collect import collect_stage

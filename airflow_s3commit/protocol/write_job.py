@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.job import ConflictMode
     from airflow_s3commit.protocol.model.progress import Progress
     from airflow_s3commit.protocol.model.signing import Signer
-    from airflow_s3commit.protocol.writer.local import LocalFile
+    from airflow_s3commit.protocol.writer.files import LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
     from airflow_s3commit.store.base import ObjectStore

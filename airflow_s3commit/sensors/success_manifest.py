@@ -20,6 +20,7 @@ from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.links import ManifestLink
 from airflow_s3commit.metrics import count_retry
+from airflow_s3commit.params import moment_of
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.settings import DEFAULT_DEFERRABLE, DEFAULT_POKE_INTERVAL
 
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperatorLink, Context
 
-    from airflow_s3commit.protocol.watch.criteria import Criteria
-    from airflow_s3commit.protocol.watch.search import ManifestSearch
-    from airflow_s3commit.protocol.watch.snapshot import Snapshot
+    from airflow_s3commit.protocol.watch.new_manifests import Snapshot
+    from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
     from airflow_s3commit.store.credentials import StoreAddress
     from airflow_s3commit.xcom import JsonObject
 
@@ -164,7 +164,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         :param context: The task's context.
         :raises AirflowFailException: The store refuses the search, so waiting is useless.
         """
-        from airflow_s3commit.protocol.watch.criteria import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch.search import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
 
         try:
@@ -194,7 +194,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         :raises AirflowFailException: The store refuses the search, so waiting is useless.
         :raises AirflowException: The trigger ended with another error, or there is no event.
         """
-        from airflow_s3commit.protocol.watch.criteria import FINAL  # noqa: PLC0415 - keeps parsing light
+        from airflow_s3commit.protocol.watch.search import FINAL  # noqa: PLC0415 - keeps parsing light
 
         if event is None:
             raise AirflowException(f"Task {self.task_id} was resumed without an event; clear it.")
@@ -252,7 +252,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
 
     @cached_property
     def _view(self) -> Snapshot:
-        from airflow_s3commit.protocol.watch.snapshot import Snapshot  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
 
         destination = Destination.parse(self.destination)
         return Snapshot(self.hook.store, destination, depth=self.search_depth)
@@ -264,7 +264,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         return ManifestSearch(self._view, self._wanted(), depth=self.search_depth)
 
     def _wanted(self) -> Criteria:
-        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415 - keeps DAG parsing light
 
         lost = [name for name in self._conditions if getattr(self, name) is None]
         if lost:
@@ -288,8 +288,6 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         given = self.newer_than
         if given is None or (isinstance(given, str) and given.strip() in {"", "None"}):
             return given
-        from airflow_s3commit.times import moment_of  # noqa: PLC0415 - keeps DAG parsing light
-
         dag, before = self.get_dag(), self._began_after or datetime.now(UTC)
         try:
             return moment_of(given, before=before, zone="UTC" if dag is None else dag.timezone)

@@ -6,7 +6,7 @@ the data source import both.
 
 from __future__ import annotations
 
-from airflow_s3commit._lazy import lazy
+from airflow_s3commit._names import lazy
 from airflow_s3commit.spark.shipping import require_libraries
 
 # Executors may get this package without its libraries; name them before an import fails.

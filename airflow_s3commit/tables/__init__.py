@@ -6,7 +6,7 @@ The only interface to storage is "open this path, write, close". Importing this 
 
 from __future__ import annotations
 
-from airflow_s3commit._lazy import lazy
+from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Install it with ``pip install "airflow-s3commit[testing]"``. The pytest fixtures
 
 from __future__ import annotations
 
-from airflow_s3commit._lazy import lazy
+from airflow_s3commit._names import lazy
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:

@@ -25,10 +25,8 @@ from airflow_s3commit.settings import DEFAULT_POKE_INTERVAL
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
-    from airflow_s3commit.protocol.watch.criteria import Outcome
-    from airflow_s3commit.protocol.watch.feed import ManifestFeed
-    from airflow_s3commit.protocol.watch.search import SharedPoller, Waiter
-    from airflow_s3commit.protocol.watch.snapshot import Snapshot
+    from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
+    from airflow_s3commit.protocol.watch.search import Outcome, SharedPoller, Waiter
     from airflow_s3commit.xcom import JsonObject
 
 #: Seconds for which a search retries its requests; the next search is due soon after.
@@ -90,7 +88,7 @@ def summary_of(manifest: ManifestRecord) -> JsonObject:
 
 def failure(error: Exception) -> tuple[bool, str, Outcome]:
     """Return whether an error is final, its text, and its outcome."""
-    from airflow_s3commit.protocol.watch.criteria import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
+    from airflow_s3commit.protocol.watch.search import outcome_of  # noqa: PLC0415 - keeps DAG parsing light
 
     outcome: Outcome = outcome_of(error) if isinstance(error, S3CommitError) else "error"
     return outcome != "unavailable", described(error), outcome
@@ -169,8 +167,11 @@ class S3SuccessManifestTrigger(ManifestTrigger):
 
     def _join(self) -> tuple[SharedPoller, Waiter]:
         """Join the shared searches at the destination."""
-        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415
-        from airflow_s3commit.protocol.watch.search import Waiter, shared_poller  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.search import (  # noqa: PLC0415
+            Criteria,
+            Waiter,
+            shared_poller,
+        )
 
         key = (self.destination, self.aws_conn_id, self.region_name, self.verify)
         wait = Waiter(Criteria.from_dict(self.wanted), depth=self.search_depth)
@@ -183,7 +184,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
         return None if self.give_up_at is None else self.give_up_at - time.time()
 
     def _open(self) -> Snapshot:
-        from airflow_s3commit.protocol.watch.snapshot import Snapshot  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.new_manifests import Snapshot  # noqa: PLC0415
 
         return Snapshot(self.hook().store, Destination.parse(self.destination), shared=True)
 
@@ -275,8 +276,8 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             await self.asset_state_store.aset(self._key, memory)
 
     def _open(self, memory: Mapping[str, Any] | None) -> ManifestFeed:
-        from airflow_s3commit.protocol.watch.criteria import Criteria  # noqa: PLC0415
-        from airflow_s3commit.protocol.watch.feed import ManifestFeed  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed  # noqa: PLC0415
+        from airflow_s3commit.protocol.watch.search import Criteria  # noqa: PLC0415
 
         wanted = Criteria.of(
             context=self.context or None,
@@ -284,7 +285,7 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
             partitions=self.partitions or None,
             min_files=self.min_files,
         )
-        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted, memory)
+        return ManifestFeed(self.hook().store, Destination.parse(self.destination), wanted.mismatch, memory)
 
 
 def _unsuccessful(status: str, outcome: str, message: str) -> TriggerEvent:

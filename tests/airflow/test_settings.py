@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import airflow_s3commit
-from airflow_s3commit import Job, S3Config
+from airflow_s3commit import Job, S3Config, airflow_commands
 from airflow_s3commit.airflow_commands import COMMANDS, get_cli_commands
-from airflow_s3commit.cli import airflow
 from airflow_s3commit.cli.app import program
 from airflow_s3commit.cli.store_options import Connection
 from airflow_s3commit.exceptions import StoreRejected
@@ -105,7 +104,7 @@ def lake(monkeypatch) -> None:
 def ended(asked: Any) -> int:
     """Run a command and return its exit code."""
     with pytest.raises(SystemExit) as left:
-        airflow.run(asked)
+        airflow_commands.run(asked)
     return left.value.code or 0
 
 
@@ -140,7 +139,7 @@ def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
         S3CommitHook, "store", property(lambda self: pytest.fail("went on without the connection"))
     )
     with pytest.raises(StoreRejected, match="no connection 'nowhere'"):
-        airflow._open("nowhere", Connection(S3Config()))
+        airflow_commands._open("nowhere", Connection(S3Config()))
 
 
 @pytest.mark.parametrize(
@@ -149,4 +148,4 @@ def test_an_unknown_connection_is_no_other_one(monkeypatch) -> None:
 def test_the_connection_configures_the_store(lake, config) -> None:
     """Options that name another store are refused beside a connection."""
     with pytest.raises(StoreRejected, match="connection lake already configures"):
-        airflow._open("lake", Connection(config))
+        airflow_commands._open("lake", Connection(config))

@@ -11,9 +11,8 @@ import pytest
 from airflow_s3commit import Destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.hooks import S3CommitHook
-from airflow_s3commit.protocol.watch.criteria import Criteria
-from airflow_s3commit.protocol.watch.search import SharedPoller, Waiter, shared_poller
-from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from airflow_s3commit.protocol.watch.new_manifests import Snapshot
+from airflow_s3commit.protocol.watch.search import Criteria, SharedPoller, Waiter, shared_poller
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.triggers import S3SuccessManifestTrigger
 from tests.airflow.runs import DAY, FLIGHTS, commit

@@ -22,15 +22,13 @@ from airflow_s3commit.cli.app import program
 from airflow_s3commit.exceptions import S3CommitError
 from airflow_s3commit.protocol.adoption.adopt import adopt, find_hadoop_jobs
 from airflow_s3commit.protocol.inspect.details import describe_job, preview_commit
+from airflow_s3commit.protocol.inspect.history import timeline
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs, pending_uploads
-from airflow_s3commit.protocol.inspect.timeline import timeline
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.sweep.apply import apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
-from airflow_s3commit.protocol.watch.criteria import Criteria
-from airflow_s3commit.protocol.watch.feed import ManifestFeed
-from airflow_s3commit.protocol.watch.search import ManifestSearch
-from airflow_s3commit.protocol.watch.snapshot import Snapshot
+from airflow_s3commit.protocol.watch.new_manifests import ManifestFeed, Snapshot
+from airflow_s3commit.protocol.watch.search import Criteria, ManifestSearch
 from airflow_s3commit.reader import UnreadablePartitions
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.pruning import PartitionColumns, bounds_expression
@@ -122,7 +120,7 @@ def _sensor(lake: GuardedLake) -> None:
 
 
 def _feed(lake: GuardedLake) -> None:
-    for _ in ManifestFeed(lake.store, _place(lake), Criteria(), {"job_id": None, "met": {}}).look():
+    for _ in ManifestFeed(lake.store, _place(lake), Criteria().mismatch, {"job_id": None, "met": {}}).look():
         pass
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_s3commit._deprecated import forwarding
+from airflow_s3commit._names import forwarding
 
 TYPE_CHECKING = False  # type checkers take it for true
 if not TYPE_CHECKING:

@@ -25,7 +25,7 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
     StoreRejected,
 )
-from airflow_s3commit.protocol.adoption.abort import clean_up
+from airflow_s3commit.protocol.adoption.adopt import clean_up
 from airflow_s3commit.protocol.hadoop.status import classify
 from airflow_s3commit.protocol.inspect.staging import (
     JobFacts,

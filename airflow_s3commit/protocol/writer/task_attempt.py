@@ -28,8 +28,7 @@ from airflow_s3commit.protocol.model.seal import CommittedTask
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_s3commit.protocol.writer.files import AttemptFiles
-    from airflow_s3commit.protocol.writer.local import LocalFile
+    from airflow_s3commit.protocol.writer.files import AttemptFiles, LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.tables.write import WrittenTable
 

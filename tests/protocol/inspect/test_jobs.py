@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import Unavailable
+from airflow_s3commit.protocol.inspect.history import commit_progress, timeline
 from airflow_s3commit.protocol.inspect.jobs import (
     JobSummary,
     UploadSummary,
@@ -12,7 +13,6 @@ from airflow_s3commit.protocol.inspect.jobs import (
     list_jobs,
     pending_uploads,
 )
-from airflow_s3commit.protocol.inspect.timeline import commit_progress, timeline
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.destination import Destination

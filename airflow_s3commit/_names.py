@@ -1,9 +1,13 @@
-"""Old import paths: each works for one more release, with a `DeprecationWarning`.
+"""Public names: imported when first used, and found for one more release by their old paths.
 
-`MovedModules`, the last finder on ``sys.meta_path``, loads the modules of `MOVED` that no longer exist. Where
-the old path still exists, as a package in place of a module or as a module that lost names, it forwards its
-old names by ``__getattr__ = forwarding(…)``. A module in place of a package also needs an empty ``__path__``.
-To drop an old path, delete its row.
+A package exports names of other modules by `lazy`, and imports the module of a name when the name is first
+used (PEP 562).
+
+Each old path works for one more release, with a `DeprecationWarning`. `MovedModules`, the last finder on
+``sys.meta_path``, loads the modules of `MOVED` that no longer exist. Where the old path still exists, as a
+package in place of a module or as a module that lost names, it forwards its old names by ``__getattr__ =
+forwarding(…)``. A module in place of a package also needs an empty ``__path__``. To drop an old path, delete
+its row.
 """
 
 from __future__ import annotations
@@ -12,10 +16,40 @@ import sys
 
 TYPE_CHECKING = False  # not typing's: every process that imports the package imports this
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
+
+
+def lazy(
+    package: str, names: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package that exports names of other modules.
+
+    The first use of a name imports its module and makes the name an ordinary attribute of the package.
+    ``__getattr__`` raises `AttributeError` for any other name.
+
+    Args:
+        package: The package's ``__name__``.
+        names: The full name of each module, with the names to export from it.
+
+    """
+    homes = {name: module for module, exported in names.items() for name in exported}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415 - only when a name is used
+
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names_of() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names_of
 
 
 _PACKAGE = "airflow_s3commit."
@@ -68,8 +102,8 @@ MOVED: dict[str, dict[str, str]] = {
     "reader.table": {"dataset": "airflow_s3commit"},
     "sensors.search": {"ManifestSearch": "airflow_s3commit.protocol.watch.search"},
     "sensors.success_manifest": {"S3SuccessManifestSensor": "airflow_s3commit.sensors"},
-    "sensors.view": {"DestinationView": "airflow_s3commit.protocol.watch.snapshot:Snapshot"},
-    "sensors.wanted": {"Wanted": "airflow_s3commit.protocol.watch.criteria:Criteria"},
+    "sensors.view": {"DestinationView": "airflow_s3commit.protocol.watch.new_manifests:Snapshot"},
+    "sensors.wanted": {"Wanted": "airflow_s3commit.protocol.watch.search:Criteria"},
     "spark.datasource": {"S3CommitDataSource": "airflow_s3commit.spark"},
     "spark.pending": {
         "PendingWrite": "airflow_s3commit.spark",

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 import tests.airflow.conftest  # noqa: F401 - gives Airflow a home before it is imported
-from airflow_s3commit import Job, TaskAttempt, _deprecated
-from airflow_s3commit._deprecated import MOVED, MovedModules, forwarding
+from airflow_s3commit import Job, TaskAttempt, _names
+from airflow_s3commit._names import MOVED, MovedModules, forwarding
 from airflow_s3commit.spark import S3CommitDataSource
 
 pytestmark = pytest.mark.airflow
@@ -67,7 +67,7 @@ def test_a_class_by_its_old_path_can_be_unpickled() -> None:
 def test_a_module_that_exists_is_never_forwarded() -> None:
     """The finder comes after all others, once, and serves nothing beside its table."""
     finders = [finder for finder in sys.meta_path if isinstance(finder, MovedModules)]
-    _deprecated.install()
+    _names.install()
     assert [finder for finder in sys.meta_path if isinstance(finder, MovedModules)] == finders
     assert len(finders) == 1
     with pytest.raises(ModuleNotFoundError):
