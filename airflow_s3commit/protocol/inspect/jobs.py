@@ -300,7 +300,7 @@ def _summary(context: JobContext, folder: StagingFolder, facts: JobFacts) -> Job
         job_id=folder.job_id,
         destination=job.destination if job is not None else None,
         staging=folder.staging.uri,
-        state=state.record.state if state is not None else None,
+        state=facts.reached,
         since=state.record.since if state is not None else None,
         owner=state.record.owner if state is not None else None,
         reason=state.record.reason if state is not None else None,

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, find_hadoop_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.pending_index import INTENT_SUFFIX
 from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
-from airflow_s3commit.protocol.metadata.state import read_state
+from airflow_s3commit.protocol.metadata.state import implied_state, read_state
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
+from airflow_s3commit.protocol.model.job import JobRecord, State, StateRecord
 from airflow_s3commit.protocol.model.layout import (
     MAGIC_PREFIX,
     PENDING_SUFFIX,
@@ -88,6 +89,7 @@ class JobFacts:
         state: The state record; None if missing or damaged.
         problem: Why a record cannot be read, or that it was copied here; None if there is no problem.
         elsewhere: URI of the job's destination, if it is another one than expected.
+        ended: State that the job's last entry implies, if its state says that it is committing.
 
     """
 
@@ -95,6 +97,12 @@ class JobFacts:
     state: Stored[StateRecord] | None = None
     problem: str | None = None
     elsewhere: str | None = None
+    ended: State | None = None
+
+    @property
+    def reached(self) -> State | None:
+        """How far the job is, by its state and the log; None without a state."""
+        return self.ended or (self.state.record.state if self.state is not None else None)
 
 
 def folders_below(store: ObjectStore, root: Destination) -> list[StagingFolder]:
@@ -149,7 +157,7 @@ def folders_around(
 
 def job_facts(context: JobContext) -> JobFacts:
     """Return a job's record and state. A damaged or copied record does not raise: it is the ``problem``."""
-    job, state, problem = None, None, None
+    job, state, problem, ended = None, None, None, None
     try:
         stored = records.find(
             context.store, context.staging_bucket, context.layout.job, JobRecord, signer=context.signer
@@ -164,9 +172,13 @@ def job_facts(context: JobContext) -> JobFacts:
         job, problem = None, str(error)
     try:
         state = read_state(context)
+        if job is not None and state is not None and state.record.state == "committing":
+            entry = Log(replace(context, record=job)).ending()
+            if entry is not None and entry.kind != "abandon":
+                ended = implied_state(entry)
     except InvalidRecord as error:
         problem = problem or str(error)
-    return JobFacts(job, state, problem)
+    return JobFacts(job, state, problem, ended=ended)
 
 
 def left_by_hadoop(context: JobContext, facts: JobFacts, *, most: int | None = None) -> HadoopJob | None:

@@ -259,10 +259,14 @@ def _recorded_uploads(context: JobContext) -> Iterator[PendingUpload | None]:
 def _refuse_if_too_late(context: JobContext, state: StateRecord, *, force: bool) -> None:
     if state.state == "committed":
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
-    may_have_begun = context.record is None or context.record.options.needs_begin
-    if state.state == "lost" or (state.state == "committing" and may_have_begun):
+    if state.state in ("committing", "lost"):
         log = Log(context)
         last = log.ending()
+        if last is not None and last.kind == "commit":
+            raise AlreadyCommitted(
+                f"{context.name} is committed, as entry {last.number} of the log; it cannot be aborted."
+                " Finish it with: s3commit recover"
+            )
         if last is not None and last.manifest is not None and last.manifest.lost is not None:
             raise job_lost(context, last.manifest.lost)
         if last is None and (begun := log.begun()) is not None:

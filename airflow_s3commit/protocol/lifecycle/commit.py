@@ -3,8 +3,9 @@
 1. *begin* (`begin`): check what was sealed and planned, list again, move the state to ``committing``.
 2. *publish* (`publish`): remove ``_SUCCESS``, complete every upload. A job that destroys old data before its
    last entry first creates ``begin``, its point of no return.
-3. *enter* (`enter`): create the job's last entry in the log, for other jobs the point of no return; the state
-   follows: ``committed``, or ``lost`` if a file of a begun job is missing.
+3. *enter* (`enter`): create the job's last entry in the log, for other jobs the point of no return. The state
+   stays, except of a job that is lost, because a file is missing after its ``begin``, and of one whose state
+   does not hold its record.
 4. *finish* (`finish`): write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 A process that finds the job moved on by another one reads the state again and resumes from there.
@@ -153,16 +154,7 @@ def commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifest
         case state if state in run.begins_from:
             begin_commit(run, current)
         case "committing":
-            entry = run.log.ending()
-            if entry is None:
-                entry = _publish(run, current)
-            if entry.kind == "abandon":
-                abort_job(run.context)
-                raise Verdict(abandoned(run.context, entry))
-            run.moved = follow(run.context, current, entry)
-            if run.moved is None:
-                raise Overtaken
-            logger.info("%s: %s, entry %d", run.context.name, run.moved.record.state, entry.number)
+            return _after(run, current, run.log.ending() or _publish(run, current))
         case "committed":
             return finish_commit(run, current)
         case "lost":
@@ -172,6 +164,22 @@ def commit_step(run: CommitRun, current: Stored[StateRecord] | None) -> Manifest
             follow(run.context, current, entry)
         case _:
             raise not_committing(run.context, current.record)
+    return None
+
+
+def _after(run: CommitRun, current: Stored[StateRecord], entry: LogEntry) -> ManifestRecord | None:
+    """Go on after the job's last entry; return the manifest if the commit is finished."""
+    context = run.context
+    if entry.kind == "abandon":
+        abort_job(context)
+        raise Verdict(abandoned(context, entry))
+    logger.info("%s: entry %d ends it: %s", context.name, entry.number, entry.kind)
+    if entry.kind == "commit" and current.record.job is not None:
+        # The entry tells every process. Who finds only the state left still has the job's record.
+        return finish_commit(run, current)
+    run.moved = follow(context, current, entry)
+    if run.moved is None:
+        raise Overtaken
     return None
 
 

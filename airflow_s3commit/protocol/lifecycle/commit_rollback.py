@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from airflow_s3commit._causes import add_failure, noting
 from airflow_s3commit.exceptions import (
+    AlreadyCommitted,
     DestinationChanged,
     DestinationNotEmpty,
     InvalidRecord,
@@ -64,6 +65,10 @@ def rolling_back(
                 reason = None
         except NotReversible:
             raise
+        except AlreadyCommitted:
+            # By another process, which leaves the state as it is.
+            run.log.read()
+            reason = None
         except S3CommitError as second:
             reason = _half_undone(context, files, error, second)
         if reason is None:

@@ -85,17 +85,19 @@ def _account_for(
 
     """
     context, job = run.context, load_job(run.context)
-    seal = run.pinned_seal(current.record)
     entry = run.log.ending()
     if entry is None:
         # An older version committed the job and wrote no entry.
+        seal = run.pinned_seal(current.record)
         entry = enter_commit(run, current.record, job, seal, run.pinned_plan(current.record))
     if entry.manifest is None:
         raise InvalidRecord(
             f"{context.name} is committed by its state, and abandoned by entry {entry.number} of the log: one"
             " of the two was changed"
         )
+    # First: all else is in the staging, which another process may be removing.
     record_ending(context, entry)
+    seal = run.pinned_seal(current.record)
     plan = run.entered_plan(entry, current.record)
     if plan is not None and job.options.replace_order == "publish-then-delete":
         if entry.marking:

@@ -218,7 +218,7 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
         try:
             current, run.moved = run.moved or read_state(context), None
         except S3CommitError as error:
-            _add_what_is_visible(error, current)
+            _add_what_is_visible(error, run, current)
             raise
         try:
             result = step(run, current)
@@ -232,9 +232,9 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
             # first.
             is_moved = False
             with noting(error, "reading the job's state again", "another process may have moved it on"):
-                is_moved = not is_same_state(current, read_state(context))
+                is_moved = not is_same_state(current, read_state(context)) or _has_ended(run, current)
             if not is_moved:
-                _add_what_is_visible(error, current)
+                _add_what_is_visible(error, run, current)
                 raise
             run.log.is_read = False
         else:
@@ -242,15 +242,23 @@ def drive(run: CommitRun, step: _Step[T]) -> T:
                 return result
 
 
-def _add_what_is_visible(error: S3CommitError, current: Stored[StateRecord] | None) -> None:
+def _has_ended(run: CommitRun, current: Stored[StateRecord] | None) -> bool:
+    """Return whether another process has ended the job, by the log: a commit leaves the state as it is."""
+    if current is None or current.record.state != "committing" or run.log.has_ended(run.context.job_id):
+        return False
+    run.log.read()
+    return run.log.has_ended(run.context.job_id)
+
+
+def _add_what_is_visible(error: S3CommitError, run: CommitRun, current: Stored[StateRecord] | None) -> None:
     """Add a note of what a reader of the destination sees, by the last known state."""
     if current is None or isinstance(error, NotReversible):
         return
-    if current.record.state == "committing":
+    if current.record.state == "committing" and not run.log.has_ended(run.context.job_id):
         error.add_note(
             "the job is committing: files of it may be visible; commit it again, or: s3commit recover"
         )
-    elif current.record.state == "committed":
+    elif current.record.state in ("committing", "committed"):
         error.add_note(
             "the job is committed: all files of it are visible; commit it again to finish what is left"
         )

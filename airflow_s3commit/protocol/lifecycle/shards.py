@@ -112,6 +112,8 @@ def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int)
         raise not_committing(run.context, current.record)
     if not 0 <= shard < current.record.shards:
         raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
+    if run.log.has_ended(run.context.job_id):
+        return commit_step(run, current) is not None
     with rolling_back(run, current) as (_, seal, _plan):
         complete_one_shard(run, current.record, seal, shard)
     if run.lost:

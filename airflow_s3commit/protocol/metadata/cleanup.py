@@ -102,5 +102,6 @@ def _is_job_here(context: JobContext) -> bool:
 
 
 def _is_being_cleaned(context: JobContext, state: StateRecord) -> bool:
-    is_ended = state.state in ("committed", "lost")
-    return is_ended and not exists(context.store, context.staging_bucket, context.layout.job)
+    # The process that creates the last entry leaves the state at ``committing``.
+    has_begun = state.state in ("committing", "committed", "lost")
+    return has_begun and not exists(context.store, context.staging_bucket, context.layout.job)

@@ -145,19 +145,26 @@ def move(
     return context.known.keep(context.layout.state, stored) if stored is not None else None
 
 
+def implied_state(entry: LogEntry) -> State:
+    """Return the state that a job's newest entry implies."""
+    if entry.begin is not None:
+        return "committing"
+    return "lost" if entry.kind == "lost" else "committed"
+
+
 def follow(context: JobContext, current: Stored[StateRecord], entry: LogEntry) -> Stored[StateRecord] | None:
     """Move a job to the state that its newest entry implies; None if another process moved it first.
 
     Raises as `move` does.
     """
+    state = implied_state(entry)
     if entry.begin is None:
-        state: State = "lost" if entry.kind == "lost" else "committed"
         return move(context, current, state, generation=entry.number)
     # A damaged state that was overwritten names neither.
     names = {"seal_etag": entry.begin.seal_etag}
     if entry.plan is not None:
         names |= {"plan_etag": entry.plan.etag, "plan_id": entry.plan.plan_id}
-    return move(context, current, "committing", reason=None, **names)
+    return move(context, current, state, reason=None, **names)
 
 
 def replace_state(context: JobContext, state: State, **fields: Any) -> Stored[StateRecord] | None:

@@ -207,7 +207,7 @@ def judge(facts: JobFacts, silent: float, older_than: float, hadoop: HadoopJob |
     """
     if facts.problem is not None:
         return Verdict(None, f"its records cannot be read: {facts.problem}")
-    state = facts.state.record.state if facts.state is not None else None
+    state = facts.reached
     if state in _DECIDED:
         return _DECIDED[state]
     if silent < older_than:
@@ -360,7 +360,7 @@ class _Planner:
                 job_id=folder.job_id,
                 staging=folder.staging.uri,
                 action=verdict.action,
-                state=facts.state.record.state if facts.state is not None else None,
+                state=facts.reached,
                 state_etag=facts.state.etag if facts.state is not None else None,
                 silent=max(silent, 0.0),
                 uploads=len(uploads),
