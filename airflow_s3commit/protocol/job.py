@@ -34,7 +34,7 @@ from airflow_s3commit.store.base import ObjectStore
 NAME = "name"
 
 #: What a caller of `Job.setup` may assume.
-Assumption: TypeAlias = Literal["nothing", "new", "own"]
+Assumption: TypeAlias = Literal["nothing", "new", "own", "next"]
 
 
 class Job(JobOutput):
@@ -86,7 +86,9 @@ class Job(JobOutput):
             assume: What setup may assume, to save requests. By default ``nothing``: it first looks for an
                 earlier job with this id. ``new``: one is unlikely, so it looks after it has written.
                 ``own``: the same, and this process alone seals and commits the job, with output of this
-                package's writers that it starts.
+                package's writers that it starts. ``next``: the same, and no job with this id has ended before
+                the entry that this process created last in the log: it looks only if that is no longer the
+                newest one.
 
         Raises:
             InvalidDestination: The destination is no S3 URI, or is an object.
@@ -109,11 +111,12 @@ class Job(JobOutput):
                 clock=clock or SystemClock(),
                 new_id=new_id,
                 signer=signer,
-                own_id=layout.job_id if assume == "own" else None,
+                own_id=layout.job_id if assume in ("own", "next") else None,
             )
         )
         facts = {**(context or {}), **({} if name is None else {NAME: name})}
-        look: Look = "never" if job_id is None else "first" if assume == "nothing" else "after"
+        looks: dict[Assumption, Look] = {"nothing": "first", "new": "after", "own": "after", "next": "moved"}
+        look = looks[assume] if job_id is not None else "never"
         job._record = set_up_job(job._context, options, facts, look=look)
         return job
 

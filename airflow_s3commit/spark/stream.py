@@ -28,6 +28,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.capabilities import is_checked
+from airflow_s3commit.protocol.metadata.log_end import own_entry
 from airflow_s3commit.protocol.model.destination import Destination, as_uri, split_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_s3commit.protocol.model.log import LogEntry
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
     from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore
@@ -251,6 +253,17 @@ class Batch:
         parts = [self.stream, self.name, self.destination, self.number, attempt]
         return str(uuid5(_NAMESPACE, json.dumps(parts)))
 
+    def is_after(self, entry: LogEntry) -> bool:
+        """Return whether an entry is the commit of the batch before this one.
+
+        No attempt at this batch has been begun before it: its driver begins when that one is committed.
+        """
+        if entry.kind != "commit" or entry.manifest is None:
+            return False
+        facts = entry.manifest.context
+        before = {"stream": self.stream, "batch": str(self.number - 1), "write": self.name}
+        return before == {fact: facts.get(fact, "") for fact in before}
+
     def reference(self, attempt: int) -> JobReference:
         """Return the job of an attempt at the batch; attempts are numbered from 0."""
         layout = Layout.of(Destination.parse(self.destination), self.job_id(attempt))
@@ -278,11 +291,14 @@ def begin_batch(store: ObjectStore, batch: Batch, options: JobOptions, token: st
             see `Job.commit`, `Job.abort` and `Job.setup`.
 
     """
-    is_later = is_checked(store, Destination.parse(batch.destination).bucket)
+    destination = Destination.parse(batch.destination)
+    is_later = is_checked(store, destination.bucket)
+    entry = own_entry(store, destination)
+    assume: Assumption = "next" if entry is not None and batch.is_after(entry) else "own"
     for attempt in count():
         reference = batch.reference(attempt)
         # But for a process's first, batches come for the first time.
-        job = _set_up(store, reference, options, batch, token, assume="own") if is_later else None
+        job = _set_up(store, reference, options, batch, token, assume=assume) if is_later else None
         while job is None or not _is_own(job, token):
             if _is_committed(Job.at(store, reference)):
                 return None
@@ -344,7 +360,7 @@ def _set_up(
         options: The options of the job.
         batch: The batch.
         token: This attempt's.
-        assume: With ``own`` such a job is unlikely: leave one with other options as it is, and return
+        assume: Unless ``nothing``, such a job is unlikely: leave one with other options as it is, and return
             None.
 
     """
@@ -363,7 +379,7 @@ def _set_up(
     except JobClosed:
         return None
     except JobMismatch:
-        if assume == "own":
+        if assume != "nothing":
             return None
         # A driver with other options died between the two records of its set-up.
         Job.at(store, reference).abort(reason=_BEGUN_AGAIN)

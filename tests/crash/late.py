@@ -30,11 +30,14 @@ class LaggingLog(ForwardingStore):
         listings: How many of them.
         lacks: How many entries each lacks.
 
+    Attributes:
+        listings: How many of the next listings lack entries.
+
     """
 
     def __init__(self, inner: Any, listings: int, lacks: int) -> None:
         super().__init__(inner)
-        self._listings, self._lacks = listings, lacks
+        self.listings, self._lacks = listings, lacks
 
     def list_objects(
         self,
@@ -47,9 +50,9 @@ class LaggingLog(ForwardingStore):
     ) -> Iterator[ObjectInfo]:
         """List, without the newest entries for a while."""
         listed = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after, page=page)
-        if not self._listings or not prefix.endswith("/_s3commit/log/"):
+        if not self.listings or not prefix.endswith("/_s3commit/log/"):
             return listed
-        self._listings -= 1
+        self.listings -= 1
         return iter(list(listed)[: -self._lacks])
 
 

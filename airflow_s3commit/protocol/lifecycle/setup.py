@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import read_entry
-from airflow_s3commit.protocol.metadata.log_end import find_head, remembered_end
+from airflow_s3commit.protocol.metadata.log_end import find_head, own_entry, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_s
 from airflow_s3commit.protocol.metadata.table_files import KnownFiles, known_files
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
-from airflow_s3commit.protocol.model.layout import check_new_id
+from airflow_s3commit.protocol.model.layout import check_new_id, entry_key
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.store.headers import with_headers
@@ -40,8 +40,9 @@ from airflow_s3commit.store.profile import StoreProfile
 logger = logging.getLogger(__name__)
 
 #: When to look for an earlier job with a new job's id: before anything is written, and after it; after it
-#: only, which saves requests where one is unlikely; or never, because the caller has just made the id.
-Look: TypeAlias = Literal["first", "after", "never"]
+#: only, which saves requests where one is unlikely; after it, and only if the log has moved on since this
+#: process's own entry; or never, because the caller has just made the id.
+Look: TypeAlias = Literal["first", "after", "moved", "never"]
 
 
 def set_up_job(
@@ -62,7 +63,8 @@ def set_up_job(
         options: How it commits.
         job_context: Facts of the orchestrator to keep with the job: DAG, run, partition.
         adopting: The job is Hadoop's, and keeps its id, which need not be a UUID.
-        look: When to look for an earlier job with this id.
+        look: When to look for an earlier job with this id. With ``moved`` such a job can only have ended
+            after the entry that this process created last in the log.
 
     Raises:
         InvalidRecord: The id of a new job is no UUID; or its record was copied here.
@@ -133,7 +135,7 @@ def set_up_job(
             if state.record.nonce == first.nonce:
                 context.known.keep(context.layout.state, state)
                 written.append((context.layout.state, state.etag))
-            if look != "never" and _has_ended_meanwhile(recorded, written):
+            if _has_ended_meanwhile(recorded, written, look):
                 return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
@@ -167,12 +169,27 @@ def _has_committed(context: JobContext) -> bool:
     return False
 
 
-def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]]) -> bool:
+def _has_moved(context: JobContext) -> bool:
+    """Return whether the log's head at setup was not this process's entry, or another entry follows it.
+
+    Asks for the next entry by its key, because a listing may lack it. A job has its last entry before its
+    records are removed: if one with this id ended before this job's were written, that entry is there.
+    """
+    destination, record = context.layout.destination, context.record
+    own = own_entry(context.store, destination)
+    if own is None or record is None or record.log != own.number:
+        return True
+    return records.exists(context.store, destination.bucket, entry_key(destination, own.number + 1))
+
+
+def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]], look: Look) -> bool:
     """Check again after writing the records, and withdraw them if a job with this id has ended meanwhile.
 
     A commit or abort writes its own record before it removes the job's. So of a setup and the concurrent end
     of an earlier job with this id, at least one sees the other.
     """
+    if look == "never" or (look == "moved" and not _has_moved(context)):
+        return False
     try:
         committed = _has_committed(context)
     except JobClosed as refusal:

@@ -119,6 +119,12 @@ def remembered_marker(store: ObjectStore, destination: Destination, number: int)
     return end.marker if end is not None and end.entry.number == number else None
 
 
+def own_entry(store: ObjectStore, destination: Destination) -> LogEntry | None:
+    """Return the entry that this process created last in a log; others may follow it. None if it has none."""
+    end = _ends.get(store_without_headers(store), {}).get(destination.uri)
+    return end.entry if end is not None else None
+
+
 def remembered_end(store: ObjectStore, destination: Destination) -> LogEntry | None:
     """Return the newest entry of a log if this process remembers it; a listing shows if it still is that."""
     end = _ends.get(store_without_headers(store), {}).get(destination.uri)

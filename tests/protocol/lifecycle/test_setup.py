@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, get_args
 
 import msgspec
@@ -292,7 +293,43 @@ def test_what_a_caller_assumes_of_a_new_id_saves_requests() -> None:
         store = CountingStore(MemoryStore((BUCKET,)))
         Job.setup(store, f"s3://{BUCKET}/t/", job_id=OURS, assume=assume)
         sent[assume] = sum(store.counters.values())
-    assert sent["new"] == sent["own"] < sent["nothing"]
+    assert sent["new"] == sent["own"] == sent["next"] < sent["nothing"]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_next_job_is_looked_for_where_the_log_has_moved(end: str) -> None:
+    """A process whose entry is no longer the newest finds a job with its id that has ended since."""
+    lake = Lake()
+    ours = CountingStore(lake.store)
+    Job.setup(ours, lake.destination, job_id=THEIRS).commit(stages=[])
+    job = lake.sealed({"dt=1/a": b"1"})
+    getattr(job, end)()
+    before = lake.everything()
+    options = JobOptions(committer="magic", conflict_mode="replace")
+
+    def again() -> Job:
+        return Job.setup(ours, lake.destination, options=options, job_id=OURS, assume="next")
+
+    if end == "commit":
+        assert again().manifest() == job.manifest()
+    else:
+        with pytest.raises(JobClosed, match="its id is spent"):
+            again()
+    assert lake.everything() == before
+
+
+def test_a_next_job_asks_only_for_the_next_entry() -> None:
+    """A process whose entry is the newest looks for no earlier job, only for an entry after its own."""
+    lake = Lake()
+    counting = CountingStore(lake.store)
+    Job.setup(counting, lake.destination, job_id=THEIRS).commit(stages=[])
+    before = Counter(counting.counters)
+    Job.setup(counting, lake.destination, job_id=OURS, assume="next")
+    assert Counter(counting.counters) - before == {
+        "object_list_request": 1,
+        "object_put_requests": 2,
+        "action_http_head_request": 1,
+    }
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
