@@ -100,6 +100,7 @@ MOVED: dict[str, dict[str, str]] = {
     "protocol.upload": {"OutputFile": "airflow_s3commit"},
     "protocol.verify": {"verify_manifest": "airflow_s3commit"},
     "reader.table": {"dataset": "airflow_s3commit"},
+    "retry_policy": {"commit_retry_policy": "airflow_s3commit.task_group"},
     "sensors.search": {"ManifestSearch": "airflow_s3commit.protocol.watch.search"},
     "sensors.success_manifest": {"S3SuccessManifestSensor": "airflow_s3commit.sensors"},
     "sensors.view": {"DestinationView": "airflow_s3commit.protocol.watch.new_manifests:Snapshot"},

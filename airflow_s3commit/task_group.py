@@ -1,13 +1,14 @@
-"""One commit as a task group: setup, stages, conflict resolution, commit and teardown."""
+"""One commit as a task group: setup, stages, conflict resolution, commit, teardown; and its retry policy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, overload
 
-from airflow.sdk import TaskGroup
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, TaskGroup
 
 from airflow_s3commit.hooks.s3_commit import S3CommitHook
 from airflow_s3commit.notifications.abort_uploads import AbortUploadsNotifier
@@ -24,7 +25,6 @@ from airflow_s3commit.operators.seal import (
 from airflow_s3commit.operators.setup import S3CommitSetupOperator
 from airflow_s3commit.operators.spark_stages import SparkStages, add_sql, save_modes_decide
 from airflow_s3commit.params import CONFLICT_MODE, SPARKS_CONFLICT_MODE
-from airflow_s3commit.retry_policy import commit_retry_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.operators.spark_submit import S3CommitSparkSubmitOperator
     from airflow_s3commit.protocol.model.destination import Destination
 
-__all__ = ["S3CommitGroup", "SparkStages", "s3_commit_task_group"]
+__all__ = ["S3CommitGroup", "SparkStages", "commit_retry_policy", "s3_commit_task_group"]
 
 #: A node in a graph of tasks: an operator, a mapped operator, a group, an XComArg.
 Stage = TypeVar("Stage", bound="Any")
@@ -390,3 +390,42 @@ def _audit_arguments(audit: Mapping[str, Any]) -> dict[str, Any]:
     own = ("on_fail", "response_timeout", "assigned_users", "notifiers")
     rules = {name: value for name, value in audit.items() if name not in own}
     return {"rules": rules, **{name: audit[name] for name in own if name in audit}}
+
+
+_ERRORS: Final = "airflow_s3commit.exceptions"
+
+
+def commit_retry_policy(
+    *,
+    delay: timedelta = timedelta(seconds=30),
+    lock_delay: timedelta = timedelta(minutes=2),
+) -> ExceptionRetryPolicy:
+    """Return the retry policy that `s3_commit_task_group` gives to its own tasks.
+
+    Refusals are not retried, because the next try would be refused too. Throttling, lost connections and
+    unknown outcomes are retried after ``delay``, because every step of a commit is repeatable. A task that
+    finds another job's lock is retried after ``lock_delay``. The task's own ``retries`` and ``retry_delay``
+    apply to all other errors, and ``retries`` limits the number of tries.
+
+    :param delay: Time until the next try after throttling, lost connections and unknown outcomes.
+    :param lock_delay: Time until the next try if another job holds the destination's lock.
+    """
+    # The first matching rule applies, and these two errors are refusals too.
+    retriable = RetryRule(
+        exception=[f"{_ERRORS}.LockHeld", f"{_ERRORS}.PreconditionFailed"],
+        action=RetryAction.RETRY,
+        retry_delay=lock_delay,
+        reason="another writer holds the lock, or wrote the record first",
+    )
+    final = RetryRule(
+        exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],
+        action=RetryAction.FAIL,
+        reason="refused, or rolled back: a retry would end the same way",
+    )
+    unknown = RetryRule(
+        exception=[f"{_ERRORS}.Unavailable", f"{_ERRORS}.OutcomeUnknown"],
+        action=RetryAction.RETRY,
+        retry_delay=delay,
+        reason="the store did not respond, or not in time; the step is repeatable",
+    )
+    return ExceptionRetryPolicy(rules=[retriable, final, unknown])

@@ -11,7 +11,7 @@ import click
 
 from airflow_s3commit import __version__
 from airflow_s3commit.cli.adopt import adopt
-from airflow_s3commit.cli.doctor import doctor
+from airflow_s3commit.cli.checks import doctor, verify
 from airflow_s3commit.cli.history import baseline, repair, rollback
 from airflow_s3commit.cli.jobs import jobs, pending, show
 from airflow_s3commit.cli.lifecycle import abort, commit, recover
@@ -19,7 +19,6 @@ from airflow_s3commit.cli.log import log, manifest
 from airflow_s3commit.cli.output import EXIT_CODES_HELP, ExitCode, Output
 from airflow_s3commit.cli.stage import put, seal, setup
 from airflow_s3commit.cli.sweep import sweep
-from airflow_s3commit.cli.verify import verify
 from airflow_s3commit.present import NextStep
 
 

@@ -22,7 +22,7 @@ from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.tables.option_values import FLAGS
+from airflow_s3commit.tables.options import FLAGS
 
 #: The environment variable with the keys for signing records.
 SIGNING_KEY = "S3COMMIT_SIGNING_KEY"

@@ -212,7 +212,7 @@ class S3CommitSweepOperator(S3CommitBaseOperator):
 
     def _is_dry(self) -> bool:
         """Return whether ``apply`` is false; other text must not delete anything."""
-        from airflow_s3commit.tables.option_values import FLAGS  # noqa: PLC0415 - keeps DAG parsing light
+        from airflow_s3commit.tables.options import FLAGS  # noqa: PLC0415 - keeps DAG parsing light
 
         known = FLAGS.get(str(self.apply).strip().lower())
         if known is None:

@@ -20,7 +20,7 @@ from pyarrow import csv, json
 
 from airflow_s3commit.exceptions import InvalidOption
 from airflow_s3commit.tables.formats import FORMATS, first_within
-from airflow_s3commit.tables.option_values import (
+from airflow_s3commit.tables.options import (
     Option,
     check_formats,
     one_character,

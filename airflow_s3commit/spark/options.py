@@ -14,16 +14,19 @@ from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.store.base import MIN_PART_BYTES
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
-from airflow_s3commit.tables.option_values import (
+from airflow_s3commit.tables.options import (
+    FILE_OPTIONS,
     Option,
+    TableOptions,
     one_of,
     options_of,
     parse_bytes,
     parse_flag,
     parse_region,
+    read_options,
     set_by,
+    table_options,
 )
-from airflow_s3commit.tables.options import FILE_OPTIONS, TableOptions, read_options, table_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

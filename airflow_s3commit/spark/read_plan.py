@@ -22,7 +22,7 @@ from msgspec import structs
 from pyarrow.fs import LocalFileSystem
 
 from airflow_s3commit.reader.table_files import FilePart
-from airflow_s3commit.tables.option_values import parse_bytes
+from airflow_s3commit.tables.options import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -23,7 +23,6 @@ from airflow_s3commit.protocol.metadata.manifests import FileSummary
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import check_id
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.reader.files import s3_filesystem
 from airflow_s3commit.reader.formats import (
     FILE_OPTIONS,
     FileOptions,
@@ -37,6 +36,7 @@ from airflow_s3commit.reader.table import (
     dataset_of,
     guarded_files,
     partition_columns,
+    s3_filesystem,
     schemas_of,
     table_schema,
 )
@@ -46,7 +46,7 @@ from airflow_s3commit.spark.read_plan import SplitSizes, as_arrow, columns_of, k
 from airflow_s3commit.spark.session import store_of_process
 from airflow_s3commit.store.credentials import StoreAddress
 from airflow_s3commit.store.s3.config import S3Config
-from airflow_s3commit.tables.option_values import (
+from airflow_s3commit.tables.options import (
     Option,
     at_least,
     options_of,

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.spark.shipping import GUARD_CLASS, PROTOCOL_CLASS
 from airflow_s3commit.store.credentials import StoreAddress, plain_endpoint
-from airflow_s3commit.tables.option_values import parse_flag, parse_region
+from airflow_s3commit.tables.options import parse_flag, parse_region
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

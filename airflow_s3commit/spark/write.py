@@ -34,8 +34,13 @@ from airflow_s3commit.spark.driver import (
     target_of,
 )
 from airflow_s3commit.spark.options import WriteOptions, parse_options
-from airflow_s3commit.spark.overwrite import first_data_path
-from airflow_s3commit.spark.plan import months_columns, partition_types, plan_lines, plan_table
+from airflow_s3commit.spark.plan import (
+    first_data_path,
+    months_columns,
+    partition_types,
+    plan_lines,
+    plan_table,
+)
 from airflow_s3commit.spark.session import (
     DEFAULT_STAGE,
     DEFAULT_STAGE_ATTEMPT,

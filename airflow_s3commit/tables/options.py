@@ -1,27 +1,265 @@
-"""The options of writing a table, declared once, as dataclass fields that name their options."""
+"""Options of reads and writes: their declaration, parsing and checks; and the options of writing a table.
+
+Options are declared once, as dataclass fields that name them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
-from airflow_s3commit.exceptions import InvalidOption
+from airflow_s3commit.exceptions import InvalidOption, Refused
+from airflow_s3commit.store.credentials import without_userinfo
 from airflow_s3commit.tables.formats import FORMATS, TableFormat
-from airflow_s3commit.tables.option_values import (
-    Option,
-    at_least,
-    check_formats,
-    one_character,
-    one_of,
-    options_of,
-    parse_bytes,
-    parse_columns,
-    parse_flag,
-    parse_limit,
-    read_fields,
-    set_by,
-)
+
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)(i?b)?", re.IGNORECASE)
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+_REGION = re.compile(r"([A-Za-z0-9]+(-[A-Za-z0-9]+)*)?")
+
+_NO_LIST = 'not a JSON list of strings, such as ["dt", "region"]'
+
+_KIB = 1024
+
+_UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
+
+#: The texts of true and false, in lower case.
+FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def parse_columns(value: str) -> tuple[str, ...]:
+    """Parse column names: separated by commas, or a JSON list for names that have commas.
+
+    Raises:
+        ValueError: A name is empty or given twice, or the JSON is not a list of strings.
+
+    """
+    if value.lstrip().startswith("["):
+        try:
+            names = json.loads(value)
+        except ValueError:
+            raise ValueError(_NO_LIST) from None
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(_NO_LIST)
+    else:
+        names = [name.strip() for name in value.split(",")] if value.strip() else []
+    if "" in names:
+        raise ValueError("a column name is empty: remove a comma, or name the column")
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError("a column is named twice: name it once")
+    return tuple(names)
+
+
+def parse_bytes(value: str) -> int:
+    """Parse a positive number of bytes such as ``33554432``, ``32m`` or ``32MiB``.
+
+    Raises:
+        ValueError: The text is not such a number.
+
+    """
+    matched = _SIZE.fullmatch(value.strip())
+    if matched is None or int(matched[1]) == 0:
+        raise ValueError("not a size such as 33554432, 32m or 32MiB")
+    return int(matched[1]) * _UNITS[matched[2].lower()]
+
+
+def parse_region(value: str) -> str:
+    """Parse a store's region; empty for none.
+
+    Raises:
+        ValueError: The text cannot be a region.
+
+    """
+    if not _REGION.fullmatch(value):
+        raise ValueError("not a region, which has letters, digits and hyphens, such as us-east-1")
+    return value
+
+
+def parse_flag(value: str) -> bool:
+    """Parse ``true`` or ``false``, in any case; ``1``, ``yes``, ``0`` and ``no`` are accepted too.
+
+    Raises:
+        ValueError: The text is neither.
+
+    """
+    try:
+        return FLAGS[value.strip().lower()]
+    except KeyError:
+        raise ValueError("neither true nor false: give one of them") from None
+
+
+def parse_limit(value: str) -> int:
+    """Parse a limit; return 0 for zero and negative numbers, which mean "no limit" in Spark.
+
+    Raises:
+        ValueError: The text is not a whole number.
+
+    """
+    return max(_whole(value), 0)
+
+
+def _whole(value: str) -> int:
+    if not _WHOLE.fullmatch(value.strip()):
+        raise ValueError("not a whole number, such as 1000")
+    return int(value)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers that raises ValueError below ``least``."""
+
+    def read(value: str) -> int:
+        number = _whole(value)
+        if number < least:
+            raise ValueError(f"less than {least}: give {least} or more")
+        return number
+
+    return read
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser of the choices, in any case; it returns lower case, and raises ValueError otherwise."""
+
+    def read(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError(f"not one of {', '.join(choices)}")
+        return value.lower()
+
+    return read
+
+
+def one_character(value: str) -> str:
+    """Parse one ASCII character.
+
+    Raises:
+        ValueError: The text is empty, longer, or not ASCII.
+
+    """
+    if len(value) != 1 or not value.isascii():
+        raise ValueError("not one ASCII character, such as ;")
+    return value
+
+
+def utf8_only(value: str) -> str:
+    """Parse the name of an encoding, which must be UTF-8.
+
+    Raises:
+        ValueError: The text names another encoding.
+
+    """
+    if value.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        raise ValueError("only UTF-8 is supported")
+    return "UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes:
+        name: The option's name; its case does not matter.
+        read: Parses the option's text; raises ValueError that says what is wrong with the text.
+        meaning: The option's effect, in one sentence.
+        unit: Unit of the value.
+        formats: The file formats that the option applies to; empty for all.
+        default: The default as the documentation shows it; empty to derive it from the field.
+        field: The dataclass field that the option sets; filled in by `options_of`.
+
+    """
+
+    name: str
+    read: Callable[[str], object]
+    meaning: str
+    unit: str = ""
+    formats: tuple[str, ...] = ()
+    default: str = ""
+    field: str = ""
+
+
+def set_by(*options: Option, default: Any) -> Any:
+    """Declare a dataclass field that options set.
+
+    Args:
+        options: The options; several are synonyms.
+        default: The field's value if no option is given.
+
+    """
+    return field(default=default, metadata={"options": options})
+
+
+def options_of(declared: type) -> tuple[Option, ...]:
+    """Return the options that a dataclass declares with `set_by`, in the order of its fields."""
+    return tuple(
+        replace(option, field=known.name, default=option.default or _shown(known.default, option.unit))
+        for known in fields(declared)
+        for option in known.metadata.get("options", ())
+    )
+
+
+def _shown(default: Any, unit: str) -> str:
+    """Return a default as the text of an option, or as a word if there is no such text."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if unit == "bytes":
+        return f"{default // _UNITS['m']}m" if default else "no limit"
+    if default in (None, ()):
+        return "none"
+    return str(default) or "nothing"
+
+
+def read_fields(
+    options: Mapping[str, str], known: Sequence[Option], purpose: str = ""
+) -> tuple[dict[str, Any], tuple[Option, ...]]:
+    """Parse the texts of options; return the values by field, and the options that are set.
+
+    Args:
+        options: Texts by option name, in any case.
+        known: All options, in the order in which an error lists them.
+        purpose: The purpose of the options, for an error; such as `` for reading files``.
+
+    Raises:
+        InvalidOption: An option is unknown, malformed or given twice.
+
+    """
+    by_name = {option.name.lower(): option for option in known}
+    found: dict[str, Any] = {}
+    given: dict[str, Option] = {}
+    for name, value in options.items():
+        option = by_name.get(name.lower())
+        if option is None:
+            names = ", ".join(option.name for option in known)
+            close = get_close_matches(name.lower().replace("_", ""), by_name, n=1, cutoff=0.8)
+            hint = f", did you mean {by_name[close[0]].name}?" if close else ";"
+            raise InvalidOption(f"s3commit has no option {name}{purpose}{hint} its options are {names}")
+        if option.field in found:
+            raise InvalidOption(f"option {name} is given twice, also as {given[option.field].name}")
+        given[option.field] = option
+        try:
+            found[option.field] = option.read(value)
+        except (ValueError, Refused) as error:
+            shown = without_userinfo(value)
+            raise InvalidOption(f"option {option.name}={shown!r} of s3commit: {error}") from error
+    return found, tuple(given.values())
+
+
+def check_formats(given: Iterable[Option], chosen: str) -> None:
+    """Refuse options that do not apply to a format.
+
+    Raises:
+        InvalidOption: An option does not apply to the format.
+
+    """
+    for option in given:
+        if option.formats and chosen not in option.formats:
+            raise InvalidOption(
+                f"option {option.name} is only for {' and '.join(option.formats)}; the files' format is"
+                f" {chosen}"
+            )
+
 
 _MIB = 1024 * 1024
 

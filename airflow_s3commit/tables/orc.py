@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyarrow import orc
 
+from airflow_s3commit.tables.columns import ColumnCounts
 from airflow_s3commit.tables.formats import (
     FORMATS,
     DetachableSink,
@@ -24,7 +25,6 @@ from airflow_s3commit.tables.formats import (
     UnsupportedColumn,
     first_within,
 )
-from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyarrow import csv
 
+from airflow_s3commit.tables.columns import ColumnCounts
 from airflow_s3commit.tables.formats import FORMATS, UnsupportedColumn, first_within
 from airflow_s3commit.tables.options import TextOptions
-from airflow_s3commit.tables.statistics import ColumnCounts
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.statistics import ColumnStatistics

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from airflow_s3commit.tables.columns import to_text
 from airflow_s3commit.tables.formats import UnsupportedColumn
 from airflow_s3commit.tables.open_files import Bounds, OpenFiles, RowBuffers
 from airflow_s3commit.tables.options import parse_table_options
 from airflow_s3commit.tables.orc import OrcForm
 from airflow_s3commit.tables.parquet import ParquetForm
 from airflow_s3commit.tables.partitions import PartitionSplitter, resolve_columns
-from airflow_s3commit.tables.schemas import to_text
 from airflow_s3commit.tables.text_file import TextForm
 
 if TYPE_CHECKING:

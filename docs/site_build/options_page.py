@@ -15,8 +15,7 @@ from airflow_s3commit.reader.formats import FILE_OPTIONS
 from airflow_s3commit.spark.options import WRITE_OPTIONS
 from airflow_s3commit.spark.reading import READ_OPTIONS
 from airflow_s3commit.spark.session import committer_conf
-from airflow_s3commit.tables.option_values import Option
-from airflow_s3commit.tables.options import TABLE_OPTIONS
+from airflow_s3commit.tables.options import TABLE_OPTIONS, Option
 
 _COLUMNS = ("option", "meaning", "default", "formats")
 

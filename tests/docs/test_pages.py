@@ -153,7 +153,6 @@ PUBLIC = {
     "operators/*.py": r"S3Commit(?!Base)\w+|[Ss]harded\w+",
     "params.py": r"conflict_mode_param",
     "reader/__init__.py": r"dataset",
-    "retry_policy.py": r".*",
     "sensors/*.py": r"S3\w+",
     "spark/__init__.py": r".*",
     "task_group.py": r".*",

@@ -13,7 +13,7 @@ from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.reader import dataset
-from airflow_s3commit.reader.files import s3_filesystem
+from airflow_s3commit.reader.table import s3_filesystem
 from airflow_s3commit.store.s3.config import S3Config
 from tests.protocol.building import an_id
 from tests.reader.conftest import write_tables

@@ -23,8 +23,7 @@ from airflow_s3commit.exceptions import InvalidOption, JobMismatch
 from airflow_s3commit.spark import foreach_batch
 from airflow_s3commit.spark.driver import Target, ready_job, target_of
 from airflow_s3commit.spark.options import OTHER_WRITER, TEXT_OPTIONS, WRITE_OPTIONS, parse_options
-from airflow_s3commit.spark.overwrite import OVERWRITE_MODE
-from airflow_s3commit.spark.plan import plan_table
+from airflow_s3commit.spark.plan import OVERWRITE_MODE, plan_table
 from airflow_s3commit.spark.reading import READ_OPTIONS, parse_read_options
 from airflow_s3commit.spark.writer_settings import SETTINGS, with_file_settings
 from airflow_s3commit.store.credentials import StoreAddress
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from airflow_s3commit.protocol.model.job import Committer
-    from airflow_s3commit.tables.option_values import Option
+    from airflow_s3commit.tables.options import Option
 
 COLUMNS = (
     ("id", LongType()),

@@ -14,7 +14,7 @@ from airflow_s3commit.spark.options import TEXT_OPTIONS, WRITE_OPTIONS, WriteOpt
 from airflow_s3commit.spark.reading import parse_read_options
 from airflow_s3commit.spark.session import store_from_conf
 from airflow_s3commit.store.credentials import StoreAddress
-from airflow_s3commit.tables.option_values import parse_bytes, parse_columns
+from airflow_s3commit.tables.options import parse_bytes, parse_columns
 from tests.secret_shapes import MARK, URLS, leaks, shown
 
 

@@ -178,7 +178,7 @@ WITHOUT_EFFECT = {
     "the commit, which is this package's own": (
         r"spark\.sql\.(sources\.(commitProtocolClass|outputCommitterClass)|parquet\.output\.committer\.class)",
     ),
-    "heeded by `spark.overwrite`": (r"spark\.sql\.sources\.partitionOverwriteMode",),
+    "heeded by `spark.plan`": (r"spark\.sql\.sources\.partitionOverwriteMode",),
     "text, which Spark renders itself": (r"spark\.sql\.files\.supportSecondOffsetFormat",),
     "tables of a catalog, and a format that is not named": (
         r"spark\.sql\.sources\.(default|schemaStringLengthThreshold)",

@@ -152,7 +152,7 @@ class TaskAttempt:
 
         Args:
             files: How many files have the schema; 0 if there were no rows.
-            schema: The schema's text (`airflow_s3commit.tables.schemas`); None if it is unknown.
+            schema: The schema's text (`airflow_s3commit.tables.columns`); None if it is unknown.
 
         """
         if schema is not None:

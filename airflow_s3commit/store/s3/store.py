@@ -20,16 +20,17 @@ from airflow_s3commit.store.base import (
 from airflow_s3commit.store.credentials import plain_endpoint
 from airflow_s3commit.store.execute import RetryPolicy, with_threads
 from airflow_s3commit.store.headers import boto3_parameters
-from airflow_s3commit.store.s3.client import ENDLESS, OBJECTS
-from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
-from airflow_s3commit.store.s3.curl.event_loop import perform
-from airflow_s3commit.store.s3.delete import (
+from airflow_s3commit.store.s3.client import (
+    ENDLESS,
+    OBJECTS,
     check_bulk,
     delete_in_bulk,
     delete_singly,
     fits_in_bulk,
     refuses_etags,
 )
+from airflow_s3commit.store.s3.config import S3Config, check_keys_before_signing, new_client
+from airflow_s3commit.store.s3.curl.event_loop import perform
 from airflow_s3commit.store.s3.multipart import MultipartUploads
 from airflow_s3commit.store.s3.request import Request, entries, etag_of, object_info, quoted, unquoted
 

@@ -21,6 +21,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Outcome, Put
 from airflow_s3commit.store.execute import make_call, with_threads
+from airflow_s3commit.store.s3.client import fits_in_bulk, refuses_etags
 from airflow_s3commit.store.s3.curl.decoding import (
     Response,
     completed_etag,
@@ -37,7 +38,6 @@ from airflow_s3commit.store.s3.curl.request import (
     is_plain_path,
     path_of,
 )
-from airflow_s3commit.store.s3.delete import fits_in_bulk, refuses_etags
 from airflow_s3commit.store.s3.errors import NOT_KNOWN, translate
 
 if TYPE_CHECKING:

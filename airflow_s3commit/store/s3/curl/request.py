@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 from msgspec import Struct
 
 from airflow_s3commit.store.base import Abort, Call, Complete, DeleteMany, Get, Head, Put
-from airflow_s3commit.store.s3.delete import check_bulk
+from airflow_s3commit.store.s3.client import check_bulk
 from airflow_s3commit.store.s3.request import Request, quoted
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from airflow_s3commit.operators import (
     S3CommitSetupOperator,
     S3CommitSweepOperator,
 )
-from airflow_s3commit.retry_policy import commit_retry_policy
 from airflow_s3commit.sensors import S3SuccessManifestSensor
+from airflow_s3commit.task_group import commit_retry_policy
 from tests.integration.airflow_live.control import RUN_TIMEOUT
 from tests.integration.airflow_live.row_dag import KILL_WINDOW, group, row
 from tests.integration.airflow_live.stages import (

@@ -1,17 +1,25 @@
-"""Schemas as text, and how those of several commits add up."""
+"""Schemas as text add up over several commits; statistics are what the files hold."""
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import io
+from decimal import Decimal
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_s3commit.exceptions import InvalidRecord
+from airflow_s3commit.protocol.model.statistics import ColumnStatistics
+from airflow_s3commit.tables.columns import LONGEST, DifferentTypes, from_text, merge, to_text
 from airflow_s3commit.tables.options import parse_table_options
-from airflow_s3commit.tables.schemas import LONGEST, DifferentTypes, from_text, merge, to_text
+from airflow_s3commit.tables.parquet import ParquetEncoder, ParquetForm
 from airflow_s3commit.tables.write import form_of
 from tests.cases import each
 
@@ -125,3 +133,108 @@ def test_columns_keep_their_order_and_metadata_stays_true() -> None:
     more = merge([first, pa.schema([("c", pa.int8()), ("a", pa.int64())])])
     assert (more.names, not more.metadata) == (["a", "b", "c"], True)
     assert merge([first]) is first
+
+
+FORM = ParquetForm()
+MOMENT = dt.datetime(1890, 1, 2, 3, 4, 5, 6)
+EAST = dt.timezone(dt.timedelta(hours=9))
+
+
+def statistics(table: pa.Table, group: int = 2) -> dict[str, ColumnStatistics]:
+    """Write a table, some rows a row group, and return what the writer says of it."""
+    encoder = ParquetEncoder(io.BytesIO(), table.schema, FORM)
+    for start in range(0, table.num_rows, group):
+        encoder.write(table.slice(start, group))
+    encoder.close()
+    assert encoder.statistics is not None
+    return encoder.statistics
+
+
+def of(values: list[Any], kind: pa.DataType) -> ColumnStatistics:
+    """Return the writer's statistics of one column, after two columns with several leaves each."""
+    count = len(values)
+    before = {"s.x": pa.array([{"x": 1, "y": [2]}] * count), "m": pa.array([[("k", 7)]] * count,
+              pa.map_(pa.string(), pa.int64()))}  # fmt: skip
+    return statistics(pa.table({**before, "column": pa.array(values, kind)}))["column"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "least", "greatest"),
+    [
+        (pa.int64(), [3, None, -1, 2], -1, 3),
+        (pa.int8(), [None, None, 5, 4], 4, 5),
+        (pa.float64(), [1.5, None, -2.0], -2.0, 1.5),
+        (pa.bool_(), [True, None], True, True),
+        (pa.string(), ["b", "é", None, "a"], "a", "é"),
+        (pa.date32(), [dt.date(1500, 2, 3), dt.date(9999, 12, 31)], "1500-02-03", "9999-12-31"),
+        (pa.timestamp("us"), [MOMENT], "1890-01-02T03:04:05.000006", "1890-01-02T03:04:05.000006"),
+        (
+            pa.timestamp("us", "UTC"),
+            [MOMENT.replace(tzinfo=EAST), MOMENT.replace(tzinfo=dt.UTC, microsecond=0)],
+            "1890-01-01T18:04:05.000006+00:00",
+            "1890-01-02T03:04:05.000000+00:00",
+        ),
+        (pa.decimal128(9, 2), [Decimal("9.50"), Decimal("10.25"), Decimal("-1")], "-1.00", "10.25"),
+        (pa.decimal128(38, 7), [Decimal("0.0000001"), None], "0.0000001", "0.0000001"),
+    ],
+)
+def test_bounds_are_those_of_all_row_groups(
+    kind: pa.DataType, values: list[Any], least: object, greatest: object
+) -> None:
+    """Least and greatest are compared as values and written as JSON; nulls and values are counted."""
+    nulls = values.count(None)
+    wanted = ColumnStatistics(
+        values=len(values) - nulls,
+        nulls=nulls,
+        least=least,
+        greatest=greatest,
+        decimal=pa.types.is_decimal(kind),
+    )
+    found = of(values, kind)
+    assert found == wanted
+    assert msgspec.json.decode(msgspec.json.encode(found), type=ColumnStatistics) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.binary(), [b"x", None]),
+        (pa.duration("us"), [dt.timedelta(seconds=1), None]),
+        (pa.list_(pa.int64()), [[1, 2], None]),
+        (pa.struct([("a", pa.int64())]), [{"a": 1}, None]),
+        (pa.null(), [None, None]),
+        (pa.float64(), [1.0, float("nan"), None, 2.0]),
+        (pa.float32(), [float("inf"), None, float("-inf")]),
+        (pa.string(), ["x" * 1_000, None]),
+        (pa.int64(), [None, None, None]),
+    ],
+)
+def test_what_has_no_sound_order_has_no_bounds(kind: pa.DataType, values: list[Any]) -> None:
+    """Binary, nested and interval columns, NaN, infinity and long texts are counted and not bounded."""
+    nulls = values.count(None)
+    assert of(values, kind) == ColumnStatistics(values=len(values) - nulls, nulls=nulls)
+
+
+def test_years_that_python_has_not_are_no_bounds() -> None:
+    """A date that Spark knows and Python doesn't leaves its column without bounds."""
+    days = pa.array([-900_000, 4_000_000], pa.int32()).cast(pa.date32())
+    assert statistics(pa.table({"d": days}))["d"] == ColumnStatistics(values=2, nulls=0)
+
+
+def test_a_file_without_rows_says_so() -> None:
+    """Every column of an empty file has no values."""
+    found = statistics(pa.table({"x": pa.array([], pa.int64()), "s": pa.array([], pa.string())}))
+    assert set(found.values()) == {ColumnStatistics(values=0, nulls=0)}
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.none() | st.text(max_size=20)),
+    st.integers(min_value=1, max_value=4),
+)
+def test_texts_are_bounded_as_python_orders_them(values: list[str | None], group: int) -> None:
+    """For any texts and row groups the bounds are the least and greatest text."""
+    found = statistics(pa.table({"s": pa.array(values, pa.string())}), group)["s"]
+    present = [value for value in values if value is not None]
+    assert (found.least, found.greatest) == (min(present, default=None), max(present, default=None))
+    assert (found.values, found.nulls) == (len(present), len(values) - len(present))
