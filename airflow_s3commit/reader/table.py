@@ -177,7 +177,7 @@ def s3_filesystem(config: S3Config) -> S3FileSystem:
     is_aws = (endpoint.hostname or "").endswith(AWS_DOMAINS)
     arguments: dict[str, Any] = {"scheme": endpoint.scheme, "region": config.region or region}
     if not is_aws or config.path_style or config.endpoint_url:
-        arguments["endpoint_override"] = endpoint.netloc
+        arguments["endpoint_override"] = endpoint.netloc + endpoint.path.rstrip("/")
         virtual = is_aws if config.path_style is None else not config.path_style
         arguments["force_virtual_addressing"] = virtual
     if config.access_key:

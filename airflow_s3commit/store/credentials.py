@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Url = TypeVar("Url", str, str | None)
 
 _VISIBLE = re.compile(r"[!-~]*")
+#: Paths that every client signs as they are.
+_PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _USERINFO = re.compile(r"(?<=//).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
 
@@ -24,7 +26,8 @@ class StoreAddress:
     """Address of a store. Holds no credentials, so it may be logged and put into a Spark configuration.
 
     Attributes:
-        endpoint_url: ``https://host[:port]`` of the store; None for AWS, or what ``AWS_ENDPOINT_URL_S3``,
+        endpoint_url: ``https://host[:port]`` of the store, with its path if it has one (``https://host/s3``)
+            and without slashes at the end; None for AWS, or what ``AWS_ENDPOINT_URL_S3``,
             ``AWS_ENDPOINT_URL`` or the profile name.
         region: The bucket's region; None for the one that boto3's default chain finds.
         path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
@@ -40,7 +43,8 @@ class StoreAddress:
     path_style: bool | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        plain_endpoint(self.endpoint_url, "that was given")
+        # Frozen. Records name the endpoint, so one store has one spelling.
+        object.__setattr__(self, "endpoint_url", plain_endpoint(self.endpoint_url, "that was given"))
 
     def or_else(self, other: StoreAddress) -> StoreAddress:
         """Return this address, with its unset fields taken from ``other``."""
@@ -53,6 +57,8 @@ class StoreAddress:
 
 def plain_endpoint(url: Url, where: str) -> Url:
     """Return an endpoint's URL if it is valid and safe to log and to put into a Spark conf.
+
+    Slashes at its end are left out: with and without them it is the same store.
 
     Args:
         url: The URL; None is returned as it is.
@@ -74,10 +80,13 @@ def plain_endpoint(url: Url, where: str) -> Url:
     elif not _VISIBLE.fullmatch(url):
         why = "has white space, control characters or letters beyond ASCII: remove them"
     elif not _is_address(url):
-        why = "is no URL of a store: write it as http://host[:port] or https://host[:port]"
+        why = (
+            "is no URL of a store: write it as http://host[:port] or https://host[:port], followed by a path"
+            " of letters, digits, '.', '_', '~', '-' and '/' if the store has one"
+        )
     if why is not None:
         raise StoreUnsuitable(f"the endpoint {where} {why}")
-    return url
+    return url.rstrip("/")
 
 
 def check_keys(access_key: str | None, secret_key: str | None, token: str | None, where: str) -> None:
@@ -114,7 +123,8 @@ def _is_address(url: str) -> bool:
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    return is_complete and "?" not in url and "#" not in url
+    is_plain = bool(_PLAIN_PATH.fullmatch(parts.path.rstrip("/")))
+    return is_complete and is_plain and "?" not in url and "#" not in url
 
 
 def _unusable(value: str, *, is_sent: bool) -> str | None:

@@ -102,7 +102,7 @@ class RetryingClient:
     @property
     def endpoint(self) -> str:
         """Implement `ObjectStore.endpoint`."""
-        return self._client.meta.endpoint_url
+        return self._client.meta.endpoint_url.rstrip("/")
 
     def profile(self, bucket: str) -> StoreProfile:
         """Implement `ObjectStore.profile`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.store.s3.fault_server import Cut, Seen
 
-__all__ = ["relay"]
+__all__ = ["gateway", "relay"]
 
 #: Headers that concern one connection only.
 _HOP = frozenset({"connection", "expect", "transfer-encoding", "proxy-connection"})
@@ -31,6 +32,20 @@ def relay(endpoint_url: str, decide: Callable[[Seen], Say | Cut | None] = lambda
 
     def answer(seen: Seen) -> Say | Cut:
         return decide(seen) or _passed_on(address, seen)
+
+    return FaultServer(decide=answer)
+
+
+def gateway(endpoint_url: str, path: str) -> FaultServer:
+    """Return a server that has another one below a path, as reverse proxies do, and nothing beside it."""
+    address = urlsplit(endpoint_url).netloc
+
+    def answer(seen: Seen) -> Say:
+        if not seen.path.startswith(f"{path}/"):
+            return Say(502, b"there is no store here")
+        # The signature is over the path that the client sees.
+        headers = {**seen.headers, "x-forwarded-prefix": path}
+        return _passed_on(address, replace(seen, path=seen.path.removeprefix(path), headers=headers))
 
     return FaultServer(decide=answer)
 

@@ -63,6 +63,14 @@ def test_an_endpoint_holds_no_password() -> None:
         ("http://127.0.0.1:9000", None, "http://127.0.0.1:9000/lake/a/b"),
         ("https://store.example.test", None, "https://store.example.test/lake/a/b"),
         ("https://store.example.test", False, "https://lake.store.example.test/a/b"),
+        ("https://store.example.test/", False, "https://lake.store.example.test/a/b"),
+        ("https://store.example.test/s3//", None, "https://store.example.test/s3/lake/a/b"),
+        (
+            "https://store.example.test/storage/v1/s3",
+            False,
+            "https://lake.store.example.test/storage/v1/s3/a/b",
+        ),
+        ("https://s3.eu-west-1.amazonaws.com/", None, "https://lake.s3.eu-west-1.amazonaws.com/a/b"),
         ("https://amazonaws.com.example.test", None, "https://amazonaws.com.example.test/lake/a/b"),
     ],
 )
@@ -72,11 +80,23 @@ def test_where_the_bucket_goes(endpoint: str | None, path_style: bool | None, ur
     assert url_of(config) == url
 
 
+@pytest.mark.parametrize(
+    "path", ["/a b", "/a%20b", "/a+b", "//s3", "/s3//x", "/s3/../x", "/.", "?s3", "/#s3", "/ü"]
+)
+def test_a_path_that_clients_sign_differently_is_refused(path: str) -> None:
+    """An endpoint's path has plain names only, and neither a query nor a fragment follows."""
+    with pytest.raises(
+        StoreUnsuitable, match=r"^the endpoint that was given (is no URL of a store|has white)"
+    ):
+        S3Config(f"https://store.example.test{path}")
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_an_endpoint_of_the_environment(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     """An endpoint that the environment names is treated like one that was given."""
-    monkeypatch.setenv(variable, "http://127.0.0.1:9000")
+    monkeypatch.setenv(variable, "http://127.0.0.1:9000/")
     config = S3Config(region="eu-west-1", access_key="a", secret_key="s")
+    assert S3Store.connect(config).endpoint == "http://127.0.0.1:9000"
     assert url_of(config) == "http://127.0.0.1:9000/lake/a/b"
     assert s3_options(new_client(config).meta.config)["payload_signing_enabled"] is True
 
