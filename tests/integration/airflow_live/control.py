@@ -31,8 +31,9 @@ COUNTED = "counted"
 #: many others the rest.
 SENSORS, AT_THE_FIRST, OTHERS = 50, 40, 10
 
-#: Seconds between two looks of the sensors, by the DAG. One on a worker takes a process of Airflow.
-POKE_INTERVALS = {"fifty_deferred": 5, "fifty_rescheduled": 60}
+#: Seconds between two looks of the sensors, by the DAG. One on a worker takes a process of Airflow, several
+#: seconds of a core: fifty of them must leave time for the rows beside them.
+POKE_INTERVALS = {"fifty_deferred": 5, "fifty_rescheduled": 240}
 
 #: The ``dagrun_timeout`` of the run that meets it.
 RUN_TIMEOUT = timedelta(hours=1)
