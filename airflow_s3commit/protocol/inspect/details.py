@@ -239,11 +239,11 @@ def _from_listing(
     context: JobContext, options: JobOptions, seal: SealRecord, preview: CommitPreview
 ) -> CommitPreview:
     """Return the preview from a listing."""
-    is_refused = options.as_sealed(seal.removes).conflict_mode == "fail"
+    options = options.as_sealed(seal.removes)
     is_retained = is_retained_at(context.store, context.layout.destination)
     replaced = size = overwritten = 0
     for info, is_own in existing_objects(context, options, seal, is_retained):
-        if is_refused:
+        if options.conflict_mode == "fail":
             return msgspec.structs.replace(preview, conflict=join_uri(context.bucket, info.key))
         replaced, size, overwritten = replaced + 1, size + info.size, overwritten + is_own
     return msgspec.structs.replace(preview, replaced=replaced, replaced_bytes=size, overwritten=overwritten)

@@ -241,7 +241,7 @@ def existing_objects(
 
     Args:
         context: The job.
-        options: Its options.
+        options: Its options, as sealed.
         seal: Its seal.
         is_retained: Returns whether a file has left the table and is retained, by its key.
         has_ended: As for `settled_objects`.
@@ -250,7 +250,6 @@ def existing_objects(
         InvalidDestination: Conflict mode ``replace`` for the whole destination, with others below it.
 
     """
-    options = options.as_sealed(seal.removes)
     if options.only_adds:
         return
     own = set() if options.unique_filenames else _own_keys(context, seal)

@@ -8,7 +8,8 @@
                       └──▶ aborted ──▶ (cleaned: nothing remains)
 
 The loser of a race reads the winner's state and acts on it. The state says where a job is, for those that go
-on with it; whether a job is committed or abandoned, its entry in the log decides, before the state follows.
+on with it; whether a job is committed or abandoned, its entry in the log decides. Beside a ``commit`` entry
+the state may stay ``committing`` until it is removed.
 """
 
 from __future__ import annotations
