@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import JobClosed
+from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.state import follow, move, read_state
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, named, once
@@ -102,6 +104,51 @@ def test_a_job_that_another_process_finishes_meanwhile_has_its_manifest() -> Non
     lake.store.before = once("get", lake.context().layout.seal, overtake)
     assert [lake.job().commit()] == done
     assert lake.data() == OUTPUT
+
+
+@each("ending", [MANIFEST, "_SUCCESS"])
+@each("holds", [True, False])
+def test_a_commit_of_which_an_earlier_version_moved_the_state_is_finished(
+    ending: str, *, holds: bool
+) -> None:
+    """The state may follow the entry, as earlier versions had it, and may hold the job's record or not."""
+    lake = sealed_lake()
+    lake.store.die("put", ending)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    context = lake.context(record=lake.job().record())
+    current, entry = read_state(context), Log(context).ending()
+    assert current is not None
+    assert entry is not None
+    assert current.record.state == "committing"
+    moved = follow(context, current, entry)
+    if moved is not None and not holds:
+        moved = move(context, moved, "committed", job=None)
+    assert moved is not None
+    assert lake.job().commit() == entry.manifest
+    assert lake.data() == OUTPUT
+    assert (lake.pending(), lake.staging()) == ([], [])
+
+
+@each("ending", [MANIFEST, "dt=1/old", "_SUCCESS"])
+def test_a_state_without_the_record_follows_the_entry(ending: str) -> None:
+    """A state that cannot tell where to read the log says itself that the job is committed."""
+    lake = sealed_lake()
+    context = lake.context()
+    current = read_state(context)
+    assert current is not None
+    assert move(context, current, "sealed", job=None) is not None
+    lake.store.die("delete" if ending == "dt=1/old" else "put", ending)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    left = read_state(lake.context())
+    assert left is not None
+    assert left.record.state == "committed"
+    assert isinstance(lake.job().commit(), ManifestRecord)
+    assert lake.data() == OUTPUT
+    assert (lake.pending(), lake.staging()) == ([], [])
 
 
 @pytest.mark.parametrize("kept", [True, False])
