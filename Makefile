@@ -26,13 +26,13 @@ help: ## list these targets
 demo: $(STAMP) ## real flights through Spark, Airflow and S3 on this machine; takes about five minutes
 	@$(IN_VENV) $(BIN)/python -m dev.demo $(ARGS)
 
-stack: $(STAMP) ## the Compose stack of docker/ without Docker: Airflow, Spark and S3 until Ctrl-C; ARGS=--check
+stack: $(STAMP) ## Airflow, a Spark cluster and S3 without Docker, tried out, until Ctrl-C; ARGS=--check
 	@$(IN_VENV) $(BIN)/python -m dev.stack $(ARGS)
 
 images: ## build the images of docker/ and list their sizes; needs Docker; BASE=… is another Debian to start from
 	@$(foreach name,BASE SPARK_EXTRA BUILD_NETWORK,$(if $($(name)),$(name)=$($(name)))) docker/build-images.sh
 
-stack-docker: $(STAMP) ## the stack in containers, tried out: two nights, one with a worker killed; ARGS=--check
+stack-docker: $(STAMP) ## the stack of docker/ in containers, tried out: two nights, one with a worker killed; ARGS=--check
 	@$(IN_VENV) $(BIN)/python -m dev.stack --docker $(ARGS)
 
 check: lint ## lint, types and the tests that need no server, Java or Airflow: within 90 s, before every commit

@@ -36,11 +36,15 @@ class AirflowApi:
         user: The user's name.
         password: Their password.
 
+    Attributes:
+        url: As given.
+        user: As given.
+
     """
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url
-        self._user = user
+        self.user = user
         self._password = password
         self._token = ""
 
@@ -130,7 +134,7 @@ class AirflowApi:
         return self._call("POST", f"/api/v2{path}", body, token=self._token or self._sign_in())
 
     def _sign_in(self) -> str:
-        answer = self._call("POST", "/auth/token", {"username": self._user, "password": self._password})
+        answer = self._call("POST", "/auth/token", {"username": self.user, "password": self._password})
         self._token = str(answer["access_token"])
         return self._token
 

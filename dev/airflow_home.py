@@ -1,4 +1,4 @@
-"""An Airflow of one's own: a home directory, and the three processes that work on it."""
+"""An Airflow of one's own: a home directory, and the processes that work on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_s3commit.testing.programs import Program, ProgramFailed, free_ports, stop_all
+from airflow_s3commit.testing.programs import Program, ProgramFailed, check_running, free_ports, stop_all
 from dev.airflow_api import AirflowApi
 
 if TYPE_CHECKING:
@@ -41,20 +41,31 @@ class AirflowHome:
         dags: The directory with the DAG files.
         environment: Variables for its processes beside Airflow's own: connections, keys, JAVA_HOME. They
             reach every task, and nothing of them is written down or logged here.
+        password: The password of its only user; empty to have one made up.
+        triggerer: Whether a triggerer runs too, without which no task can be deferred.
 
     Attributes:
         api: Its REST API.
 
     """
 
-    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        dags: Path,
+        environment: Mapping[str, str],
+        *,
+        password: str = "",
+        triggerer: bool = False,
+    ) -> None:
         self.home = home.absolute()
         self.dags = dags.absolute()
         (port,) = free_ports(1)
-        password = secrets.token_urlsafe(16)
+        password = password or secrets.token_urlsafe(16)
         self.api = AirflowApi(f"http://{HOST}:{port}", USER, password)
         self._password = password
-        self._environment = _without_foreign_settings() | self._settings(port) | dict(environment)
+        self._environment = clean_environment() | self._settings(port) | dict(environment)
+        self._triggerer = triggerer
         self._programs: list[Program] = []
 
     def __enter__(self) -> Self:
@@ -94,6 +105,8 @@ class AirflowHome:
             self._program("scheduler", "--skip-serve-logs"),
             self._program("dag-processor"),
         ]
+        if self._triggerer:
+            self._programs.append(self._program("triggerer", "--skip-serve-logs"))
         for program in self._programs:
             program.start()
 
@@ -119,9 +132,7 @@ class AirflowHome:
             ProgramFailed: One has ended.
 
         """
-        for program in self._programs:
-            if not program.running:
-                raise ProgramFailed(f"{program.name} ended with {program.exit_code}{program.last_words()}")
+        check_running(self._programs)
 
     def stop(self) -> None:
         """Stop its processes and the tasks they run; return when they are gone. Repeatable."""
@@ -176,7 +187,7 @@ class AirflowHome:
         return {"AIRFLOW_HOME": str(self.home)} | {f"AIRFLOW__{k}": v for k, v in settings.items()}
 
 
-def _without_foreign_settings() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Return this process's environment without other Airflows', other stores' and other Sparks' settings."""
     kept = {
         name: value

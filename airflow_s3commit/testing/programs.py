@@ -154,6 +154,18 @@ def stop_all(programs: Iterable[Program]) -> None:
             program.ask_to_stop()
 
 
+def check_running(programs: Iterable[Program]) -> None:
+    """Return if all programs run.
+
+    Raises:
+        ProgramFailed: One has ended.
+
+    """
+    for program in programs:
+        if not program.running:
+            raise ProgramFailed(f"{program.name} ended with {program.exit_code}{program.last_words()}")
+
+
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different TCP ports of 127.0.0.1 that are free at this moment.
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
 
+    from airflow_s3commit.store.s3.config import S3Config
+
 #: Spark listens on loopback alone, and its user interface nowhere.
 SPARK_DEFAULTS = """\
 spark.driver.bindAddress 127.0.0.1
@@ -88,27 +90,27 @@ def start(
     with step("SeaweedFS, an S3 server on loopback, with keys made just now"):
         server = stack.enter_context(S3Server(home / "s3"))
     with step("Airflow: database, API server, scheduler, DAG processor"):
-        environment = _connections(server) | _spark(home / "spark", java, defaults)
+        environment = connections(server.config) | spark_environment(home / "spark", java, defaults)
         airflow = stack.enter_context(AirflowHome(home / "airflow", dags, environment))
         airflow.wait_until_ready(dag_ids)
     return server, airflow
 
 
-def _connections(server: S3Server) -> dict[str, str]:
-    """The connections that the DAGs name, as Airflow reads them from its environment."""
+def connections(store: S3Config, spark_master: str = "local[2]") -> dict[str, str]:
+    """Return the connections that the DAGs name, as Airflow reads them from its environment."""
     aws = {
         "conn_type": "aws",
-        "login": server.access_key,
-        "password": server.secret_key,
+        "login": store.access_key,
+        "password": store.secret_key,
         "extra": {
-            "endpoint_url": server.endpoint_url,
-            "region_name": server.config.region,
+            "endpoint_url": store.endpoint_url,
+            "region_name": store.region,
             "config_kwargs": {"s3": {"addressing_style": "path"}},
         },
     }
     spark = {
         "conn_type": "spark",
-        "host": "local[2]",
+        "host": spark_master,
         "extra": {"deploy-mode": "client", "spark-binary": "spark-submit"},
     }
     return {
@@ -121,7 +123,8 @@ def _connections(server: S3Server) -> dict[str, str]:
     }
 
 
-def _spark(directory: Path, java: Path, defaults: str = SPARK_DEFAULTS) -> dict[str, str]:
+def spark_environment(directory: Path, java: Path, defaults: str = SPARK_DEFAULTS) -> dict[str, str]:
+    """Write Spark's configuration into a directory, and return the variables with which Spark works there."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "spark-defaults.conf").write_text(defaults)
     return {

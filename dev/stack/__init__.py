@@ -1,1 +1,1 @@
-"""``make stack`` and ``make stack-docker``: the services of ``docker/``, on loopback or in containers."""
+"""``make stack`` and ``make stack-docker``: Airflow, Spark and S3, on loopback or in containers."""

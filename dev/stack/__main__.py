@@ -1,7 +1,7 @@
-"""``make stack`` and ``make stack-docker``: the Compose stack, tried out by runs of the nightly DAG.
+"""``make stack`` and ``make stack-docker``: a stack, tried out by runs of the nightly DAG.
 
-On loopback without Docker it is one run. In containers there is a second one, in which the worker's container
-is killed while it commits.
+Without Docker it is one run. In containers there is a second one, in which the worker's container is killed
+while it commits.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from dev.demo.flights import Flights
 from dev.demo.report import chapter_view, final_table, judge_days
 from dev.demo.servers import own_directory
 from dev.demo.story import REFRESH, Chapter, Story
+from dev.stack.base import CHECKOUT
 from dev.stack.containers import ContainerStack, has_networks
 from dev.stack.kill import KillWhileCommitting
-from dev.stack.loopback import LoopbackStack
+from dev.stack.loopback import loopback_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dev.stack.base import Stack
-
-CHECKOUT = Path(__file__).parents[2]
 
 DESTINATION = Destination.parse("s3://lake/flights/")
 
@@ -87,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _started(resources: ExitStack, console: Console, home: Path, arguments: argparse.Namespace) -> Stack:
-    how = "in containers" if arguments.docker else "without Docker"
-    console.rule(f"[bold]Starting what docker/compose.yaml describes, {how}[/]", align="left")
+    what = "what docker/compose.yaml describes" if arguments.docker else "S3, Spark and Airflow on loopback"
+    console.rule(f"[bold]Starting {what}[/]", align="left")
     began = time.monotonic()
 
     def tell(name: str) -> None:
@@ -98,12 +97,8 @@ def _started(resources: ExitStack, console: Console, home: Path, arguments: argp
         on_host = arguments.host_network or not has_networks()
         if on_host:
             console.print("[yellow]The containers are in this machine's network, on loopback.[/]")
-        return resources.enter_context(ContainerStack(CHECKOUT, home, host_network=on_host, tell=tell))
-    stack = LoopbackStack(CHECKOUT, home, java_home(home / "java"), tell=tell)
-    resources.enter_context(stack)
-    for sentence in stack.missing:
-        console.print(f"[yellow]{sentence}[/]")
-    return stack
+        return resources.enter_context(ContainerStack(home, host_network=on_host, tell=tell))
+    return resources.enter_context(loopback_stack(home, java_home(home / "java"), tell))
 
 
 def _try_out(console: Console, stack: Stack) -> bool:
@@ -158,7 +153,9 @@ def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
     yield "the application ran on the standalone cluster", (f"flights of {DAY}", "FINISHED") in states
     yield "the cluster has two workers", [w["state"] for w in cluster["workers"]] == ["ALIVE"] * 2
     yield "the pipeline's keys open nothing outside its prefix", _is_refused(stack)
-    yield "every service is healthy", not stack.ailing()
+    if isinstance(stack, ContainerStack):
+        yield "every service is healthy", not stack.ailing()
+        yield "no log and no command line shows a secret", not stack.shown_secrets()
 
 
 def _is_refused(stack: Stack) -> bool:
@@ -185,9 +182,9 @@ def _stay(console: Console, stack: Stack) -> None:
     """Show where everything is, and stay until a signal or the end of a service."""
     console.rule("[bold]It is up[/]", align="left")
     for name, where in (
-        ("Airflow", f"{stack.airflow_url}  (user admin)"),
+        ("Airflow", f"{stack.api.url}  (user {stack.api.user})"),
         ("Spark master", stack.spark_page),
-        ("S3", stack.store("PIPELINE").endpoint_url),
+        ("S3", stack.s3_url),
         ("passwords and keys", str(stack.secrets)),
         ("logs", stack.logs),
     ):

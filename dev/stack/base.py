@@ -1,56 +1,53 @@
-"""How a running stack is reached from this machine, whatever runs it."""
+"""How a running stack is reached from this machine, in containers or without."""
 
 from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_s3commit.store.s3.config import S3Config
-from dev.airflow_api import AirflowApi
-from dev.stack.compose_file import read_env
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
+    from dev.airflow_api import AirflowApi
 
-HOST = "127.0.0.1"
+CHECKOUT = Path(__file__).parents[2]
 
-#: The services that are asked for something from outside.
-API, STORE, SPARK, WORKER = "airflow-api-server", "seaweedfs", "spark-master", "airflow-worker"
+DOCKER = CHECKOUT / "docker"
 
-REGION = "us-east-1"
+HOST, REGION = "127.0.0.1", "us-east-1"
+
+
+def read_env(path: Path) -> dict[str, str]:
+    """Return the variables of an ``.env`` file of plain ``NAME=value`` lines."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name: value for name, _, value in pairs}
 
 
 class Stack(ABC):
-    """The services of ``docker/compose.yaml``, running. As a context manager: healthy inside, gone after.
+    """Airflow, a Spark cluster and an S3 server, running.
+
+    Args:
+        home: Where its secrets lie.
 
     Attributes:
         secrets: The file with its secrets.
+        api: Airflow's API, as its administrator.
+        spark_page: Where the Spark master shows its workers and applications.
+        s3_url: Where the S3 server is.
+        logs: Where the logs are, in words.
 
     """
 
-    secrets: Path
+    api: AirflowApi
+    spark_page: str
+    s3_url: str
+    logs: str
 
-    def _make_secrets(self, docker: Path) -> None:
-        """Make the secrets anew, by the script in the checkout's directory ``docker``."""
-        self.secrets.parent.mkdir(parents=True, exist_ok=True)
-        self.secrets.unlink(missing_ok=True)
-        subprocess.run([docker / "make-env.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
-
-    @abstractmethod
-    def __enter__(self) -> Self:
-        """Start everything; return when all of it is healthy."""
-
-    @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop everything."""
-
-    @abstractmethod
-    def port(self, service: str, port: int) -> int:
-        """Return the port of 127.0.0.1 at which a service's port is reached."""
+    def __init__(self, home: Path) -> None:
+        self.secrets = home.absolute() / "env"
 
     @abstractmethod
     def check_running(self) -> None:
@@ -61,30 +58,6 @@ class Stack(ABC):
 
         """
 
-    @abstractmethod
-    def ailing(self) -> list[str]:
-        """Return the names of the services that are not well."""
-
-    @property
-    @abstractmethod
-    def logs(self) -> str:
-        """Where the logs are, in words."""
-
-    @property
-    def airflow_url(self) -> str:
-        """Where Airflow's pages and API are."""
-        return f"http://{HOST}:{self.port(API, 8080)}"
-
-    @property
-    def spark_page(self) -> str:
-        """Where the Spark master shows its workers and applications."""
-        return f"http://{HOST}:{self.port(SPARK, 8080)}"
-
-    @property
-    def api(self) -> AirflowApi:
-        """Airflow's API, as its administrator."""
-        return AirflowApi(self.airflow_url, "admin", read_env(self.secrets)["AIRFLOW_ADMIN_PASSWORD"])
-
     def store(self, identity: str) -> S3Config:
         """Return what `S3Store.connect` needs to reach the store.
 
@@ -94,9 +67,17 @@ class Stack(ABC):
         """
         secrets = read_env(self.secrets)
         return S3Config(
-            endpoint_url=f"http://{HOST}:{self.port(STORE, 8333)}",
+            endpoint_url=self.s3_url,
             region=REGION,
             access_key=secrets[f"S3_{identity}_ACCESS_KEY"],
             secret_key=secrets[f"S3_{identity}_SECRET_KEY"],
             path_style=True,
         )
+
+
+def make_secrets(file: Path) -> dict[str, str]:
+    """Make the secrets anew, by the script that a user runs, and return them."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    subprocess.run([DOCKER / "make-env.sh", file], check=True, stdout=subprocess.DEVNULL)
+    return read_env(file)

@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_s3commit.testing.programs import ProgramFailed, free_ports
-from dev.stack.base import API, SPARK, STORE, Stack
+from dev.airflow_api import AirflowApi
+from dev.stack.base import DOCKER, HOST, Stack, make_secrets, read_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-#: What Compose is asked for a published port, by service and the port inside.
-_PUBLISHED = {(API, 8080): "AIRFLOW_PORT", (SPARK, 8080): "SPARK_PORT", (STORE, 8333): "S3_PORT"}
+#: The variables by which Compose is asked for published ports, and the ports in the machine's own network.
+_PORTS = {"AIRFLOW_PORT": 8080, "SPARK_PORT": 8081, "S3_PORT": 8333}
 
-#: The same services in the machine's own network: the ports of ``compose.host.yaml``.
-_ON_HOST = {(API, 8080): 8080, (SPARK, 8080): 8081, (STORE, 8333): 8333}
+_COMPOSE = ("docker", "compose")
 
 #: Seconds between two questions for all containers: each starts a program.
 _LOOK_SECONDS = 5.0
 
 #: Microseconds over which a share of a processor is counted.
 _PERIOD = 100_000
-
-
-def compose_command() -> list[str]:
-    """Return the command of Docker Compose 2 or newer.
-
-    Raises:
-        ProgramFailed: There is none here.
-
-    """
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]) is None:
-            continue
-        asked = subprocess.run([*command, "version", "--short"], capture_output=True, text=True, check=False)
-        version = asked.stdout.strip().removeprefix("v")
-        if asked.returncode == 0 and not version.startswith("1."):
-            return command
-    raise ProgramFailed("Docker Compose 2 is missing here: neither docker compose nor docker-compose is it")
 
 
 def has_networks() -> bool:
@@ -71,7 +53,6 @@ class ContainerStack(Stack):
     removed. The images stay.
 
     Args:
-        checkout: The root of the checkout.
         home: Where its secrets lie, made anew.
         project: The name of Compose's project; what has this name already is removed first.
         host_network: Every service is in the machine's own network, on fixed ports of loopback.
@@ -81,27 +62,27 @@ class ContainerStack(Stack):
 
     def __init__(
         self,
-        checkout: Path,
         home: Path,
         *,
         project: str = "s3commit-tried",
         host_network: bool = False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._docker = checkout / "docker"
+        super().__init__(home)
         self._tell = tell
         self._project = project
         names = ["compose.yaml", "compose.host.yaml"] if host_network else ["compose.yaml"]
-        self._files = [self._docker / name for name in names]
-        free = dict(zip(_PUBLISHED, free_ports(len(_PUBLISHED)), strict=True))
-        self._ports = _ON_HOST if host_network else free
+        self._files = [DOCKER / name for name in names]
+        ports = list(_PORTS.values()) if host_network else free_ports(len(_PORTS))
+        self._published = dict(zip(_PORTS, map(str, ports), strict=True))
+        self._airflow_url, self.spark_page, self.s3_url = (f"http://{HOST}:{port}" for port in ports)
         self._killed: set[str] = set()
         self._looked = 0.0
-        self._command = compose_command()
-        self.secrets = home.absolute() / "env"
+        self.logs = f"docker compose --project-name {project} logs"
 
     def __enter__(self) -> Self:
-        self._make_secrets(self._docker)
+        password = make_secrets(self.secrets)["AIRFLOW_ADMIN_PASSWORD"]
+        self.api = AirflowApi(self._airflow_url, "admin", password)
         self._remove()
         self.compose("build", "--quiet")
         self._tell("the images are built")
@@ -119,15 +100,6 @@ class ContainerStack(Stack):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._remove_after(error)
-
-    @property
-    def logs(self) -> str:
-        """How the logs are read."""
-        return f"docker compose --project-name {self._project} logs"
-
-    def port(self, service: str, port: int) -> int:
-        """Return the port of 127.0.0.1 that a service's port is published at."""
-        return self._ports[service, port]
 
     def check_running(self) -> None:
         """Return if every service runs, apart from those that were killed here.
@@ -150,6 +122,11 @@ class ContainerStack(Stack):
         """Return the names of the services whose health check last said that they are not well."""
         ailing = ("unhealthy", "starting")
         return [found["Service"] for found in self._containers() if found["Health"] in ailing]
+
+    def shown_secrets(self) -> list[str]:
+        """Return the names of the secrets that are in a log or in a command line, which others may read."""
+        shown = self.compose("logs", "--no-color") + self.compose("top")
+        return [name for name, value in read_env(self.secrets).items() if value in shown]
 
     def limit(self, service: str, share: float | None) -> None:
         """Give a service at most this share of one processor; None lifts the limit."""
@@ -174,10 +151,9 @@ class ContainerStack(Stack):
             ProgramFailed: It failed.
 
         """
-        published = {_PUBLISHED[key]: str(port) for key, port in self._ports.items()}
         files = ["--env-file", str(self.secrets)]
         files += [word for file in self._files for word in ("--file", str(file))]
-        return _run([*self._command, "--project-name", self._project, *files, *arguments], published)
+        return _run([*_COMPOSE, "--project-name", self._project, *files, *arguments], self._published)
 
     def _container(self, service: str) -> str:
         return self.compose("ps", "--all", "--quiet", service).strip()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from airflow_s3commit.protocol.inspect.jobs import list_jobs
 from dev.background import Background
 from dev.demo.story import REFRESH
-from dev.stack.base import STORE, WORKER
 
 if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from dev.stack.containers import ContainerStack
 
 _COMMIT = "refresh.commit"
+
+STORE, WORKER = "seaweedfs", "airflow-worker"
 
 #: Of one processor, for the store while it is waited for the moment: a request takes some tenths of a second.
 _SHARE = 0.03

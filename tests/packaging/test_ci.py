@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 #: What it would install if it were missing: here all of it is there.
-PROGRAMS = ("curl", "ps", "redis-server", "initdb", "mvn", "javac", "chromium", "spin", "cc", "apt-get")
+PROGRAMS = ("curl", "ps", "pg_virtualenv", "mvn", "javac", "chromium", "spin", "cc", "apt-get")
 
 
 def run(directory: Path, make: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -173,16 +173,15 @@ class LiveAirflow(AirflowHome):
         self, home: Path, dags: Path, environment: Mapping[str, str], settings: Mapping[str, str]
     ) -> None:
         settings = {f"AIRFLOW__{name}": value for name, value in {**QUICK, **settings}.items()}
-        super().__init__(home, dags, {**environment, **settings})
-        self.api = LiveApi(self.api.url, self.api._user, self.api._password)
+        super().__init__(home, dags, {**environment, **settings}, triggerer=True)
+        self.api = LiveApi(self.api.url, self.api.user, self.api._password)
 
     def start(self) -> None:
-        """Start the triggerer too."""
+        """Start it with the modules that its tasks share."""
         settings = self.home / "config" / "airflow_local_settings.py"
         settings.parent.mkdir(parents=True)
         settings.write_text(PRELOADED)
         super().start()
-        self.begin("triggerer")
 
     def begin(self, component: str) -> None:
         """Start a component: ``scheduler`` or ``triggerer``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,9 +16,9 @@ import pytest
 from airflow_s3commit import S3Store
 from airflow_s3commit.testing import S3Server
 from airflow_s3commit.testing.java import java_home
+from airflow_s3commit.testing.programs import free_ports
 from dev import airflow_api, airflow_home
-from dev.demo.servers import _connections, _spark
-from dev.stack.postgres import available, postgres
+from dev.demo.servers import connections, spark_environment
 from tests.hadoop.real_hadoop import Hadoop
 from tests.integration.airflow_live.airflow import LiveAirflow
 from tests.integration.airflow_live.asset_rows import ASSET_STORIES
@@ -78,13 +79,13 @@ def stage(
         relay(server.endpoint_url) as counting,
         _database(home) as url,
     ):
-        connections = _connections(server)
+        known = connections(server.config)
         environment = {
-            **connections,
+            **known,
             f"AIRFLOW_CONN_{COUNTED.upper()}": _with_endpoint(
-                connections["AIRFLOW_CONN_AWS_DEFAULT"], counting.endpoint_url
+                known["AIRFLOW_CONN_AWS_DEFAULT"], counting.endpoint_url
             ),
-            **_spark(home / "spark", java_home(home / "java")),
+            **spark_environment(home / "spark", java_home(home / "java")),
             CONTROL: str(home / "control"),
             "PYTHONPATH": str(ROOT),
         }
@@ -164,9 +165,26 @@ def _patience() -> Iterator[None]:
 
 @contextmanager
 def _database(home: Path) -> Iterator[str]:
-    """Run PostgreSQL if this machine has it, and return where; else say where an SQLite is to be."""
-    if not available() or os.environ.get(NO_POSTGRES):
+    """Run PostgreSQL if Debian's is on this machine, and return where; else say where an SQLite is to be."""
+    if shutil.which("pg_virtualenv") is None or os.environ.get(NO_POSTGRES):
         yield f"sqlite:///{home / 'airflow.db'}"
         return
-    with postgres(home / "postgres") as url:
-        yield url
+    # A cluster of its own on loopback, with a password. It goes when the command ends, which is at the end of
+    # its input: with this block or this process.
+    (port,) = free_ports(1)
+    answer, told = os.pipe()
+    say = f'echo "postgresql+psycopg2://$PGUSER:$PGPASSWORD@$PGHOST:$PGPORT/$PGDATABASE" >&{told}; cat'
+    with (home / "postgres.log").open("wb") as log, os.fdopen(answer) as lines:
+        server = subprocess.Popen(
+            ["pg_virtualenv", "-t", "-o", "max_connections=200", "sh", "-c", say],
+            env=os.environ | {"PGPORT": str(port)},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=[told],
+        )
+        os.close(told)
+        with server:
+            url = lines.readline().strip()
+            assert url, (home / "postgres.log").read_text()
+            yield url
