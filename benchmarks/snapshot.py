@@ -101,17 +101,9 @@ class Server(MemoryStore):
         super().delete(bucket, key)
         return found
 
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[Any]:
+    def list_objects(self, bucket: str, prefix: str, **how: Any) -> Iterator[Any]:
         """Yield objects; each page is a request."""
-        found = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after, page=page)
+        found = super().list_objects(bucket, prefix, **how)
         self._count("LIST")
         for number, info in enumerate(found):
             if number and number % _PAGE == 0:
@@ -139,20 +131,10 @@ class OlderServer(Server):
         self._min_part_bytes = 1
         self._bytes = 0
 
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[Any]:
+    def list_objects(self, bucket: str, prefix: str, **how: Any) -> Iterator[Any]:
         """Yield objects; records sort before the files."""
-        yield from super().list_objects(
-            bucket, prefix, recursive=recursive, start_after=start_after, page=page
-        )
-        if recursive and prefix == TABLE.prefix:
+        yield from super().list_objects(bucket, prefix, **how)
+        if how.get("recursive", True) and prefix == TABLE.prefix:
             for number in range(self._older):
                 for n in range(self._files):
                     if n % _PAGE == 0:

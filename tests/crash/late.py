@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.store.base import Call, ObjectInfo, Outcome
+from airflow_s3commit.store.base import Call, Outcome
 from airflow_s3commit.store.execute import one_by_one
 from airflow_s3commit.store.forwarding import ForwardingStore
 from airflow_s3commit.testing import Crash
@@ -39,21 +39,13 @@ class LaggingLog(ForwardingStore):
         super().__init__(inner)
         self.listings, self._lacks = listings, lacks
 
-    def list_objects(
-        self,
-        bucket: str,
-        prefix: str,
-        *,
-        recursive: bool = True,
-        start_after: str | None = None,
-        page: int | None = None,
-    ) -> Iterator[ObjectInfo]:
-        """List, without the newest entries for a while."""
-        listed = super().list_objects(bucket, prefix, recursive=recursive, start_after=start_after, page=page)
-        if not self.listings or not prefix.endswith("/_s3commit/log/"):
-            return listed
+    def forward(self, verb: str, bucket: str, key: str, make: Callable[[], Any]) -> Any:
+        """Make a call; a listing is without the newest entries for a while."""
+        answer = super().forward(verb, bucket, key, make)
+        if verb != "list_objects" or not self.listings or not key.endswith("/_s3commit/log/"):
+            return answer
         self.listings -= 1
-        return iter(list(listed)[: -self._lacks])
+        return iter(list(answer)[: -self._lacks])
 
 
 class LateStore(ForwardingStore):
