@@ -28,11 +28,10 @@ from airflow_s3commit.exceptions import (
     S3CommitError,
 )
 from airflow_s3commit.plugin.auth import Access, FormTokens, Metadata, Origin, is_same_origin
-from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.plugin.history import HistoryView, charts
-from airflow_s3commit.plugin.reading import StillRunning
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import FRESH, MOST_UPLOADS, DestinationService, Offer, Unreadable, offers
+from airflow_s3commit.plugin.stores import Place, StillRunning
 from airflow_s3commit.plugin.views import IDLE, STATES, DestinationView, JobView, Wanted, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import UploadSummary
 from airflow_s3commit.settings import api_base_url, api_secret_key

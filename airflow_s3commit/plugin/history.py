@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_s3commit import _format
 from airflow_s3commit.exceptions import NoSuchKey
-from airflow_s3commit.plugin.config import Place
+from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.protocol.metadata.log import newest_entries
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import decode, largest

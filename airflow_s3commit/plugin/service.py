@@ -15,9 +15,17 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._format import several
 from airflow_s3commit.exceptions import DidNotHappen, InvalidDestination, OutcomeUnknown, S3CommitError
 from airflow_s3commit.hooks.s3_commit import configured_signer
-from airflow_s3commit.plugin.config import Place, StoreCache, configured_places, with_registered
 from airflow_s3commit.plugin.history import HistoryView, read_history
-from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
+from airflow_s3commit.plugin.stores import (
+    Budget,
+    Place,
+    Reader,
+    StillRunning,
+    StoreCache,
+    configured_places,
+    with_registered,
+    within,
+)
 from airflow_s3commit.plugin.views import DestinationView, JobView, read_destination, read_job
 from airflow_s3commit.present import amount
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, UploadSummary, pending_uploads

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from airflow_s3commit.exceptions import NoSuchJob, NoSuchKey, Refused
-from airflow_s3commit.plugin.config import Place
+from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job
 from airflow_s3commit.protocol.inspect.history import (
     CommitProgress,

@@ -44,8 +44,8 @@ def test_what_looks_at_records(name: str) -> None:
 def test_the_page(name: str, turn: int) -> None:
     """What the page in Airflow's UI reads is read as everything else is."""
     from airflow_s3commit.plugin import history, views  # noqa: PLC0415 - they need Airflow
-    from airflow_s3commit.plugin.config import Place  # noqa: PLC0415
     from airflow_s3commit.plugin.render import Pages  # noqa: PLC0415
+    from airflow_s3commit.plugin.stores import Place  # noqa: PLC0415
 
     # Its templates are compiled once, as for all requests of a page.
     pages = Pages()

@@ -30,9 +30,9 @@ from airflow_s3commit.plugin import auth as page_auth
 from airflow_s3commit.plugin import views as page_views
 from airflow_s3commit.plugin.app import create_app
 from airflow_s3commit.plugin.auth import FormTokens
-from airflow_s3commit.plugin.config import Place, read_places
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import DestinationView
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.settings import api_secret_key

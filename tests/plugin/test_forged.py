@@ -11,9 +11,9 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import S3CommitError
-from airflow_s3commit.plugin.config import Place, read_places
 from airflow_s3commit.plugin.render import Pages
 from airflow_s3commit.plugin.service import FRESH, DestinationService
+from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import IDLE, STATES, Wanted, search_fleet
 from tests.plugin.scene import FLIGHTS, ORDERS, set_scene
 

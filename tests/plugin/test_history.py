@@ -6,8 +6,8 @@ import pytest
 
 from airflow_s3commit import Destination, Job, JobOptions, MemoryStore, rollback
 from airflow_s3commit.plugin import history
-from airflow_s3commit.plugin.config import Place
 from airflow_s3commit.plugin.history import charts, read_history
+from airflow_s3commit.plugin.stores import Place
 from airflow_s3commit.store.forwarding import CountingStore
 from tests.plugin.scene import FLIGHTS, NIGHTLY, begin, commit
 

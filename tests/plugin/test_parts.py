@@ -16,9 +16,9 @@ import pytest
 from airflow_s3commit import Destination, MemoryStore
 from airflow_s3commit.exceptions import InvalidDestination
 from airflow_s3commit.plugin.auth import FORM_SECONDS, FormTokens
-from airflow_s3commit.plugin.config import Place, read_places
 from airflow_s3commit.plugin.render import draw
 from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.protocol.inspect.history import TimelineEvent
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.store.forwarding import total_requests

@@ -10,8 +10,8 @@ import pytest
 from airflow_s3commit import Counts, Destination, MemoryStore, register_destination
 from airflow_s3commit.exceptions import Unavailable
 from airflow_s3commit.plugin.app import create_app
-from airflow_s3commit.plugin.config import Place, read_places
 from airflow_s3commit.plugin.service import DestinationService
+from airflow_s3commit.plugin.stores import Place, read_places
 from airflow_s3commit.plugin.views import DestinationView, Wanted, search_fleet
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.store.forwarding import CountingStore

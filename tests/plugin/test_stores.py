@@ -11,7 +11,7 @@ import pytest
 
 from airflow_s3commit import MemoryStore
 from airflow_s3commit.exceptions import Unavailable
-from airflow_s3commit.plugin.reading import Budget, Reader, StillRunning, within
+from airflow_s3commit.plugin.stores import Budget, Reader, StillRunning, within
 
 pytestmark = pytest.mark.airflow
 
