@@ -51,16 +51,15 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.inspect.verify_dataset import VerifyReport, verify_manifest
     from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
     from airflow_s3commit.protocol.job import Job
+    from airflow_s3commit.protocol.lifecycle.run import Progress
     from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
     from airflow_s3commit.protocol.metadata.registry import register_destination
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import AbortReport, JobOptions, JobReference, StateRecord
     from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
     from airflow_s3commit.protocol.model.object_options import ObjectOptions
-    from airflow_s3commit.protocol.model.plan import PlanReference
-    from airflow_s3commit.protocol.model.progress import Progress
-    from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealReference
-    from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
+    from airflow_s3commit.protocol.model.ownership import HmacSigner, Signer
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts, PlanReference, SealReference
     from airflow_s3commit.protocol.rebase import RebaseReport, rebase
     from airflow_s3commit.protocol.registration import RegistrationReport, register_partitions
     from airflow_s3commit.protocol.repair import RepairReport, repair
@@ -178,12 +177,13 @@ if not TYPE_CHECKING:
                 "NotReversible", "OutcomeUnknown", "PreconditionFailed", "Refused", "S3CommitError",
                 "SignatureRefused", "StoreRejected", "StoreUnsuitable", "TooLarge", "Unavailable",
             ),
+            "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
             "airflow_s3commit.protocol.inspect.audit": ("AuditReport", "AuditRules", "audit"),
             "airflow_s3commit.protocol.inspect.history": ("history",),
             "airflow_s3commit.protocol.inspect.verify_dataset": ("VerifyReport", "verify_manifest"),
             "airflow_s3commit.protocol.inspect.verify_table": ("TableReport", "verify"),
             "airflow_s3commit.protocol.job": ("Job",),
-            "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
+            "airflow_s3commit.protocol.lifecycle.run": ("Progress",),
             "airflow_s3commit.protocol.metadata.manifests": (
                 "latest_manifest", "manifest_files", "read_manifest",
             ),
@@ -194,15 +194,15 @@ if not TYPE_CHECKING:
             ),
             "airflow_s3commit.protocol.model.manifest": ("FileEntry", "ManifestRecord"),
             "airflow_s3commit.protocol.model.object_options": ("ObjectOptions",),
-            "airflow_s3commit.protocol.model.plan": ("PlanReference",),
-            "airflow_s3commit.protocol.model.progress": ("Progress",),
-            "airflow_s3commit.protocol.model.seal": ("CommittedTask", "Counts", "SealReference"),
-            "airflow_s3commit.protocol.model.signing": ("HmacSigner", "Signer"),
-            "airflow_s3commit.protocol.closed_baseline": ("BaselineReport", "baseline"),
+            "airflow_s3commit.protocol.model.ownership": ("HmacSigner", "Signer"),
+            "airflow_s3commit.protocol.model.sealed_job": (
+                "CommittedTask", "Counts", "PlanReference", "SealReference",
+            ),
             "airflow_s3commit.protocol.rebase": ("RebaseReport", "rebase"),
             "airflow_s3commit.protocol.registration": ("RegistrationReport", "register_partitions"),
             "airflow_s3commit.protocol.repair": ("RepairReport", "repair"),
             "airflow_s3commit.protocol.sweep.apply": ("SweepReport", "sweep"),
+            "airflow_s3commit.protocol.table_rollback": ("RollbackReport", "rollback"),
             "airflow_s3commit.protocol.watch.search": ("search_manifest",),
             "airflow_s3commit.protocol.write_job": ("JobWriter", "write_job", "write_table"),
             "airflow_s3commit.protocol.writer.multipart": ("OutputFile",),

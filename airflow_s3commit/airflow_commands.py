@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.cli.store_options import Connection
     from airflow_s3commit.hooks.s3_commit import S3CommitHook
-    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 __all__ = ["COMMANDS", "get_cli_commands"]

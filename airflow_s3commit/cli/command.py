@@ -30,7 +30,7 @@ from airflow_s3commit.protocol.model.destination import (
 )
 from airflow_s3commit.protocol.model.job import JobReference
 from airflow_s3commit.protocol.model.layout import MAGIC_PREFIX, Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 

@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.inspect.history import follow, history
 from airflow_s3commit.protocol.metadata.manifests import latest_manifest, manifest_files, read_manifest
 from airflow_s3commit.protocol.metadata.snapshot import original_of
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
-from airflow_s3commit.protocol.model.seal import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts
 
 _COLUMNS = (
     Column("generation", right=True),

@@ -34,9 +34,9 @@ from airflow_s3commit._format import plain
 from airflow_s3commit.cli.report import Line, View
 from airflow_s3commit.exceptions import OutcomeUnknown, Refused, S3CommitError
 from airflow_s3commit.present import NextStep
+from airflow_s3commit.protocol.lifecycle.run import Progress as Pace
+from airflow_s3commit.protocol.lifecycle.run import ProgressLog
 from airflow_s3commit.protocol.metadata.context import STEP_NOTE
-from airflow_s3commit.protocol.model.progress import Progress as Pace
-from airflow_s3commit.protocol.model.progress import ProgressLog
 
 
 class ExitCode(IntEnum):

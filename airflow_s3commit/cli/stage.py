@@ -19,7 +19,7 @@ from airflow_s3commit.cli.report import Facts, Line
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.metadata.registry import failures_logged, register_destination
-from airflow_s3commit.protocol.metadata.seals import committed_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import committed_attempts
 from airflow_s3commit.protocol.model.destination import Destination, is_hidden
 from airflow_s3commit.protocol.model.job import Committer, ConflictMode, Fencing, JobOptions
 

@@ -17,7 +17,7 @@ import msgspec
 
 from airflow_s3commit.exceptions import InvalidOption, S3CommitError, StoreUnsuitable
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.signing import HmacSigner, Signer
+from airflow_s3commit.protocol.model.ownership import HmacSigner, Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.config import S3Config

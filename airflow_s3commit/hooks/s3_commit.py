@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.object_options import ObjectOptions
-    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.store.base import ObjectStore
 
 
@@ -225,7 +225,7 @@ def configured_signer() -> Signer | None:
 
     :raises InvalidOption: The connection has no key, or one of less than 32 bytes.
     """
-    from airflow_s3commit.protocol.model.signing import HmacSigner  # noqa: PLC0415 - keeps DAG parsing light
+    from airflow_s3commit.protocol.model.ownership import HmacSigner  # noqa: PLC0415 - keeps DAG parsing light
 
     if SIGNING_CONNECTION is None:
         return None

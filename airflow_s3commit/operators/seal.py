@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.xcom import JsonObject
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
     from airflow_s3commit.protocol.model.job import JobReference
-    from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.spark.session import Writer
     from airflow_s3commit.xcom import JsonObject
 

@@ -34,7 +34,7 @@ from airflow_s3commit.protocol.metadata.registry import Registered, read_registr
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.settings import REGISTRY, REGISTRY_CONNECTION
 from airflow_s3commit.store.base import ObjectStore
 

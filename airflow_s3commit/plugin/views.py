@@ -23,12 +23,11 @@ from airflow_s3commit.protocol.inspect.history import (
 from airflow_s3commit.protocol.inspect.jobs import Endings, JobSummary, find_ending, latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.plans import find_plan, planned_objects
+from airflow_s3commit.protocol.metadata.sealed_job import find_plan, planned_objects
 from airflow_s3commit.protocol.metadata.state import read_state
 from airflow_s3commit.protocol.model.destination import Destination, is_pattern, join_uri, matches
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.plan import PlannedObject
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, PlannedObject, SealRecord
 from airflow_s3commit.store.base import ObjectStore
 
 #: Maximum number of jobs in progress to read at a destination.

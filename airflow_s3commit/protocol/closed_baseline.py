@@ -19,8 +19,8 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, LockHeld
 from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, is_copied
 from airflow_s3commit.protocol.lifecycle.commit import settle
+from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
-from airflow_s3commit.protocol.lifecycle.release import context_of
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
 from airflow_s3commit.protocol.lifecycle.success import existing_success, restore_success
 from airflow_s3commit.protocol.metadata.capabilities import check_store
@@ -31,15 +31,19 @@ from airflow_s3commit.protocol.metadata.lock import bar_older_versions
 from airflow_s3commit.protocol.metadata.log import Log, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, write_checkpoint
-from airflow_s3commit.protocol.metadata.table_files import unlisted_objects
+from airflow_s3commit.protocol.metadata.snapshot import (
+    live_files,
+    read_snapshot,
+    unlisted_objects,
+    write_checkpoint,
+)
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.seal import Counts
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
 

@@ -13,21 +13,19 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit._names import ignored
 from airflow_s3commit.protocol.job_output import JobOutput
 from airflow_s3commit.protocol.lifecycle.abort import abort_late
-from airflow_s3commit.protocol.lifecycle.commit import commit_job
+from airflow_s3commit.protocol.lifecycle.commit import begin_shards, commit_job, complete_shard, finish_shards
 from airflow_s3commit.protocol.lifecycle.plan import plan_job
 from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose, recover_job
+from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.lifecycle.setup import Look, set_up_job
-from airflow_s3commit.protocol.lifecycle.shards import begin_shards, complete_shard, finish_shards
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import AbortReport, JobOptions
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.plan import PlanReference
-from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.protocol.model.seal import SealReference
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
+from airflow_s3commit.protocol.model.sealed_job import PlanReference, SealReference
 from airflow_s3commit.store.base import ObjectStore
 
 #: The entry of a job's context that holds its display name.

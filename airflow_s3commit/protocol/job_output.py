@@ -18,16 +18,16 @@ from airflow_s3commit.protocol.lifecycle.seal import seal_stage
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import unless_damaged
-from airflow_s3commit.protocol.metadata.seals import find_stage_seal, sealed_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, sealed_attempts
 from airflow_s3commit.protocol.metadata.state import find_job, job_in_state, load_job, read_state
+from airflow_s3commit.protocol.model.codec import MIB
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobRecord, JobReference, StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, check_attempt_id, check_id
-from airflow_s3commit.protocol.model.limits import MIB
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.pendingset import TaskExtra
-from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.protocol.writer.files import UPLOAD_THREADS, AttemptFiles
 from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore

@@ -25,10 +25,9 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.verify_dataset import MAX_NAMED, Changed, FileDifferences
 from airflow_s3commit.protocol.lifecycle.commit import settle
+from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry, write_files
-from airflow_s3commit.protocol.lifecycle.partition_success import write_markers
-from airflow_s3commit.protocol.lifecycle.release import context_of
-from airflow_s3commit.protocol.lifecycle.success import restore_success
+from airflow_s3commit.protocol.lifecycle.success import restore_success, write_markers
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
@@ -40,9 +39,8 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, entry_key, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, Rebase
 from airflow_s3commit.protocol.model.manifest import FileEntry
-from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
-from airflow_s3commit.protocol.model.seal import Counts
-from airflow_s3commit.protocol.model.signing import Signer, check_signature
+from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA, Signer, check_signature
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -16,10 +16,9 @@ from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.inspect.staging import folders_below
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding, Misplaced
-from airflow_s3commit.protocol.lifecycle.partition_success import renew_marker
+from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.recover import read_or_rebuild_state
-from airflow_s3commit.protocol.lifecycle.release import context_of
-from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
+from airflow_s3commit.protocol.lifecycle.success import listed_keys, renew_marker, write_success
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import newest_commit, read_entries, read_entry
@@ -35,7 +34,7 @@ from airflow_s3commit.protocol.model.layout import (
     entry_number,
     manifests_prefix,
 )
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import ObjectStore
 

@@ -17,12 +17,13 @@ from msgspec import Struct
 
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import DestinationChanged, InvalidOption, LockHeld, NoSuchKey, NotReversible
+from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
-from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
-from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.success import (
     existing_success,
+    remove_older_markers,
     restore_success,
+    write_markers,
     write_success,
 )
 from airflow_s3commit.protocol.metadata.capabilities import check_store
@@ -38,9 +39,8 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, FileEntry, ManifestRecord, older_job
-from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
-from airflow_s3commit.protocol.model.seal import Counts
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA, Signer
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_s3commit._clock import Clock
+    from airflow_s3commit.protocol.lifecycle.run import Progress
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.job import ConflictMode
-    from airflow_s3commit.protocol.model.progress import Progress
-    from airflow_s3commit.protocol.model.signing import Signer
+    from airflow_s3commit.protocol.model.ownership import Signer
     from airflow_s3commit.protocol.writer.files import LocalFile
     from airflow_s3commit.protocol.writer.multipart import OutputFile
     from airflow_s3commit.protocol.writer.task_attempt import TaskAttempt

@@ -11,8 +11,12 @@ from msgspec import structs
 
 from airflow_s3commit.exceptions import DestinationChanged, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import FileSummary, manifest_files, manifest_of
-from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot, refuse_begun
-from airflow_s3commit.protocol.metadata.table_files import unlisted_objects
+from airflow_s3commit.protocol.metadata.snapshot import (
+    live_files,
+    read_snapshot,
+    refuse_begun,
+    unlisted_objects,
+)
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.snapshot import JobSchema

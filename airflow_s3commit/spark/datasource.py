@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_s3commit.protocol.model.seal import CommittedTask
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.spark.read_plan import SplitSizes
     from airflow_s3commit.spark.reading import S3CommitReader

@@ -26,7 +26,7 @@ from airflow_s3commit.protocol.model.job import JobOptions, JobReference
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.seal import CommittedTask, SealReference
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask, SealReference
 from airflow_s3commit.spark.plan import (
     check_job_overwrite,
     check_layout,

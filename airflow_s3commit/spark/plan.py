@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.seal import CommittedTask
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask
     from airflow_s3commit.spark.options import WriteOptions
     from airflow_s3commit.spark.session import ConfGet
     from airflow_s3commit.store.base import ObjectStore

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from airflow_s3commit.protocol.job import Job
-    from airflow_s3commit.protocol.model.seal import CommittedTask
+    from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 
 #: Digits of a write's UUID that distinguish it from other writes of the same stage attempt.
 _WRITE_DIGITS = 8

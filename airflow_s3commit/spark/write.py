@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.codec import decode, encode
 from airflow_s3commit.protocol.model.destination import Destination, as_uri
 from airflow_s3commit.protocol.model.job import ConflictMode
-from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.spark.clustering import Arrangement, arrange, quoted
 from airflow_s3commit.spark.driver import (
     Target,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.model.job import JobReference
     from airflow_s3commit.protocol.model.manifest import ManifestRecord
-    from airflow_s3commit.protocol.model.seal import SealReference
+    from airflow_s3commit.protocol.model.sealed_job import SealReference
     from airflow_s3commit.tables.write import TablePlan
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from airflow_s3commit.protocol.model import (
     manifest,
     object_options,
     pendingset,
-    plan,
-    seal,
+    sealed_job,
     snapshot,
 )
 from airflow_s3commit.protocol.model import statistics as column_statistics
@@ -70,7 +69,7 @@ HADOOPS = ("PendingSet", "PendingUpload", "UploadEtag", "UploadExtra", "TaskExtr
 
 def _own() -> Iterator[type[msgspec.Struct]]:
     """Return the package's own structs, and the columns' statistics that several of them hold."""
-    modules = (job, object_options, plan, seal, log, snapshot, manifest, destination)
+    modules = (job, object_options, sealed_job, log, snapshot, manifest, destination)
     structs = {name: kind for module in modules for name, kind in vars(module).items()}
     for name in OURS:
         yield structs[name]

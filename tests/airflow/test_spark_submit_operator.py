@@ -13,7 +13,7 @@ from airflow_s3commit import Job, JobOptions, JobReference, ObjectOptions
 from airflow_s3commit.hooks import S3CommitHook, StoreAddress
 from airflow_s3commit.operators import S3CommitSparkSubmitOperator
 from airflow_s3commit.operators.spark_submit import defaults_file
-from airflow_s3commit.protocol.model.seal import Counts, SealReference
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.spark import py_files
 from airflow_s3commit.spark.session import BATCHES_BY_COUNT
 from tests.airflow.runs import TaskStateStore, new_context, pending, set_up, write_stage

@@ -20,8 +20,13 @@ from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LockRe
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload
-from airflow_s3commit.protocol.model.plan import PlannedObject, PlanRecord
-from airflow_s3commit.protocol.model.seal import SealRecord, ShardRecord, StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import (
+    PlannedObject,
+    PlanRecord,
+    SealRecord,
+    ShardRecord,
+    StageSealRecord,
+)
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import Fetched
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore

@@ -15,9 +15,9 @@ from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
 from tests.protocol.lifecycle.test_baseline import LOCK, OLDER, older_append, older_lock
-from tests.protocol.lifecycle.test_begun import half_published
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.metadata.test_table_files import FLIGHTS
+from tests.protocol.lifecycle.test_run import half_published
+from tests.protocol.metadata.test_snapshot import FLIGHTS
 
 OLD = {"dt=1/a": b"1", "dt=2/b": b"22", "root": b"r", "_hidden/x": b"h"}
 DATA = {"dt=1/a", "dt=2/b", "root"}

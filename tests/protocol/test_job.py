@@ -11,7 +11,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted, InvalidRecord
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import AbortReport, JobReference
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from airflow_s3commit.store.memory import MemoryStore
 from tests.protocol.building import BUCKET, OURS, Crash, Lake, an_id, named
 

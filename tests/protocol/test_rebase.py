@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.rebase import have_same_md5
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named
-from tests.protocol.metadata.test_table_files import NEW, OLD, OLD2, THIRD, two_generations
+from tests.protocol.metadata.test_snapshot import NEW, OLD, OLD2, THIRD, two_generations
 
 COPY = "copy/"
 

@@ -13,8 +13,8 @@ from airflow_s3commit.protocol.metadata.manifests import read_success
 from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, once
-from tests.protocol.lifecycle.test_begun import half_published, lose_uploads
-from tests.protocol.metadata.test_table_files import FLIGHTS, two_generations
+from tests.protocol.lifecycle.test_run import half_published, lose_uploads
+from tests.protocol.metadata.test_snapshot import FLIGHTS, two_generations
 
 MANIFEST, ABORTED = f"{HOME}manifests/{OURS}.json", f"{HOME}aborted/{THEIRS}.json"
 SUCCESS = f"{ROOT}_SUCCESS"

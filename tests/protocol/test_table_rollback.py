@@ -22,7 +22,7 @@ from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_ma
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named, once
-from tests.protocol.metadata.test_table_files import (
+from tests.protocol.metadata.test_snapshot import (
     FIRST,
     FLIGHTS,
     NEW,

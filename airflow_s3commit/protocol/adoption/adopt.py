@@ -42,11 +42,11 @@ from airflow_s3commit.protocol.hadoop.files import HadoopFile, HadoopFiles, job_
 from airflow_s3commit.protocol.hadoop.status import HadoopJob, classify, examine
 from airflow_s3commit.protocol.lifecycle.commit import commit_job
 from airflow_s3commit.protocol.lifecycle.recover import abort_or_lose
+from airflow_s3commit.protocol.lifecycle.run import Progress
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging
 from airflow_s3commit.protocol.metadata.state import find_job, is_spent, move, read_state
 from airflow_s3commit.protocol.model.codec import text_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
@@ -55,7 +55,6 @@ from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.progress import Progress
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

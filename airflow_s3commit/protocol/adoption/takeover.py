@@ -38,19 +38,19 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.seal import seal_job, seal_stage
 from airflow_s3commit.protocol.lifecycle.setup import set_up_job
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.seals import committed_task
+from airflow_s3commit.protocol.metadata.removal import clean_staging
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task
+from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
 from airflow_s3commit.protocol.metadata.state import find_job, is_spent, read_state
-from airflow_s3commit.protocol.metadata.table_files import is_retained_at
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode, text_digest, upload_digest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
-from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 
 logger = logging.getLogger(__name__)
 

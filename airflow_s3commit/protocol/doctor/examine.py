@@ -34,12 +34,11 @@ from airflow_s3commit.protocol.doctor.rehearsal import REHEARSALS
 from airflow_s3commit.protocol.metadata.capabilities import remember
 from airflow_s3commit.protocol.metadata.context import new_uuid
 from airflow_s3commit.protocol.metadata.fitness import BODY
-from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.codec import KIB, Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import HOME, MAGIC_PREFIX
-from airflow_s3commit.protocol.model.limits import KIB
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore
 from airflow_s3commit.store.headers import METADATA_PREFIX, TAG_COUNT, with_headers
 from airflow_s3commit.store.profile import StoreProfile

@@ -26,14 +26,15 @@ from airflow_s3commit.protocol.metadata.fitness import (
     BODY,
     LISTED,
     ODD_NAME,
+    UPLOAD_TIME_SECONDS,
     check_abort,
     check_abort_over,
     check_completion,
     check_objects,
     check_pages,
+    upload_time_error,
 )
 from airflow_s3commit.protocol.metadata.records import exists
-from airflow_s3commit.protocol.metadata.store_clock import UPLOAD_TIME_SECONDS, upload_time_error
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.store.base import MIN_PART_BYTES, ObjectStore, ObjectToDelete, Upload
 from airflow_s3commit.store.profile import StoreProfile

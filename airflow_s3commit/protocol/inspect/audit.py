@@ -12,11 +12,10 @@ from msgspec import Meta, Struct
 from airflow_s3commit.exceptions import AuditFailed, ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.manifests import latest_job, read_manifest
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.model.codec import Plain
+from airflow_s3commit.protocol.model.codec import Count, Plain
 from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.limits import Count
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import Counts, SealReference
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import ObjectStore
 

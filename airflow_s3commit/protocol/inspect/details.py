@@ -15,15 +15,19 @@ from airflow_s3commit.protocol.lifecycle.plan import existing_objects
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.plans import find_plan
-from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seal, stage_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    find_plan,
+    load_seal,
+    load_stage_seal,
+    stage_attempts,
+)
+from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
 from airflow_s3commit.protocol.metadata.state import find_job, gone, load_job, require_state
-from airflow_s3commit.protocol.metadata.table_files import is_retained_at
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import ConflictMode, JobOptions, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, Layout
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
 from airflow_s3commit.store.base import ObjectStore
 
 

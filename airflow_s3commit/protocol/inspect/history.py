@@ -18,7 +18,7 @@ from airflow_s3commit.exceptions import NoSuchKey, Unavailable
 from airflow_s3commit.protocol.inspect.jobs import JobSummary
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_entries, next_entries
-from airflow_s3commit.protocol.metadata.seals import stage_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import stage_attempts
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.manifest import ManifestRecord

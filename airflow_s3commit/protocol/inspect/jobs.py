@@ -22,12 +22,12 @@ from airflow_s3commit.protocol.inspect.staging import (
     left_by_hadoop,
 )
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.bulk import pending_parts
 from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.metadata.fitness import read_time
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
 from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.store_clock import read_time
 from airflow_s3commit.protocol.model.codec import Plain, decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, State
@@ -35,7 +35,7 @@ from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, aborted_pr
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending
 from airflow_s3commit.protocol.model.pendingset import PendingSet, decode_pendingset, pending_bytes
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
 from airflow_s3commit.store.base import Fetched, ObjectInfo, ObjectStore, Upload
 
 #: Maximum number of a Hadoop job's uploads to check one by one.

@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.hadoop.status import HadoopJob, find_hadoop_job
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.pending_index import INTENT_SUFFIX
+from airflow_s3commit.protocol.metadata.pending_uploads import INTENT_SUFFIX
 from airflow_s3commit.protocol.metadata.records import Stored, fetch_listed
 from airflow_s3commit.protocol.metadata.state import implied_state, read_state
 from airflow_s3commit.protocol.model.codec import text_digest

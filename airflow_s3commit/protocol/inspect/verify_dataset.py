@@ -15,7 +15,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.manifests import latest_job, manifest_files
-from airflow_s3commit.protocol.metadata.table_files import is_retained_at
+from airflow_s3commit.protocol.metadata.snapshot import is_retained_at
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import ConflictMode

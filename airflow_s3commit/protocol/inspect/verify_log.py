@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
 from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import (
@@ -41,10 +41,9 @@ from airflow_s3commit.protocol.model.layout import (
     checkpoints_prefix,
     entry_key,
 )
-from airflow_s3commit.protocol.model.limits import CHECKPOINT_BYTES
 from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord, SuccessData
-from airflow_s3commit.protocol.model.signing import Signer, check_signature
+from airflow_s3commit.protocol.model.ownership import Signer, check_signature
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

@@ -8,18 +8,17 @@ import msgspec
 from msgspec import Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.metadata.bulk import pending_parts
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
-from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts, tracked_uploads
 from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_seal, load_stage_seals
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.job import State, StateRecord
 from airflow_s3commit.protocol.model.layout import owner_of
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.seal import StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import StageSealRecord
 from airflow_s3commit.store.base import Head, ObjectInfo, Part
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -33,13 +33,12 @@ from airflow_s3commit.protocol.metadata.manifests import (
     manifest_of,
     read_list,
 )
-from airflow_s3commit.protocol.metadata.table_files import KnownFiles, are_in_log
+from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, are_in_log
+from airflow_s3commit.protocol.model.codec import Line
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
-from airflow_s3commit.protocol.model.limits import Line
 from airflow_s3commit.protocol.model.log import LiveCommit
-from airflow_s3commit.protocol.model.ownership import JOB_METADATA, is_written_here
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import JOB_METADATA, Signer, is_written_here
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes

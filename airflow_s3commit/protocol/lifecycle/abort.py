@@ -20,13 +20,12 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.hadoop.status import refuse_if_published
 from airflow_s3commit.protocol.lifecycle.enter import abandon, has_begun
 from airflow_s3commit.protocol.lifecycle.success import restore_success
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_index import (
+from airflow_s3commit.protocol.metadata.pending_uploads import (
     intended_uploads,
     tracked_uploads,
     untracked_uploads,
@@ -35,12 +34,13 @@ from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import (
     PendingId,
     abort_uploads,
+    clean_staging,
     delete_objects,
     delete_ours,
     delete_record,
     delete_records,
 )
-from airflow_s3commit.protocol.metadata.seals import find_stage_seal, load_seal
+from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, load_seal
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,

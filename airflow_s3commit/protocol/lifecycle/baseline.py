@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
-from airflow_s3commit.protocol.lifecycle.begun import drive, settle_begun
-from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, drive_other, settle_begun
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import find_older_data
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
@@ -36,7 +35,7 @@ from airflow_s3commit.protocol.model.job import SavedSuccess
 from airflow_s3commit.protocol.model.layout import Layout, entry_key
 from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord, older_job
-from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.store.base import Head
 from airflow_s3commit.store.execute import outcomes
 
@@ -157,7 +156,7 @@ def _end_removals(run: CommitRun, manifest: ManifestRecord, written: float) -> N
         if _written(context, entry.number) < written:
             return
         if entry.kind == "commit" and entry.plan is not None:
-            drive(run, entry)
+            drive_other(run, entry)
 
 
 def is_copied(context: JobContext, log: Log) -> bool:

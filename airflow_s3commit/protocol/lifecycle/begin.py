@@ -11,21 +11,18 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.baseline import import_older_commits, open_history
-from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.plan import check_unchanged, make_plan, verify_plan
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.success import existing_success
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.lock import remove_former_lock
-from airflow_s3commit.protocol.metadata.plans import NO_PLAN, find_plan
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import load_seal, verify_pendingsets
+from airflow_s3commit.protocol.metadata.removal import clean_if_ended
+from airflow_s3commit.protocol.metadata.sealed_job import NO_PLAN, find_plan, load_seal, verify_pendingsets
 from airflow_s3commit.protocol.metadata.state import load_job, move
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.plan import PlanRecord
-from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord
 
 logger = logging.getLogger(__name__)
 

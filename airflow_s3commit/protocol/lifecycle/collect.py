@@ -18,14 +18,19 @@ from airflow_s3commit.protocol.lifecycle.seal import seal_stage
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import committed_task, find_stage_seal
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task, find_stage_seal
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.codec import bytes_digest, encode
 from airflow_s3commit.protocol.model.destination import is_hidden
 from airflow_s3commit.protocol.model.job import Removal
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
-from airflow_s3commit.protocol.model.seal import CommittedTask, DriverSealRecord, DriverTask, SealReference
+from airflow_s3commit.protocol.model.sealed_job import (
+    CommittedTask,
+    DriverSealRecord,
+    DriverTask,
+    SealReference,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Job commit: from a sealed job to a manifest, restartable at every line.
+"""Job commit: from a sealed job to a manifest, restartable at every line; rolled back if it cannot finish.
 
 1. *begin* (`begin`): check what was sealed and planned, list again, move the state to ``committing``.
 2. *publish* (`publish`): remove ``_SUCCESS``, complete every upload. A job that destroys old data before its
@@ -9,37 +9,63 @@
 4. *finish* (`finish`): write the manifest, delete what was replaced, write ``_SUCCESS``, clean up.
 
 A process that finds the job moved on by another one reads the state again and resumes from there.
+
+In shards, several workers complete the uploads of one job, in any process and any order: `begin_shards`, then
+`complete_shard` for each of them, then `finish_shards`.
+
+`rolling_back` takes back what a commit that cannot finish has published, unless old data would be lost. Not
+to be confused with `table_rollback`, which returns a table to an earlier commit.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+from airflow_s3commit._causes import add_failure, noting
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
+    DestinationChanged,
+    DestinationNotEmpty,
     InvalidRecord,
     JobClosed,
     JobFailed,
     NotReversible,
+    OutcomeUnknown,
+    S3CommitError,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.begin import abandoned, begin_commit, note_marker
-from airflow_s3commit.protocol.lifecycle.commit_rollback import rolling_back
 from airflow_s3commit.protocol.lifecycle.enter import enter_commit, enter_lost, lost_files
 from airflow_s3commit.protocol.lifecycle.finish import finish_commit, finish_lost
-from airflow_s3commit.protocol.lifecycle.publish import complete_all, prepare
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Verdict, drive
+from airflow_s3commit.protocol.lifecycle.publish import (
+    complete_all,
+    complete_one_shard,
+    complete_shards,
+    prepare,
+)
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, Progress, Verdict, drive
 from airflow_s3commit.protocol.lifecycle.seal import seal_job
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.log_end import LogEnd, remember_end, remembered_marker
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.state import ended_manifest, follow, known_state, move, read_state
-from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.metadata.state import (
+    ended_manifest,
+    follow,
+    is_same_state,
+    is_spent,
+    known_state,
+    load_job,
+    move,
+    read_state,
+)
+from airflow_s3commit.protocol.model.codec import MAX_SHARDS
+from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.progress import Progress
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord
 from airflow_s3commit.store.forwarding import CountingStore
 
 logger = logging.getLogger(__name__)
@@ -206,3 +232,194 @@ def not_committing(context: JobContext, state: StateRecord) -> JobClosed:
         f"{context.name} is aborting{why}: its commit had begun, and files of it may be visible until they"
         " are taken back; finish that with: s3commit recover"
     )
+
+
+def begin_shards(
+    context: JobContext, shards: int, *, seal_etag: str | None = None, plan_etag: str | None = None
+) -> list[int]:
+    """Begin the commit of a sealed job in shards, and return their numbers; none if it is committed.
+
+    Before: the job is sealed. After: it is ``committing``. Repeatable: returns the shards of the first call.
+
+    Args:
+        context: The job.
+        shards: How many, from 1 to 4,096; tasks are assigned to them round-robin.
+        seal_etag: See `commit_job`.
+        plan_etag: See `commit_job`.
+
+    Raises:
+        ValueError: More than 4,096 shards.
+        S3CommitError: As `commit_job`.
+
+    """
+    if shards > MAX_SHARDS:
+        raise ValueError(f"a commit is cut into at most {MAX_SHARDS} shards, not {shards}")
+    run = CommitRun(context, settle, seal_etag, plan_etag, shards=max(shards, 1))
+    with naming(context, "begin"):
+        return drive(run, _begin_step)
+
+
+def complete_shard(
+    context: JobContext, shard: int, *, progress: Callable[[Progress], None] | None = None
+) -> None:
+    """Complete the uploads of one shard. Repeatable by any process, also concurrently.
+
+    Before: `begin_shards` returned this number. After: its objects exist, and a record says so.
+
+    Raises:
+        S3CommitError: As `commit_job`; a roll-back takes back the whole job.
+
+    """
+    run = CommitRun(context, settle, progress=progress)
+    with naming(context, f"complete of shard {shard}"):
+        drive(run, lambda run, current: _shard_step(run, current, shard))
+
+
+def finish_shards(context: JobContext) -> ManifestRecord:
+    """Finish a commit whose shards are all complete, and return the manifest. Repeatable.
+
+    Raises:
+        JobClosed: A shard is not complete.
+        S3CommitError: As `commit_job`.
+
+    """
+    state = read_state(context)
+    if state is not None and state.record.state == "committing":
+        missing = sorted(set(range(state.record.shards)) - complete_shards(context, state.record))
+        if missing and is_same_state(state, read_state(context)):
+            raise JobClosed(f"{context.name}: shards {missing} are not complete; complete them first")
+    return commit_job(context)
+
+
+def _begin_step(run: CommitRun, current: Stored[StateRecord] | None) -> list[int] | None:
+    if current is None:
+        ended_manifest(run.context)
+        return []
+    match current.record.state:
+        case "sealed":
+            begin_commit(run, current)
+        case "committing":
+            if run.log.ending() is None:
+                with rolling_back(run, current) as (job, seal, plan):
+                    prepare(run, current.record, job, seal, plan)
+            return list(range(current.record.shards))
+        case "committed":
+            return []
+        case "lost":
+            raise Verdict(finish_lost(run))
+        case _:
+            raise not_committing(run.context, current.record)
+    return None
+
+
+def _shard_step(run: CommitRun, current: Stored[StateRecord] | None, shard: int) -> bool | None:
+    if current is None:
+        return ended_manifest(run.context) is not None
+    if current.record.state == "committed":
+        return True
+    if current.record.state == "lost":
+        raise Verdict(finish_lost(run))
+    if current.record.state != "committing":
+        raise not_committing(run.context, current.record)
+    if not 0 <= shard < current.record.shards:
+        raise JobClosed(f"{run.context.name} has no shard {shard}; it was cut into {current.record.shards}")
+    if run.log.has_ended(run.context.job_id):
+        return commit_step(run, current) is not None
+    with rolling_back(run, current) as (_, seal, _plan):
+        complete_one_shard(run, current.record, seal, shard)
+    if run.lost:
+        # The other shards are completed too: the job can only end as lost.
+        commit_step(run, current)
+        return None
+    return True
+
+
+@contextmanager
+def rolling_back(
+    run: CommitRun, current: Stored[StateRecord]
+) -> Iterator[tuple[JobRecord, SealRecord, PlanRecord]]:
+    """Roll the job back if the block, which publishes, fails for good.
+
+    Args:
+        run: The commit.
+        current: The state as it was read: ``committing``.
+
+    Raises:
+        Overtaken: Another process moved the job.
+        Verdict: The job cannot be published and was rolled back, or its roll-back did not finish.
+        NotReversible: The job has begun to overwrite or delete old data.
+
+    """
+    context, files = run.context, None
+    # Outside of the try: a damaged state or plan says nothing about the uploads. An operator decides;
+    # nothing is rolled back because of it.
+    job, plan = load_job(context), run.pinned_plan(current.record)
+    try:
+        seal = run.pinned_seal(current.record)
+        files = seal.counts.files
+        yield job, seal, plan
+    except (JobFailed, InvalidRecord, DestinationChanged, DestinationNotEmpty) as error:
+        reason: S3CommitError | None = error
+        try:
+            if is_same_state(current, read_state(context)):
+                _roll_back(run, current, error)
+            else:
+                reason = None
+        except NotReversible:
+            raise
+        except AlreadyCommitted:
+            # By another process, which leaves the state as it is.
+            run.log.read()
+            reason = None
+        except S3CommitError as second:
+            reason = _half_undone(context, files, error, second)
+        if reason is None:
+            raise Overtaken from error
+        raise Verdict(reason) from error
+
+
+def _roll_back(run: CommitRun, current: Stored[StateRecord], error: S3CommitError) -> None:
+    context = run.context
+    # States of older versions say it, and have no entry.
+    if not current.record.reversible or run.log.begun() is not None:
+        raise NotReversible(
+            f"{context.name} can neither be finished ({error}) nor undone: old data is overwritten or"
+            " deleted. Put back what is missing and commit again, or give up with: s3commit abort --force"
+        ) from error
+    logger.warning("%s: rolling back: %s", context.name, error)
+    abort_job(context, reason=str(error))
+
+
+def _half_undone(
+    context: JobContext, files: int | None, error: S3CommitError, second: S3CommitError
+) -> S3CommitError | None:
+    """Return the error of a roll-back that failed, by the state it left; None if the job was moved on.
+
+    Args:
+        context: The job.
+        files: How many files it has, if known.
+        error: Why it cannot be committed.
+        second: Why the roll-back failed.
+
+    """
+    state = "not known"
+    with noting(second, "reading the job's state", "it is not known"):
+        existing = read_state(context)
+        if existing is not None:
+            state = existing.record.state
+        else:
+            state = "aborted" if is_spent(context) else "committed"
+    if state == "committed":
+        return None
+    if state == "aborted":
+        left = "nothing of the job is visible or pending; records of it may be left until: s3commit recover"
+        add_failure(error, second, "cleaning up after the roll-back", left)
+        return error
+    unfinished = OutcomeUnknown(
+        f"{context.name} cannot be committed ({error}), and its roll-back did not end: its state is {state},"
+        f" and {'files' if files is None else f'up to {files} files'} of it may be visible; end it with:"
+        " s3commit recover"
+    )
+    unfinished.__cause__ = error
+    add_failure(unfinished, second, "rolling back", f"the job's state is {state}")
+    return unfinished

@@ -29,17 +29,16 @@ from airflow_s3commit.exceptions import (
     PreconditionFailed,
 )
 from airflow_s3commit.protocol.lifecycle.baseline import open_history
-from airflow_s3commit.protocol.lifecycle.begun import settle_begun, touched
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, draft_manifest, write_files
 from airflow_s3commit.protocol.lifecycle.plan import make_plan
-from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Overtaken, settle_begun, touched
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.plans import nothing_planned
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import load_seal
+from airflow_s3commit.protocol.metadata.sealed_job import load_seal, nothing_planned
 from airflow_s3commit.protocol.metadata.state import job_lost
+from airflow_s3commit.protocol.model.codec import PROSE
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import (
     AbortedRecord,
@@ -49,12 +48,10 @@ from airflow_s3commit.protocol.model.job import (
     Removal,
     StateRecord,
 )
-from airflow_s3commit.protocol.model.limits import PROSE
 from airflow_s3commit.protocol.model.log import Begin, LogEntry, PlanName
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.plan import PlanRecord
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
-from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.protocol.model.ownership import sign
+from airflow_s3commit.protocol.model.sealed_job import Counts, PlanRecord, SealRecord
 
 logger = logging.getLogger(__name__)
 

@@ -1,35 +1,47 @@
-"""Finish a job that its last entry has ended: the steps after the point of no return.
+"""What follows the last entry of a job: its finish, and later the release of the files that it retains.
 
-Several processes may run each of them at once, and any process may run them again.
+Several processes may run each step at once, and any process may run it again. A release is an entry of the
+log too: after it no later one brings the files back. A process that dies after it leaves their deletion to
+the next sweep.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container, Iterator
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from airflow_s3commit._causes import noting
-from airflow_s3commit.exceptions import InvalidRecord, JobClosed, S3CommitError
+from airflow_s3commit.exceptions import InvalidRecord, JobClosed, PreconditionFailed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.enter import enter_commit
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers, write_markers
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
-from airflow_s3commit.protocol.lifecycle.success import listed_keys, write_success
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
-from airflow_s3commit.protocol.metadata.context import JobContext
+from airflow_s3commit.protocol.lifecycle.success import (
+    listed_keys,
+    remove_older_markers,
+    restore_success,
+    write_markers,
+    write_success,
+)
+from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
+from airflow_s3commit.protocol.metadata.listing import data_objects
+from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
-from airflow_s3commit.protocol.metadata.seals import pendingset_key
-from airflow_s3commit.protocol.metadata.snapshot import write_checkpoint
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging, delete_objects
+from airflow_s3commit.protocol.metadata.sealed_job import pendingset_key
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job_lost, load_job
-from airflow_s3commit.protocol.model.destination import join_uri
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import StateRecord
+from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
+from airflow_s3commit.protocol.model.log import LogEntry, Release, RetainedCommit
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, ManifestRecord
+from airflow_s3commit.store.base import ObjectInfo, ObjectStore, ObjectToDelete
 
 logger = logging.getLogger(__name__)
 
@@ -165,3 +177,90 @@ def finish_lost(run: CommitRun) -> JobClosed:
     abort_uploads(context, untracked_uploads(context))
     clean_staging(context)
     return job_lost(context, ended.lost)
+
+
+#: Tries to enter a release among the entries of jobs, before it gives up.
+_RELEASES = 100
+
+
+def release_files(context: JobContext, generations: Collection[int]) -> int:
+    """Release what commits have removed and retained, delete it, and return how many files. Repeatable.
+
+    Deletes first what earlier releases have left. Files that the table has again are kept.
+
+    Args:
+        context: What `context_of` returned: the id names the entry.
+        generations: The commits; their retention has passed.
+
+    Raises:
+        PreconditionFailed: Other jobs' entries came first a hundred times in a row; sweep again.
+        InvalidRecord: An entry of the log is damaged or missing.
+        S3CommitError: A file could not be deleted; sweep again.
+
+    """
+    log, home = Log(context), context.layout.destination
+    log.read()
+    # A rollback that died may have left the marker of the commit whose files go now.
+    restore_success(context, None, at_least=log.position)
+    earlier = [commit for commit in _retained(context, log) if commit.released]
+    deleted = _delete(context, log, earlier)
+    finished = max((commit.released for commit in earlier), default=0)
+    for _ in range(_RELEASES):
+        # Decided again after each entry of another job: it may be a rollback to these files.
+        due = sorted(
+            {
+                commit.removed
+                for commit in _retained(context, log)
+                if not commit.released and commit.removed in generations
+            }
+        )
+        if not due:
+            return deleted
+        entry = LogEntry(
+            **context.layout.place,
+            number=log.position + 1,
+            kind="release",
+            epoch=log.epoch,
+            release=Release(commits=due, finished=finished, since=context.now_ms()),
+            nonce=context.new_id(),
+        )
+        if log.add(entry):
+            logger.info("%s: entry %d releases what %s replaced", home.uri, entry.number, due)
+            released = [one for one in _retained(context, log) if one.released == entry.number]
+            return deleted + _delete(context, log, released)
+    raise PreconditionFailed(
+        f"{home.uri}: entries of jobs came first {_RELEASES} times in a row, so the retained files are not"
+        " released yet; sweep again"
+    )
+
+
+def context_of(store: ObjectStore, destination: Destination, **settings: Any) -> JobContext:
+    """Return a context for requests of a process that is no job, under an id of its own."""
+    return JobContext(store, Layout.of(destination, new_uuid()), **settings)
+
+
+def _retained(context: JobContext, log: Log) -> list[RetainedCommit]:
+    snapshot = read_snapshot(context.store, context.layout.destination, at_least=log.position)
+    return snapshot.retained() if snapshot is not None else []
+
+
+def files_in_place(
+    context: JobContext, retained: Collection[RetainedCommit]
+) -> Iterator[tuple[int, ObjectInfo]]:
+    """Yield the retained files that are there, each with the generation that replaced it."""
+    home = context.layout.destination
+    removed = {
+        (partition, commit.job_id): commit.removed for commit in retained for partition in commit.partitions
+    }
+    for info in data_objects(context, {partition for partition, _ in removed}) if removed else ():
+        held = (partition_of(info.key[len(home.prefix) :]), owner_of(info.key))
+        if held in removed:
+            yield removed[held], info
+
+
+def _delete(context: JobContext, log: Log, released: Collection[RetainedCommit]) -> int:
+    # Likewise.
+    for commit in released if log.marking else ():
+        remove_older_markers(context, commit.partitions, commit.removed)
+    doomed = (ObjectToDelete(info.key, info.etag) for _, info in files_in_place(context, released))
+    return delete_objects(context, doomed, "release")

@@ -17,17 +17,16 @@ from typing import Any
 import msgspec
 
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
+from airflow_s3commit.protocol.model.ownership import sign
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.plan import PlanRecord
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
-from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.protocol.model.sealed_job import Counts, PlanRecord, SealRecord
 from airflow_s3commit.store.base import MIN_PART_BYTES
 
 _PART_BYTES = 2 * MIN_PART_BYTES

@@ -28,13 +28,20 @@ from airflow_s3commit.exceptions import (
     DestinationNotEmpty,
     InvalidRecord,
 )
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.listing import refuse_nested, settled_objects
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.plans import NO_PLAN, nothing_planned, planned_objects
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.removal import clean_if_ended
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    NO_PLAN,
+    each_pendingset,
+    load_seal,
+    load_stage_seals,
+    nothing_planned,
+    planned_objects,
+)
+from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, known_files
 from airflow_s3commit.protocol.metadata.state import (
     check_state,
     gone,
@@ -43,14 +50,19 @@ from airflow_s3commit.protocol.metadata.state import (
     move,
     require_state,
 )
-from airflow_s3commit.protocol.metadata.table_files import KnownFiles, known_files
 from airflow_s3commit.protocol.model.codec import DIGEST_BYTES, encode, sha256, text_digest
 from airflow_s3commit.protocol.model.destination import is_hidden, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
-from airflow_s3commit.protocol.model.plan import WITHIN, PlannedObject, PlanPart, PlanRecord, PlanReference
-from airflow_s3commit.protocol.model.seal import SealRecord
-from airflow_s3commit.protocol.model.signing import sign
+from airflow_s3commit.protocol.model.ownership import sign
+from airflow_s3commit.protocol.model.sealed_job import (
+    WITHIN,
+    PlannedObject,
+    PlanPart,
+    PlanRecord,
+    PlanReference,
+    SealRecord,
+)
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.execute import in_batches
 

@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterator
 from airflow_s3commit.exceptions import InvalidRecord, JobFailed
 from airflow_s3commit.protocol.lifecycle.enter import enter_begin
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.partition_success import remove_older_markers
-from airflow_s3commit.protocol.lifecycle.run import CommitRun
-from airflow_s3commit.protocol.lifecycle.success import remove_older_success, remove_success
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Progress
+from airflow_s3commit.protocol.lifecycle.success import (
+    remove_older_markers,
+    remove_older_success,
+    remove_success,
+)
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.bulk import complete_uploads, find_gone
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.seals import each_pendingset
+from airflow_s3commit.protocol.metadata.pending_uploads import complete_uploads, find_gone
+from airflow_s3commit.protocol.metadata.removal import clean_if_ended
+from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset
 from airflow_s3commit.protocol.metadata.state import pinned_etags
 from airflow_s3commit.protocol.model.codec import decode, encode, largest
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord, StateRecord
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.plan import PlanRecord
-from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord, ShardRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, PlanRecord, SealRecord, ShardRecord
 
 
 def prepare(

@@ -20,15 +20,21 @@ from airflow_s3commit.protocol.lifecycle.abort import abort_job
 from airflow_s3commit.protocol.lifecycle.commit import commit_job, settle
 from airflow_s3commit.protocol.lifecycle.enter import enter_lost
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
-from airflow_s3commit.protocol.lifecycle.run import CommitRun
+from airflow_s3commit.protocol.lifecycle.run import CommitRun, Progress
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.metadata.plans import NO_PLAN, load_plan, nothing_planned
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
-from airflow_s3commit.protocol.metadata.seals import each_pendingset, load_seal, load_stage_seals
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    NO_PLAN,
+    each_pendingset,
+    load_plan,
+    load_seal,
+    load_stage_seals,
+    nothing_planned,
+)
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
@@ -42,8 +48,7 @@ from airflow_s3commit.protocol.model.job import AbortReport, LostFiles, State, S
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import is_ours
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.protocol.model.seal import Counts, SealRecord
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealRecord
 from airflow_s3commit.store.base import Head, ObjectInfo
 from airflow_s3commit.store.execute import in_batches, outcomes
 

@@ -1,33 +1,116 @@
-"""One process's run of a commit: what it knows, and the loop that takes one step after another.
+"""One process's run of a commit: what it knows, its progress, and the loop that takes one step after another.
 
 Other processes may commit or abort the job at the same time. The steps tell the loop by signals.
+
+A job with a ``begin`` entry overwrites or deletes old data before its last entry, so no other job may commit
+to its partitions meanwhile: a run drives such jobs to their ends before its own entry. There is no lease and
+no clock: a process does not find out whether the other committer lives, it does the same steps, which any
+number of processes may do at once. Waiting first would save requests beside a live committer, and cost time
+beside a dead one; nothing shows which it is. Jobs on other partitions pass one another. So the begun jobs of
+a destination that have not ended touch different partitions, and driving one of them never has to drive
+another.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from airflow_s3commit._causes import noting
+from airflow_s3commit._clock import Clock, SystemClock
+from airflow_s3commit._format import size
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, NotReversible, S3CommitError
 from airflow_s3commit.protocol.lifecycle.manifest import FileList
 from airflow_s3commit.protocol.lifecycle.plan import replaced_objects
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import Log
-from airflow_s3commit.protocol.metadata.plans import load_plan, nothing_planned
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_objects
-from airflow_s3commit.protocol.metadata.seals import load_seal, load_stage_seals
-from airflow_s3commit.protocol.metadata.state import is_same_state, pinned_etags, read_state
-from airflow_s3commit.protocol.model.job import JobRecord, SavedSuccess, State, StateRecord
-from airflow_s3commit.protocol.model.layout import partition_of
+from airflow_s3commit.protocol.metadata.sealed_job import (
+    load_plan,
+    load_seal,
+    load_stage_seals,
+    nothing_planned,
+)
+from airflow_s3commit.protocol.metadata.state import find_job, is_same_state, pinned_etags, read_state
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, SavedSuccess, State, StateRecord
+from airflow_s3commit.protocol.model.layout import Layout, entry_key, partition_of
 from airflow_s3commit.protocol.model.log import LogEntry
-from airflow_s3commit.protocol.model.plan import PlanRecord
-from airflow_s3commit.protocol.model.progress import Progress
-from airflow_s3commit.protocol.model.seal import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.ownership import check_place
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord, StageSealRecord
 from airflow_s3commit.store.base import ObjectToDelete
+
+
+class Progress(NamedTuple):
+    """Progress of completing uploads.
+
+    Attributes:
+        files_done: Files completed.
+        files_total: Files to complete.
+        bytes_done: Bytes of the completed files.
+        seconds: Seconds since the start.
+        concurrency: Current limit of concurrent requests.
+        retries: Requests repeated since the start.
+
+    """
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    seconds: float
+    concurrency: int = 0
+    retries: int = 0
+
+    @property
+    def files_per_second(self) -> float:
+        """Average files completed per second; 0 at the start."""
+        return self.files_done / self.seconds if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        """Return the figures for people."""
+        return f"{self.files_done:,} of {self.files_total:,} files, {self.pace}"
+
+    @property
+    def pace(self) -> str:
+        """The rate, for people."""
+        return (
+            f"{size(self.bytes_done)}, {self.files_per_second:,.0f} files/s,"
+            f" {self.concurrency} requests at once, {self.retries:,} sent again"
+        )
+
+
+class _Log(Protocol):
+    """A log: Python's own, or Airflow's."""
+
+    def info(self, msg: str, /, *args: object) -> object: ...
+
+
+class ProgressLog:
+    """Logs the progress every few seconds, and at the end.
+
+    Args:
+        log: The log.
+        every: Seconds between two lines.
+        clock: Source of time.
+
+    """
+
+    def __init__(self, log: _Log, every: float = 5.0, clock: Clock | None = None) -> None:
+        self._log = log
+        self._every = every
+        self._clock = clock or SystemClock()
+        self._due = self._clock.monotonic() + every
+
+    def __call__(self, progress: Progress) -> None:
+        """Log the progress if a line is due."""
+        now = self._clock.monotonic()
+        if now >= self._due or progress.files_done == progress.files_total:
+            self._due = now + self._every
+            self._log.info("Completed %s", progress)
+
 
 logger = logging.getLogger(__name__)
 
@@ -262,3 +345,71 @@ def _add_what_is_visible(error: S3CommitError, run: CommitRun, current: Stored[S
         error.add_note(
             "the job is committed: all files of it are visible; commit it again to finish what is left"
         )
+
+
+def touched(options: JobOptions, seal: SealRecord) -> Collection[str] | None:
+    """Return the partitions of which a commit changes the files; None for all."""
+    is_whole = options.whole_destination and options.conflict_mode != "append"
+    return None if is_whole else seal.partitions
+
+
+def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
+    """Drive each begun job on some partitions to its end, and read the log again. Repeatable.
+
+    One whose last entry was read already is driven too: it may not have deleted yet what it replaces.
+
+    Args:
+        run: The commit; its log is read.
+        partitions: Directories; None for all.
+
+    Raises:
+        InvalidRecord: Such a job can be neither finished nor undone: a record of it is damaged or missing.
+        S3CommitError: A request failed; run the step again.
+
+    """
+    while True:
+        found = [e for e in run.log.begun_by_others(partitions) if e.job_id not in run.settled]
+        if not found:
+            return
+        for entry in found:
+            drive_other(run, entry)
+        # Its end is the reason to go on: a listing may lack it.
+        run.log.read_on()
+        for entry in found:
+            if run.log.is_open(entry.job_id):
+                home = run.context.layout.destination
+                raise InvalidRecord(
+                    f"{run.context.name}: job {entry.job_id} has begun, by"
+                    f" {join_uri(home.bucket, entry_key(home, entry.number))}, and its records are gone from"
+                    f" {entry.staging}; give it up with: s3commit abort {home.uri} {entry.job_id}"
+                )
+            run.settled.add(entry.job_id)
+
+
+def drive_other(run: CommitRun, entry: LogEntry) -> None:
+    """Drive the job of an entry to its end. Repeatable by any process.
+
+    Args:
+        run: A commit of another job.
+        entry: The job's ``begin`` or ``commit``.
+
+    Raises:
+        InvalidRecord: It can be neither finished nor undone: a record of it is damaged or missing.
+        S3CommitError: A request failed; run the step again.
+
+    """
+    context = run.context
+    assert entry.staging is not None
+    layout = Layout(context.layout.destination, Destination.parse(entry.staging), entry.job_id)
+    check_place(entry, layout, join_uri(context.bucket, entry_key(layout.destination, entry.number)))
+    other = replace(context, layout=layout, record=None)
+    logger.info("%s: driving job %s to its end", context.name, entry.job_id)
+    try:
+        record = find_job(other)
+        run.settle(other if record is None else other.as_recorded(record))
+    except S3CommitError as error:
+        error.add_note(
+            f"while driving {other.name} to its end, as {context.name} needs; end that job first:"
+            f" s3commit show {layout.destination.uri} {other.job_id}"
+        )
+        raise

@@ -9,22 +9,21 @@ import msgspec
 
 from airflow_s3commit.exceptions import DuplicateOutput, InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.cleanup import clean_if_ended
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.seals import (
+from airflow_s3commit.protocol.metadata.removal import clean_if_ended
+from airflow_s3commit.protocol.metadata.sealed_job import (
     _stage_reference,
     each_pendingset,
     load_stage_seal,
     sealed_attempts,
 )
 from airflow_s3commit.protocol.metadata.state import check_state, last_state, move, read_state
-from airflow_s3commit.protocol.model.codec import text_digest
+from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
-from airflow_s3commit.protocol.model.limits import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
-from airflow_s3commit.protocol.model.seal import (
+from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
     Counts,
     SealedStage,

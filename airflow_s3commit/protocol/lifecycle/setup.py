@@ -26,9 +26,8 @@ from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.log_end import find_head, own_entry, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
-from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
+from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, known_files, read_snapshot
 from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_spent, read_state
-from airflow_s3commit.protocol.metadata.table_files import KnownFiles, known_files
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
 from airflow_s3commit.protocol.model.layout import check_new_id, entry_key

@@ -1,4 +1,4 @@
-"""``_SUCCESS``: removed before a commit publishes, and derived from the log after it.
+"""``_SUCCESS``: removed before a commit publishes, and derived from the log after it; also in each partition.
 
 The marker names the newest commit whose replaced objects are deleted. It is written only over a marker of an
 older generation, and no two markers of this protocol are alike, so that a suspended process which has read an
@@ -8,18 +8,28 @@ marker of another program is put back by an abort, byte for byte.
 A job that ends writes its marker before it deletes its record. So a job that removed a marker and is aborted
 writes the newest commit's, unless that has yet to write its own: its record is there, and the marker that was
 removed is an older one's.
+
+The first commit whose job asks for markers in partitions enters that in the log. From then on every commit
+writes one in each partition to which it adds files. Nothing happens before the entry after which there is
+only forward (``commit`` or ``begin``), so an abort has nothing to restore. The marker of a partition goes
+before files of it are deleted or overwritten, so none names data that is being deleted. A commit that slept
+may write its marker after a later one has emptied the partition. So it looks at the log after that, and
+removes its own again.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import (
     InvalidRecord,
@@ -29,7 +39,7 @@ from airflow_s3commit.exceptions import (
     TooLarge,
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.log import newest_commit
+from airflow_s3commit.protocol.metadata.log import newest_commit, next_entries
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, older_manifest, read_manifest
 from airflow_s3commit.protocol.metadata.records import exists
 from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, delete_unchanged
@@ -340,3 +350,96 @@ def _put_foreign(context: JobContext, saved: SavedSuccess) -> None:
         store.put(bucket, key, saved.body, **condition)
     except PreconditionFailed:
         logger.info("%s: another process wrote _SUCCESS meanwhile", context.name)
+
+
+def remove_older_markers(context: JobContext, partitions: Iterable[str], number: int) -> None:
+    """Delete the markers of commits before an entry from partitions. Repeatable by any process.
+
+    Those of other programs stay until the commit writes its own.
+
+    Args:
+        context: The job.
+        partitions: Partitions with files that are going to be deleted or overwritten.
+        number: Number of the job's ``commit`` or ``begin``.
+
+    """
+
+    def remove(partition: str) -> None:
+        key = context.layout.partition_success(partition)
+        found = find_marker(context, key)
+        if found is not None and found.generation is not None and found.generation < number:
+            delete_unchanged(context, context.bucket, key, found.etag)
+
+    _each(context, remove, partitions)
+
+
+def write_markers(context: JobContext, manifest: ManifestRecord) -> None:
+    """Write the marker of each partition with files of a commit. Repeatable by any process.
+
+    Leaves those of the same generation or a later one. Before: the objects that the commit replaces are
+    deleted.
+
+    Args:
+        context: Any job of the destination.
+        manifest: The commit's manifest.
+
+    """
+    written = [name for name, counts in manifest.partitions.items() if counts.files]
+    _each(context, lambda partition: _write(context, manifest, partition), written)
+    number, emptied = manifest.generation, set[str]()
+    # Until there is none at the next key: a listing may lack the newest entries.
+    while entries := list(next_entries(context.store, context.layout.destination, number)):
+        number = entries[-1].number
+        for entry in entries:
+            if entry.manifest is not None and entry.removes == "everything":
+                emptied.update(written)
+            elif entry.manifest is not None and entry.removes == "partitions":
+                emptied.update(entry.manifest.partitions.keys() & set(written))
+    remove_older_markers(context, emptied, manifest.generation + 1)
+
+
+def renew_marker(context: JobContext, partition: str, etag: str, manifest: ManifestRecord | None) -> None:
+    """Put the marker that follows from the log in place of another one. Repeatable.
+
+    Leaves the marker of a commit that wrote it meanwhile.
+
+    Args:
+        context: Any job of the destination.
+        partition: The partition.
+        etag: ETag of the marker that is there; empty without one.
+        manifest: The newest commit to the partition; None if the partition is to have no marker.
+
+    """
+    key = context.layout.partition_success(partition)
+    if etag and not delete_unchanged(context, context.bucket, key, etag):
+        return
+    if manifest is not None:
+        write_markers(context, replace(manifest, partitions={partition: manifest.partitions[partition]}))
+
+
+def _write(context: JobContext, manifest: ManifestRecord, partition: str) -> None:
+    key, counts = context.layout.partition_success(partition), manifest.partitions[partition]
+    part = replace(manifest, partitions={partition: counts}, counts=counts, metrics={})
+    body = encode(success_of(context, part, []))
+    # At first as if there were none: that is the marker of a new partition in one request.
+    found = None if context.conditional else find_marker(context, key)
+    while found is None or (found.generation or 0) < manifest.generation:
+        condition = {"if_match": found.etag} if found is not None else {"if_none_match": True}
+        try:
+            context.store.put(context.bucket, key, body, **(condition if context.conditional else {}))
+        except (PreconditionFailed, NoSuchKey):
+            found = find_marker(context, key)
+        else:
+            return
+
+
+def _each(context: JobContext, act: Callable[[str], None], partitions: Iterable[str]) -> None:
+    """Do this for each partition but the root, whose marker is the destination's."""
+    named: Collection[str] = sorted({*partitions} - {""})
+    if not context.threads:
+        for partition in named:
+            act(partition)
+        return
+    with ThreadPoolExecutor(context.threads, thread_name_prefix="s3commit-marker") as pool:
+        for _ in pool.map(act, named):
+            pass

@@ -20,19 +20,18 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.fitness import (
+    STORE_CLOCK_SECONDS,
     check_abort,
     check_completion,
     check_objects,
     check_pages,
 )
 from airflow_s3commit.protocol.metadata.records import exists
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
-from airflow_s3commit.protocol.model.codec import decode, encode, largest
+from airflow_s3commit.protocol.model.codec import KIB, decode, encode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import JobOptions, StoreRecord
 from airflow_s3commit.protocol.model.layout import probes_prefix, store_key
-from airflow_s3commit.protocol.model.limits import KIB
-from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
+from airflow_s3commit.protocol.model.ownership import Signer, check_signature, sign
 from airflow_s3commit.store.base import ObjectStore, ObjectToDelete, Put
 from airflow_s3commit.store.execute import outcomes
 from airflow_s3commit.store.headers import store_without_headers

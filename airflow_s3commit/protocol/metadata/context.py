@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.metadata.records import Known
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import Layout
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.store.base import ObjectStore
 from airflow_s3commit.store.headers import with_headers
 

@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import check_id, entry_key, entry_number, log_prefix
 from airflow_s3commit.protocol.model.log import EntryKind, LogEntry
-from airflow_s3commit.protocol.model.signing import check_signature, sign
+from airflow_s3commit.protocol.model.ownership import check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 

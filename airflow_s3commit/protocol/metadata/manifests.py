@@ -22,13 +22,20 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.log import newest_commit
-from airflow_s3commit.protocol.model.codec import decode, decode_lines, encode, largest
+from airflow_s3commit.protocol.model.codec import (
+    LINE_BYTES,
+    LIST_BYTES,
+    Count,
+    Text,
+    decode,
+    decode_lines,
+    encode,
+    largest,
+)
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, manifests_prefix
-from airflow_s3commit.protocol.model.limits import LINE_BYTES, LIST_BYTES, Count, Text
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
-from airflow_s3commit.protocol.model.ownership import check_ending
-from airflow_s3commit.protocol.model.signing import Signer, check_signature
+from airflow_s3commit.protocol.model.ownership import Signer, check_ending, check_signature
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 

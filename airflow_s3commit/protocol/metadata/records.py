@@ -15,10 +15,9 @@ from airflow_s3commit.exceptions import (
     OutcomeUnknown,
     PreconditionFailed,
 )
-from airflow_s3commit.protocol.model.codec import decode, encode, largest, sha256
+from airflow_s3commit.protocol.model.codec import MIB, decode, encode, largest, sha256
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.limits import MIB
-from airflow_s3commit.protocol.model.signing import Signer, check_signature, sign
+from airflow_s3commit.protocol.model.ownership import Signer, check_signature, sign
 from airflow_s3commit.store.base import Fetched, Get, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import outcomes
 

@@ -31,10 +31,9 @@ from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.model.codec import encode
+from airflow_s3commit.protocol.model.codec import KIB, PROSE, encode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, JobRecord, LostFiles, State, StateRecord
-from airflow_s3commit.protocol.model.limits import KIB, PROSE
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.protocol.model.ownership import check_ending, check_place

@@ -12,8 +12,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from airflow_s3commit.exceptions import InvalidDestination, InvalidRecord
-from airflow_s3commit.protocol.model.codec import Versioned, text_digest
-from airflow_s3commit.protocol.model.limits import Line, Text
+from airflow_s3commit.protocol.model.codec import Line, Text, Versioned, text_digest
 from airflow_s3commit.store.credentials import without_userinfo
 
 Given = TypeVar("Given")

@@ -11,19 +11,22 @@ from msgspec import Meta, Struct, field
 
 from airflow_s3commit._format import seconds_of
 from airflow_s3commit.exceptions import InvalidDestination, InvalidOption
-from airflow_s3commit.protocol.model.codec import JobOwned, Plain, Versioned, from_plain
-from airflow_s3commit.protocol.model.destination import Destination
-from airflow_s3commit.protocol.model.limits import (
+from airflow_s3commit.protocol.model.codec import (
     MAX_SHARDS,
     Attempt,
     Count,
     Generation,
+    JobOwned,
     Lease,
     Line,
     Milliseconds,
+    Plain,
     Prose,
     Text,
+    Versioned,
+    from_plain,
 )
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.object_options import Checked, ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import PendingsetFormat
 from airflow_s3commit.store.profile import StoreProfile

@@ -10,9 +10,20 @@ import msgspec
 from msgspec import Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
-from airflow_s3commit.protocol.model.codec import JobOwned, Versioned, decode, decode_lines
+from airflow_s3commit.protocol.model.codec import (
+    GIB,
+    Count,
+    Generation,
+    JobOwned,
+    Line,
+    Milliseconds,
+    Prose,
+    Text,
+    Versioned,
+    decode,
+    decode_lines,
+)
 from airflow_s3commit.protocol.model.job import AbortedRecord, Removal
-from airflow_s3commit.protocol.model.limits import GIB, Count, Generation, Line, Milliseconds, Prose, Text
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 
 EntryKind: TypeAlias = Literal["commit", "abandon", "baseline", "release", "begin", "lost"]

@@ -7,22 +7,23 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.codec import JobOwned, decode
-from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import Committer, ConflictMode, LostFiles
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
-from airflow_s3commit.protocol.model.limits import (
+from airflow_s3commit.protocol.model.codec import (
     Count,
     Generation,
     Integer,
+    JobOwned,
     Line,
     Milliseconds,
     Prose,
     Schemas,
     Text,
+    decode,
 )
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import Committer, ConflictMode, LostFiles
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.seal import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 
 #: The format's name, which distinguishes it from the empty marker of the classic committer.

@@ -15,9 +15,18 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from airflow_s3commit.exceptions import InvalidRecord
-from airflow_s3commit.protocol.model.codec import decode, largest
+from airflow_s3commit.protocol.model.codec import (
+    Count,
+    Integer,
+    Line,
+    Milliseconds,
+    Prose,
+    Schemas,
+    Text,
+    decode,
+    largest,
+)
 from airflow_s3commit.protocol.model.layout import PENDING_SUFFIX, PENDINGSET_SUFFIX
-from airflow_s3commit.protocol.model.limits import Count, Integer, Line, Milliseconds, Prose, Schemas, Text
 from airflow_s3commit.protocol.model.statistics import KnownColumns
 from airflow_s3commit.store.base import MAX_PARTS, CheckedEtag, PartEtag
 

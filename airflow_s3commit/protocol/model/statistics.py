@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from airflow_s3commit.protocol.model.limits import MAX_COLUMNS, Count, Line
+from airflow_s3commit.protocol.model.codec import MAX_COLUMNS, Count, Line
 
 #: A least or greatest value as JSON holds it; dates and times in ISO 8601, decimals as text.
 Value: TypeAlias = bool | int | float | Line | None

@@ -35,20 +35,19 @@ from airflow_s3commit.protocol.inspect.staging import (
     left_by_hadoop,
 )
 from airflow_s3commit.protocol.lifecycle.abort import abort_job
+from airflow_s3commit.protocol.lifecycle.finish import context_of, release_files
 from airflow_s3commit.protocol.lifecycle.recover import recover_job
-from airflow_s3commit.protocol.lifecycle.release import context_of, release_files
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.capabilities import follow_profiles
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
-from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads, untracked_uploads
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
+from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging
 from airflow_s3commit.protocol.metadata.state import first_state, move
 from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination, join_uri, split_uri
 from airflow_s3commit.protocol.model.layout import Layout, aborted_prefix, check_id
-from airflow_s3commit.protocol.model.signing import Signer
+from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.sweep.history import plan_lists
 from airflow_s3commit.protocol.sweep.plan import (
     Action,

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from airflow_s3commit._format import age, several, size
-from airflow_s3commit.protocol.lifecycle.release import context_of, files_in_place
+from airflow_s3commit.protocol.lifecycle.finish import context_of, files_in_place
+from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import newest_entries, read_entries
 from airflow_s3commit.protocol.metadata.manifests import list_key
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import entry_key, manifests_prefix, owner_of
 from airflow_s3commit.protocol.sweep.plan import LeftAlone, OrphanList, ReplacedFiles

@@ -38,19 +38,18 @@ from airflow_s3commit.protocol.inspect.staging import (
     left_by_hadoop,
 )
 from airflow_s3commit.protocol.metadata import records
-from airflow_s3commit.protocol.metadata.bulk import pending_parts
-from airflow_s3commit.protocol.metadata.cleanup import is_own_staging
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.lock import is_barrier
-from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId
-from airflow_s3commit.protocol.metadata.state import read_state
-from airflow_s3commit.protocol.metadata.store_clock import (
+from airflow_s3commit.protocol.metadata.fitness import (
     STORE_CLOCK_SECONDS,
     has_true_upload_times,
     probe_time,
     read_time,
 )
+from airflow_s3commit.protocol.metadata.lock import is_barrier
+from airflow_s3commit.protocol.metadata.pending_uploads import pending_parts
+from airflow_s3commit.protocol.metadata.records import Stored
+from airflow_s3commit.protocol.metadata.removal import PendingId, is_own_staging
+from airflow_s3commit.protocol.metadata.state import read_state
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord, LockRecord
 from airflow_s3commit.protocol.model.layout import (

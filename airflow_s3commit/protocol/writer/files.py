@@ -19,7 +19,7 @@ from typing import IO
 from airflow_s3commit._causes import run_all
 from airflow_s3commit.exceptions import DuplicateOutput, JobClosed
 from airflow_s3commit.protocol.metadata.context import JobContext
-from airflow_s3commit.protocol.metadata.pending_index import Tracker
+from airflow_s3commit.protocol.metadata.pending_uploads import Tracker
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, TaskExtra

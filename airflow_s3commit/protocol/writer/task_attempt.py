@@ -16,14 +16,14 @@ from airflow_s3commit.exceptions import DuplicateOutput, InvalidRecord, JobClose
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.removal import delete_record
-from airflow_s3commit.protocol.metadata.seals import committed_task
+from airflow_s3commit.protocol.metadata.sealed_job import committed_task
 from airflow_s3commit.protocol.metadata.state import require_state
+from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.destination import check_relative_path
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import final_path, is_magic_path, unique_name
-from airflow_s3commit.protocol.model.limits import MAX_SCHEMAS
 from airflow_s3commit.protocol.model.pendingset import PendingSet, TaskExtra
-from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.metadata.capabilities import find_profiles, keep_
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
-from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.base import (
     Call,
     DeleteFailure,

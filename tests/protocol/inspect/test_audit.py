@@ -10,7 +10,7 @@ from airflow_s3commit.exceptions import AuditFailed
 from airflow_s3commit.protocol.inspect.audit import AuditRules, audit, commit_before
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import Counts, SealReference
+from airflow_s3commit.protocol.model.sealed_job import Counts, SealReference
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id

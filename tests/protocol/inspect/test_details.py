@@ -8,7 +8,7 @@ import pytest
 
 from airflow_s3commit.exceptions import AlreadyCommitted, DestinationNotEmpty, JobClosed, NoSuchJob
 from airflow_s3commit.protocol.inspect.details import JobDetails, describe_job, preview_commit
-from airflow_s3commit.protocol.metadata.plans import find_plan
+from airflow_s3commit.protocol.metadata.sealed_job import find_plan
 from airflow_s3commit.protocol.metadata.state import require_state
 from airflow_s3commit.protocol.model.destination import Destination
 from tests.cases import each

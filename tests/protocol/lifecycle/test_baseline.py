@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import LockRecord
-from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidOption, InvalidRecord, JobClosed
 from airflow_s3commit.protocol.model.codec import sha256
-from airflow_s3commit.protocol.model.seal import CommittedTask
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, Lake, named
 

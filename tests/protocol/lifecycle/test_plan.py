@@ -20,9 +20,8 @@ from airflow_s3commit.exceptions import (
 from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.lifecycle.plan import verify_plan
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.plans import find_plan, planned_objects
-from airflow_s3commit.protocol.metadata.seals import load_seal
-from airflow_s3commit.protocol.model.plan import PlanRecord
+from airflow_s3commit.protocol.metadata.sealed_job import find_plan, load_seal, planned_objects
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, named, once
 from tests.protocol.lifecycle.test_seal import refused

@@ -18,11 +18,11 @@ from airflow_s3commit.exceptions import (
     NoSuchJob,
     OutcomeUnknown,
 )
-from airflow_s3commit.protocol.metadata.seals import stage_attempts
+from airflow_s3commit.protocol.metadata.sealed_job import stage_attempts
 from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.pendingset import PendingSet
-from airflow_s3commit.protocol.model.seal import CommittedTask, Counts
+from airflow_s3commit.protocol.model.sealed_job import CommittedTask, Counts
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 A, B = {"dt=1/a": b"1"}, {"dt=2/b": b"22", "c": b"333"}

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.job import Assumption, Job
 from airflow_s3commit.protocol.metadata.state import find_job, load_job, read_state
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import JobOptions
-from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.forwarding import CountingStore
 from airflow_s3commit.testing import MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once

@@ -24,12 +24,11 @@ from airflow_s3commit.protocol.metadata.capabilities import (
     keep_profiles,
     measure,
 )
-from airflow_s3commit.protocol.metadata.fitness import LISTED
-from airflow_s3commit.protocol.metadata.store_clock import STORE_CLOCK_SECONDS
+from airflow_s3commit.protocol.metadata.fitness import LISTED, STORE_CLOCK_SECONDS
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import store_key
-from airflow_s3commit.protocol.model.signing import HmacSigner
+from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.base import DeleteFailure, ObjectToDelete
 from airflow_s3commit.store.memory import MemoryStore
 from airflow_s3commit.store.profile import StoreProfile

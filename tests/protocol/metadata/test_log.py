@@ -20,7 +20,7 @@ from airflow_s3commit.protocol.model.job import AbortedRecord, JobOptions, JobRe
 from airflow_s3commit.protocol.model.layout import Layout, checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.log import Baseline, LogEntry, Removal
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each

@@ -19,7 +19,7 @@ from airflow_s3commit.protocol.metadata.manifests import (
 )
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import Counts
+from airflow_s3commit.protocol.model.sealed_job import Counts
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
 from tests.protocol.model.test_records import golden
 

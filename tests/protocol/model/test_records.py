@@ -22,8 +22,7 @@ from airflow_s3commit.protocol.model import (
     log,
     manifest,
     object_options,
-    plan,
-    seal,
+    sealed_job,
     snapshot,
 )
 from airflow_s3commit.protocol.model.codec import decode, encode
@@ -53,12 +52,15 @@ from airflow_s3commit.protocol.model.log import (
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
 from airflow_s3commit.protocol.model.object_options import ObjectOptions
 from airflow_s3commit.protocol.model.pendingset import IOStatistics
-from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord, PlanReference
-from airflow_s3commit.protocol.model.seal import (
+from airflow_s3commit.protocol.model.sealed_job import (
     CommittedTask,
     Counts,
     DriverSealRecord,
     DriverTask,
+    PlannedObject,
+    PlanPart,
+    PlanRecord,
+    PlanReference,
     SealedStage,
     SealedTask,
     SealRecord,
@@ -616,7 +618,7 @@ def without(name: str, field: str) -> bytes:
 def test_every_record_has_a_golden_file() -> None:
     """No kind of record can be added without fixing how it looks."""
     kinds = {type(record) for record in RECORDS.values()}
-    modules = (destination, job, log, manifest, object_options, plan, seal, snapshot)
+    modules = (destination, job, log, manifest, object_options, sealed_job, snapshot)
     written = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     written = {kind for kind in written if issubclass(kind, msgspec.Struct) and not kind.__subclasses__()}
     assert written - PARTS - OF_HADOOP == kinds
@@ -825,7 +827,7 @@ def test_threads_that_begin_together_read_alike() -> None:
     program = """
 import sys, threading
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
-from airflow_s3commit.protocol.model.seal import SealRecord, StageSealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealRecord, StageSealRecord
 from airflow_s3commit.protocol.model.codec import decode
 sys.setswitchinterval(1e-6)
 kinds, start, done = (SealRecord, StageSealRecord, ManifestRecord), threading.Barrier(24), []

@@ -16,9 +16,9 @@ from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.cases import each
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id, named, once
-from tests.protocol.lifecycle.test_begun import half_published, lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.metadata.test_table_files import (
+from tests.protocol.lifecycle.test_run import half_published, lose_uploads
+from tests.protocol.metadata.test_snapshot import (
     FIRST,
     FLIGHTS,
     NEW,

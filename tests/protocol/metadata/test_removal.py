@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_s3commit.exceptions import StoreRejected
-from airflow_s3commit.protocol.metadata.cleanup import clean_staging
+from airflow_s3commit.protocol.metadata.removal import clean_staging
 from airflow_s3commit.store.base import DeleteFailure
 from airflow_s3commit.testing import StoreCall
 from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named

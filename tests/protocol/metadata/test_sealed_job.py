@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_s3commit.exceptions import InvalidRecord, Unavailable
-from airflow_s3commit.protocol.metadata.seals import (
+from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
     load_seal,
     load_stage_seal,
@@ -17,7 +17,7 @@ from airflow_s3commit.protocol.metadata.seals import (
 )
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra, UploadExtra
-from airflow_s3commit.protocol.model.seal import SealRecord
+from airflow_s3commit.protocol.model.sealed_job import SealRecord
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Lake, once
 from tests.protocol.lifecycle.test_seal import refused

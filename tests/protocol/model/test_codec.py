@@ -10,27 +10,32 @@ import pytest
 from airflow_s3commit.exceptions import InvalidRecord, TooLarge
 from airflow_s3commit.protocol.inspect.jobs import latest_endings, list_jobs
 from airflow_s3commit.protocol.metadata import records
+from airflow_s3commit.protocol.metadata.fitness import read_time
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
-from airflow_s3commit.protocol.metadata.pending_index import tracked_uploads
-from airflow_s3commit.protocol.metadata.plans import planned_objects
-from airflow_s3commit.protocol.metadata.store_clock import read_time
+from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads
+from airflow_s3commit.protocol.metadata.sealed_job import planned_objects
 from airflow_s3commit.protocol.model import (
+    codec,
     destination,
     job,
-    limits,
     log,
     manifest,
     pendingset,
-    plan,
-    seal,
+    sealed_job,
     snapshot,
 )
 from airflow_s3commit.protocol.model.codec import decode_lines, encode, from_plain, largest
 from airflow_s3commit.protocol.model.layout import Layout
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.pendingset import PendingUpload, UploadExtra
-from airflow_s3commit.protocol.model.plan import PlannedObject, PlanPart, PlanRecord
-from airflow_s3commit.protocol.model.seal import CommittedTask, Counts, SealedTask
+from airflow_s3commit.protocol.model.sealed_job import (
+    CommittedTask,
+    Counts,
+    PlannedObject,
+    PlanPart,
+    PlanRecord,
+    SealedTask,
+)
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Lake
 
@@ -61,13 +66,13 @@ class TestRoom:
     def test_a_task_attempt(self) -> None:
         """A pendingset holds 300,000 files with the longest keys, or 100,000 with statistics as well."""
         full = msgspec.structs.replace(FILE, s3commit=UploadExtra(upload=OURS, rows=1, statistics=STATISTICS))
-        assert 300_000 * weight(FILE) < limits.LARGEST["PendingSet"]
-        assert 100_000 * weight(full) < limits.LARGEST["PendingSet"]
+        assert 300_000 * weight(FILE) < codec.LARGEST["PendingSet"]
+        assert 100_000 * weight(full) < codec.LARGEST["PendingSet"]
 
     def test_an_upload_of_all_parts(self) -> None:
         """An upload of 10,000 parts can be recorded, in Hadoop's spelling with checksums too."""
         whole = msgspec.structs.replace(FILE, etags=["e" * 68] * 10_000)
-        assert len(encode(whole)) + 10_000 * 200 < limits.LARGEST["PendingUpload"]
+        assert len(encode(whole)) + 10_000 * 200 < codec.LARGEST["PendingUpload"]
 
     def test_seals_and_manifests(self) -> None:
         """100,000 partitions with long names, 1,000 with statistics, and a million tasks have room."""
@@ -75,13 +80,13 @@ class TestRoom:
         partition = weight(counts) + len(KEY) + 4
         with_columns = partition + weight(msgspec.structs.replace(counts, columns=STATISTICS))
         task = weight(SealedTask(task="0" * 20, attempt="1" * 20, etag="e" * 32, counts=counts))
-        assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["ManifestRecord"]
-        assert 100_000 * partition + 1_000 * with_columns < limits.LARGEST["SealRecord"]
-        assert 100_000 * partition + 10**6 * task < limits.LARGEST["StageSealRecord"]
+        assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["ManifestRecord"]
+        assert 100_000 * partition + 1_000 * with_columns < codec.LARGEST["SealRecord"]
+        assert 100_000 * partition + 10**6 * task < codec.LARGEST["StageSealRecord"]
 
     def test_an_entry_of_the_log(self) -> None:
         """The largest manifest, and what an entry adds to it, fit into an entry."""
-        assert limits.LARGEST["ManifestRecord"] + 64 * 1024 < limits.LARGEST["LogEntry"]
+        assert codec.LARGEST["ManifestRecord"] + 64 * 1024 < codec.LARGEST["LogEntry"]
 
     def test_lists(self) -> None:
         """A part of a plan has 10,000 of the longest keys, a manifest's list a million files."""
@@ -89,9 +94,9 @@ class TestRoom:
         entry = FileEntry(
             key=KEY, size=2**60, etag="e" * 40, partition=KEY, upload=OURS, statistics=STATISTICS
         )
-        assert 10_000 * weight(planned) < limits.PLAN_PART_BYTES
-        assert weight(entry) < limits.LINE_BYTES
-        assert 10**6 * weight(entry) < limits.LIST_BYTES
+        assert 10_000 * weight(planned) < codec.PLAN_PART_BYTES
+        assert weight(entry) < codec.LINE_BYTES
+        assert 10**6 * weight(entry) < codec.LIST_BYTES
 
 
 class TestTooLarge:
@@ -109,14 +114,13 @@ class TestTooLarge:
         """A state of 9 MiB is an invalid record, whose place and size are said."""
         context = lake.context()
         key = context.layout.state
-        lake.store.put(BUCKET, key, bytes(9 * limits.MIB))
-        with pytest.raises(InvalidRecord, match=rf"s3://{BUCKET}/{key} has {9 * limits.MIB} bytes"):
+        lake.store.put(BUCKET, key, bytes(9 * codec.MIB))
+        with pytest.raises(InvalidRecord, match=rf"s3://{BUCKET}/{key} has {9 * codec.MIB} bytes"):
             lake.job().commit()
 
     def test_one_bad_record_is_one_bad_line(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         """Jobs and endings whose records are too large are named with the problem; the others as ever."""
-        monkeypatch.setattr(limits, "LARGEST", dict.fromkeys(limits.LARGEST, 10_000))
-        monkeypatch.setattr("airflow_s3commit.protocol.model.codec.LARGEST", limits.LARGEST)
+        monkeypatch.setattr(codec, "LARGEST", dict.fromkeys(codec.LARGEST, 10_000))
         lake.put(
             {
                 f"_s3commit/manifests/{OURS}.json": bytes(10_001),
@@ -135,30 +139,30 @@ class TestTooLarge:
         """Of records that are large together only some are read before the first is used."""
         store, context = lake.store, lake.context()
         for number in range(4):
-            lake.put({f"big/{number}": bytes(30 * limits.MIB)})
+            lake.put({f"big/{number}": bytes(30 * codec.MIB)})
         listed = list(store.list_objects(BUCKET, f"{lake.prefix}big/"))
         store.calls.clear()
-        found = records.fetch_listed(store, context.bucket, listed, lambda _: limits.GIB)
+        found = records.fetch_listed(store, context.bucket, listed, lambda _: codec.GIB)
         next(iter(found))
         assert len([call.key for call in store.calls if call.verb == "get"]) <= 2
 
     def test_uploads_of_a_long_record_are_unknown(self, lake: Lake) -> None:
         """A ``.pending`` beyond its limit is one that cannot be read: it hides no other record."""
         tasks = lake.pendingset_key().rpartition("/")[0]
-        lake.store.put(BUCKET, f"{tasks}/x_1/000001.pending", bytes(17 * limits.MIB))
+        lake.store.put(BUCKET, f"{tasks}/x_1/000001.pending", bytes(17 * codec.MIB))
         uploads = list(tracked_uploads(lake.context()))
         assert [upload is None for upload in uploads] == [False, True]
 
     def test_the_time_is_read_from_small_records(self, lake: Lake) -> None:
         """The store's time is read with a small record, not with a ``_SUCCESS`` that is too large."""
-        lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
+        lake.put({"_SUCCESS": bytes(5 * codec.MIB)})
         lake.store.calls.clear()
         assert read_time(lake.store, lake.context().layout.destination) is not None
 
     def test_a_marker_that_is_too_long_is_no_hindrance_after_the_commit(self, lake: Lake) -> None:
         """A ``_SUCCESS`` that somebody blew up while a commit ran is written over."""
         lake.store.before = lambda call: (
-            lake.put({"_SUCCESS": bytes(5 * limits.MIB)})
+            lake.put({"_SUCCESS": bytes(5 * codec.MIB)})
             if call.verb == "put" and call.key == f"{HOME}manifests/{OURS}.json"
             else None
         )
@@ -258,7 +262,7 @@ def test_more_shards_than_can_be() -> None:
     job = lake.sealed({"dt=1/a.csv": b"1"})
     before = lake.everything()
     with pytest.raises(ValueError, match="at most 4096 shards"):
-        job.begin(limits.MAX_SHARDS + 1)
+        job.begin(codec.MAX_SHARDS + 1)
     assert lake.everything() == before
     assert job.begin(3) == [0, 1, 2]
     lake.tamper(lake.context().layout.state, old=b'"shards":3', new=b'"shards":1000000000')
@@ -276,14 +280,13 @@ def test_every_record_has_a_limit() -> None:
             job,
             log,
             manifest,
-            plan,
-            seal,
+            sealed_job,
             snapshot,
         )
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
     }
-    assert limits.LARGEST.keys() <= kinds.keys()
+    assert codec.LARGEST.keys() <= kinds.keys()
     assert all(largest(kind) > 0 for name, kind in kinds.items() if name.endswith(("Record", "LogEntry")))
 
 

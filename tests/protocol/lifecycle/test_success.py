@@ -12,7 +12,7 @@ from airflow_s3commit import JobOptions, repair, rollback
 from airflow_s3commit.exceptions import InvalidOption, JobClosed
 from airflow_s3commit.protocol.inspect.verify_log import LogCheck
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
-from airflow_s3commit.protocol.lifecycle.partition_success import renew_marker
+from airflow_s3commit.protocol.lifecycle.success import renew_marker
 from airflow_s3commit.protocol.model.codec import decode, largest
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import SuccessData
@@ -20,9 +20,9 @@ from airflow_s3commit.store.base import Call, Get, Outcome
 from airflow_s3commit.store.forwarding import ForwardingStore
 from tests.cases import each
 from tests.protocol.building import BUCKET, OURS, ROOT, Crash, Lake, an_id, named, once
-from tests.protocol.lifecycle.test_begun import lose_uploads
 from tests.protocol.lifecycle.test_enter import crash
-from tests.protocol.metadata.test_table_files import two_generations
+from tests.protocol.lifecycle.test_run import lose_uploads
+from tests.protocol.metadata.test_snapshot import two_generations
 from tests.protocol.sweep.test_history import swept
 from tests.protocol.test_rebase import copied, rebased
 
