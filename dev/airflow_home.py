@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from airflow_s3commit.testing.programs import Program, ProgramFailed, check_running, free_ports, stop_all
 from dev.airflow_api import AirflowApi
@@ -28,6 +28,34 @@ START_SECONDS = 240.0
 #: Seconds to end in. A scheduler that ends waits for its tasks, which by then wait for an API server that is
 #: gone; nothing here is worth waiting for.
 GRACE_SECONDS = 3.0
+
+
+class RunningAirflow(Protocol):
+    """An Airflow that runs DAGs."""
+
+    @property
+    def api(self) -> AirflowApi:
+        """Its REST API."""
+
+    def check_running(self) -> None:
+        """Return if every process of it runs; raise `ProgramFailed` if one has ended."""
+
+
+def wait_for_dags(airflow: RunningAirflow, dag_ids: Sequence[str], seconds: float) -> None:
+    """Return when these DAGs can run.
+
+    Raises:
+        ProgramFailed: A process ended, a DAG file does not import, or it takes longer than these seconds.
+
+    """
+    deadline = time.monotonic() + seconds
+    while missing := [dag_id for dag_id in dag_ids if not airflow.api.has_dag(dag_id)]:
+        if errors := airflow.api.import_errors():
+            raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
+        airflow.check_running()
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"Airflow does not know {', '.join(missing)} after {seconds:.0f} s")
+        time.sleep(0.5)
 
 
 class AirflowHome:
@@ -119,11 +147,11 @@ class AirflowHome:
         """
         deadline = time.monotonic() + START_SECONDS
         while not self.api.healthy("metadatabase", "scheduler", "dag_processor"):
-            self._check(deadline, "its processes are not healthy")
-        while missing := [dag_id for dag_id in dag_ids if not self.api.has_dag(dag_id)]:
-            if errors := self.api.import_errors():
-                raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
-            self._check(deadline, f"it does not know {', '.join(missing)} from {self.dags}")
+            self.check_running()
+            if time.monotonic() > deadline:
+                raise ProgramFailed(f"Airflow was not healthy after {START_SECONDS:.0f} s; see {self.logs}")
+            time.sleep(0.25)
+        wait_for_dags(self, dag_ids, deadline - time.monotonic())
 
     def check_running(self) -> None:
         """Return if every process runs.
@@ -142,12 +170,6 @@ class AirflowHome:
     @property
     def _passwords(self) -> Path:
         return self.home / "passwords.json"
-
-    def _check(self, deadline: float, why: str) -> None:
-        self.check_running()
-        if time.monotonic() > deadline:
-            raise ProgramFailed(f"Airflow was not ready after {START_SECONDS:.0f} s: {why}; see {self.logs}")
-        time.sleep(0.25)
 
     def _program(self, *arguments: str) -> Program:
         return Program(

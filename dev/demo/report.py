@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from airflow_s3commit.store.s3.store import S3Store
 from airflow_s3commit.xcom import manifest_uri
 from dev.demo.flights import Flights, partition, read_day, same_rows
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import date
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
@@ -28,38 +28,21 @@ if TYPE_CHECKING:
     from dev.demo.watch import Sight
 
 
-@dataclass(frozen=True, slots=True)
-class DayVerdict:
-    """One day as it ended.
-
-    Attributes:
-        day: The day.
-        expected: Rows it should have.
-        rows: Rows that pyarrow read over S3.
-        files: Files a reader sees.
-        bytes: Their bytes by the last manifest.
-        job_id: The job whose manifest describes the day; empty if no job was committed.
-        right: Whether the rows are the right ones, one by one, and the files exactly the manifest's.
-
-    """
-
-    day: date
-    expected: int
-    rows: int
-    files: int
-    bytes: int
-    job_id: str
-    right: bool
+def tell(console: Console, seconds: float, what: str) -> None:
+    """Show a step and the seconds at which it was, or that it took."""
+    console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
 
 
-def judge_days(
-    config: S3Config, destination: Destination, flights: Flights, chapters: Iterable[Chapter]
-) -> list[DayVerdict]:
-    """Read every day back with pyarrow and compare it, row for row, with what it should hold.
+def judge(
+    console: Console, config: S3Config, destination: Destination, flights: Flights, chapters: list[Chapter]
+) -> bool:
+    """Show what every day holds and what is pending; return whether that is right, and the runs were.
 
-    A day on which nothing was committed should hold nothing.
+    Every day is read back with pyarrow and compared, row for row, with what it should hold, and the files
+    there with those of the manifest. A day on which nothing was committed should hold nothing.
 
     Args:
+        console: Where it is shown.
         config: Address and keys of the store.
         destination: The dataset.
         flights: What its days should hold.
@@ -67,29 +50,38 @@ def judge_days(
 
     """
     last: dict[date, Chapter] = {}
-    visible: frozenset[str] = frozenset()
     for chapter in chapters:
-        visible = chapter.after.visible
         if chapter.manifest is not None or chapter.day not in last:
             last[chapter.day] = chapter
-    verdicts = []
+    table = Table(title=f"{destination.uri}, read back with pyarrow", box=box.ROUNDED, title_justify="left")
+    table.add_column("day")
+    for name in ("rows expected", "rows in S3", "files", "bytes"):
+        table.add_column(name, justify="right")
+    table.add_column("job", overflow="fold")
+    table.add_column("verdict")
+    right = all(chapter.holds for chapter in chapters)
     for day, chapter in sorted(last.items()):
-        keys = {key for key in visible if key.startswith(destination.key(f"{partition(day)}/"))}
+        below = destination.key(f"{partition(day)}/")
+        keys = {key for key in chapters[-1].after.visible if key.startswith(below)}
+        committed = chapter.manifest is not None
         found = read_day(config, destination, day)
-        expected = flights.of(day) if chapter.manifest is not None else flights.of(day).slice(0, 0)
-        same = same_rows(expected, found) if chapter.manifest is not None else found.num_rows == 0
-        verdicts.append(
-            DayVerdict(
-                day,
-                expected.num_rows,
-                found.num_rows,
-                len(keys),
-                sum(file.size for file in chapter.files),
-                chapter.job_id if chapter.manifest is not None else "",
-                right=same and keys == {file.key for file in chapter.files},
-            )
+        expected = flights.of(day) if committed else flights.of(day).slice(0, 0)
+        same = same_rows(expected, found) if committed else found.num_rows == 0
+        same = same and keys == {file.key for file in chapter.files}
+        right = right and same
+        verdict = f"[green]right{', row for row' if committed else ': nothing'}[/]"
+        size = sum(file.size for file in chapter.files)
+        table.add_row(
+            day.isoformat(),
+            *(f"{number:,}" for number in (expected.num_rows, found.num_rows, len(keys), size)),
+            chapter.job_id if committed else "none committed",
+            verdict if same else "[bold red]wrong[/]",
         )
-    return verdicts
+    console.print(table)
+    pending = sum(1 for _ in S3Store.connect(config).list_uploads(destination.bucket, ""))
+    colour = "red" if pending else "green"
+    console.print(f"[{colour}]{pending} uploads pending in all of s3://{destination.bucket}/[/]")
+    return right and pending == 0
 
 
 def chapter_view(chapter: Chapter) -> RenderableType:
@@ -117,33 +109,6 @@ def counts_view(chapter: Chapter, counts: Mapping[str, int]) -> RenderableType:
         ),
         _checks_view(chapter.checks),
     )
-
-
-def final_table(destination: Destination, verdicts: Iterable[DayVerdict]) -> Table:
-    """Return the table that the demo ends with."""
-    table = Table(title=f"{destination.uri}, read back with pyarrow", box=box.ROUNDED, title_justify="left")
-    table.add_column("day")
-    for name in ("rows expected", "rows in S3", "files", "bytes"):
-        table.add_column(name, justify="right")
-    table.add_column("job", overflow="fold")
-    table.add_column("verdict")
-    for verdict in verdicts:
-        table.add_row(
-            verdict.day.isoformat(),
-            f"{verdict.expected:,}",
-            f"{verdict.rows:,}",
-            f"{verdict.files:,}",
-            f"{verdict.bytes:,}",
-            verdict.job_id or "none committed",
-            _in_words(verdict),
-        )
-    return table
-
-
-def _in_words(verdict: DayVerdict) -> str:
-    if not verdict.right:
-        return "[bold red]wrong[/]"
-    return "[green]right, row for row[/]" if verdict.job_id else "[green]right: nothing[/]"
 
 
 def _add_sight(table: Table, when: str, sight: Sight) -> None:

@@ -6,13 +6,19 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_s3commit.testing.java import java_home
-from airflow_s3commit.testing.programs import ProgramFailed
+from rich.console import Console
+
+from airflow_s3commit.exceptions import S3CommitError
+from airflow_s3commit.testing.java import NoJava, java_home
+from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
 from airflow_s3commit.testing.s3_server import S3Server
+from dev.airflow_api import ApiError
 from dev.airflow_home import AirflowHome
 from dev.demo.unchanged.prepare import s3a_jars, unchanged_dags
 
@@ -34,28 +40,48 @@ spark.ui.showConsoleProgress false
 """
 
 
-@contextmanager
-def own_directory(home: Path) -> Iterator[Path]:
-    """Make ``home`` an empty directory for this process alone, for as long as the ``with`` block runs.
+def exit_code_of(work: Callable[[Console, Path], bool], home: Path) -> int:
+    """Do work in a directory of its own, show how it ends, and return the exit code.
 
-    What the last run left there is removed first, and nothing else: only the directories a demo makes.
+    What the last run left in the directory is removed first: the directories that a demo or a stack makes,
+    and nothing else. Signals end the work in order.
 
-    Raises:
-        ProgramFailed: Another process is using it.
+    Args:
+        work: Given the console and the directory, it returns whether everything that it checked held.
+        home: The directory, which no other process may use meanwhile.
 
     """
-    home = home.absolute()
+    # Without a terminal there is no width to ask for, and the tables must not break.
+    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
+    end_in_order_on_signals()
+    began = time.monotonic()
+    try:
+        with _own_directory(home.absolute()):
+            held = work(console, home.absolute())
+    except KeyboardInterrupt:
+        console.print("\n[yellow]Interrupted.[/] Everything that was started is stopped.")
+        return 128 + signal.SIGINT
+    except (ProgramFailed, NoJava, ApiError, S3CommitError) as error:
+        console.print("[bold red]It could not go on:[/]")
+        for part in (str(error), *getattr(error, "__notes__", ())):
+            console.print(part, markup=False, soft_wrap=True)
+        return 1
+    verdict = "[bold green]Every check held.[/]" if held else "[bold red]Not every check held, see ✗.[/]"
+    console.print(f"{verdict} It took {time.monotonic() - began:.0f} s; logs are in {home}.")
+    return 0 if held else 1
+
+
+@contextmanager
+def _own_directory(home: Path) -> Iterator[None]:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ProgramFailed(
-                f"another demo is running in {home}: stop it, or choose another --home"
-            ) from error
+            raise ProgramFailed(f"another one runs in {home}: stop it, or choose another --home") from error
         for name in ("airflow", "s3", "spark", "java"):
             shutil.rmtree(home / name, ignore_errors=True)
-        yield home
+        yield
 
 
 def start(

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from datetime import time as time_of_day
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_s3commit.exceptions import NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.destination import Destination
     from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord
     from airflow_s3commit.store.base import ObjectStore
-    from dev.airflow_api import AirflowApi
+    from dev.airflow_home import RunningAirflow
 
 REFRESH = "nightly_flights_refresh"
 REPORT = "flights_daily_report"
@@ -33,17 +33,6 @@ _OVER = ("success", "failed")
 
 #: Seconds that one run may take.
 RUN_SECONDS = 600.0
-
-
-class RunningAirflow(Protocol):
-    """An Airflow that runs DAGs, started by the demo or the stack."""
-
-    @property
-    def api(self) -> AirflowApi:
-        """Its REST API."""
-
-    def check_running(self) -> None:
-        """Return if every process of it runs; raise `ProgramFailed` if one has ended."""
 
 
 @dataclass(frozen=True, slots=True)

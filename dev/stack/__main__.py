@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 import urllib.request
 from contextlib import ExitStack
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from airflow_s3commit.exceptions import AccessDenied, S3CommitError
+from airflow_s3commit.exceptions import AccessDenied
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.store.execute import RetryPolicy
 from airflow_s3commit.store.s3.store import S3Store
-from airflow_s3commit.testing.java import NoJava, java_home
-from airflow_s3commit.testing.programs import ProgramFailed, end_in_order_on_signals
-from dev.airflow_api import ApiError
+from airflow_s3commit.testing.java import java_home
+from dev.airflow_home import wait_for_dags
 from dev.demo.flights import Flights
-from dev.demo.report import chapter_view, final_table, judge_days
-from dev.demo.servers import own_directory
+from dev.demo.report import chapter_view, judge, tell
+from dev.demo.servers import exit_code_of
 from dev.demo.story import REFRESH, Chapter, Story
 from dev.stack.base import CHECKOUT
 from dev.stack.containers import ContainerStack, has_networks
@@ -64,25 +63,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="stop when the nightly DAG has been judged")
     parser.add_argument("--home", type=Path, default=CHECKOUT / ".stack", help="where all it makes lies")
     arguments = parser.parse_args(argv)
-    # Without a terminal there is no width to ask for, and the tables must not break.
-    console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
-    end_in_order_on_signals()
-    try:
-        with own_directory(arguments.home) as home, ExitStack() as resources:
+
+    def work(console: Console, home: Path) -> bool:
+        with ExitStack() as resources:
             stack = _started(resources, console, home, arguments)
             held = _try_out(console, stack)
             if not arguments.check:
                 _stay(console, stack)
-    except KeyboardInterrupt:
-        console.print("\n[yellow]Interrupted.[/] Everything that was started is stopped.")
-        return 128 + signal.SIGINT
-    except (ProgramFailed, NoJava, ApiError, S3CommitError) as error:
-        console.print("[bold red]The stack could not go on:[/]")
-        for part in (str(error), *getattr(error, "__notes__", ())):
-            console.print(part, markup=False, soft_wrap=True)
-        return 1
-    console.print("[bold green]Every check held.[/]" if held else "[bold red]Not every check held.[/]")
-    return 0 if held else 1
+            return held
+
+    return exit_code_of(work, arguments.home)
 
 
 def _started(resources: ExitStack, console: Console, home: Path, arguments: argparse.Namespace) -> Stack:
@@ -90,27 +80,23 @@ def _started(resources: ExitStack, console: Console, home: Path, arguments: argp
     console.rule(f"[bold]Starting {what}[/]", align="left")
     began = time.monotonic()
 
-    def tell(name: str) -> None:
-        console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {name}")
+    def step(name: str) -> None:
+        tell(console, time.monotonic() - began, name)
 
     if arguments.docker:
         on_host = arguments.host_network or not has_networks()
         if on_host:
             console.print("[yellow]The containers are in this machine's network, on loopback.[/]")
-        return resources.enter_context(ContainerStack(home, host_network=on_host, tell=tell))
-    return resources.enter_context(loopback_stack(home, java_home(home / "java"), tell))
+        return resources.enter_context(ContainerStack(home, host_network=on_host, tell=step))
+    return resources.enter_context(loopback_stack(home, java_home(home / "java"), step))
 
 
 def _try_out(console: Console, stack: Stack) -> bool:
     """Run the nightly DAG over Airflow's API, and judge by what it left."""
     console.rule(f"[bold]The nightly DAG for {DAY}, over Airflow's REST API[/]", align="left")
-    _wait_for_dag(stack)
+    wait_for_dags(stack, [REFRESH], DAG_SECONDS)
     store, flights = S3Store.connect(stack.store("ADMIN")), Flights()
-
-    def tell(seconds: float, what: str) -> None:
-        console.print(f"[dim]{seconds:6.1f} s[/]  {what}")
-
-    story = Story(stack, store, DESTINATION, flights, tell)
+    story = Story(stack, store, DESTINATION, flights, partial(tell, console))
     chapters = [story.night(DAY)]
     for says, holds in _seen_elsewhere(stack):
         chapters[0].check(says, holds)
@@ -119,7 +105,7 @@ def _try_out(console: Console, stack: Stack) -> bool:
         console.rule("[bold]A night in which the worker's container is killed in mid-commit[/]", align="left")
         chapters += _nights_with_a_kill(stack, store, story)
         console.print(chapter_view(chapters[-1]))
-    return _judge(console, stack, store, flights, chapters)
+    return judge(console, stack.store("ADMIN"), DESTINATION, flights, chapters)
 
 
 def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> list[Chapter]:
@@ -132,15 +118,6 @@ def _nights_with_a_kill(stack: ContainerStack, store: S3Store, story: Story) -> 
             break
     nights[-1].check("the worker was killed while it committed", kill.killed)
     return nights
-
-
-def _judge(console: Console, stack: Stack, store: S3Store, flights: Flights, chapters: list[Chapter]) -> bool:
-    verdicts = judge_days(stack.store("ADMIN"), DESTINATION, flights, chapters)
-    console.print(final_table(DESTINATION, verdicts))
-    pending = sum(1 for _ in store.list_uploads(DESTINATION.bucket, ""))
-    console.print(f"{pending} uploads pending in all of s3://{DESTINATION.bucket}/")
-    held = all(chapter.holds for chapter in chapters)
-    return held and pending == 0 and all(verdict.right for verdict in verdicts)
 
 
 def _seen_elsewhere(stack: Stack) -> Iterator[tuple[str, bool]]:
@@ -165,17 +142,6 @@ def _is_refused(stack: Stack) -> bool:
     except AccessDenied:
         return True
     return False
-
-
-def _wait_for_dag(stack: Stack) -> None:
-    deadline = time.monotonic() + DAG_SECONDS
-    while not stack.api.has_dag(REFRESH):
-        if errors := stack.api.import_errors():
-            raise ProgramFailed("a DAG file does not import:\n" + "\n".join(errors))
-        stack.check_running()
-        if time.monotonic() > deadline:
-            raise ProgramFailed(f"Airflow does not know {REFRESH} after {DAG_SECONDS:.0f} s")
-        time.sleep(0.5)
 
 
 def _stay(console: Console, stack: Stack) -> None:

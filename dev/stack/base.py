@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 DOCKER = CHECKOUT / "docker"
 
-HOST, REGION = "127.0.0.1", "us-east-1"
+REGION = "us-east-1"
 
 
 def read_env(path: Path) -> dict[str, str]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_s3commit.testing.programs import ProgramFailed, free_ports
 from dev.airflow_api import AirflowApi
-from dev.stack.base import DOCKER, HOST, Stack, make_secrets, read_env
+from dev.airflow_home import HOST
+from dev.stack.base import DOCKER, Stack, make_secrets, read_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

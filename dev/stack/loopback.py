@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_s3commit.testing.programs import Program, ProgramFailed, check_running, free_ports
-from dev.airflow_home import AirflowHome, clean_environment
+from dev.airflow_home import HOST, AirflowHome, clean_environment
 from dev.demo.servers import connections, spark_environment
-from dev.stack.base import CHECKOUT, DOCKER, HOST, REGION, Stack, make_secrets
+from dev.stack.base import CHECKOUT, DOCKER, REGION, Stack, make_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -111,14 +112,23 @@ def s3_server(home: Path, secrets: Mapping[str, str]) -> Iterator[tuple[Program,
             "DATA": str(home / "data"),
             "STATE": state,
         }
-        command, log = [entrypoint, "server"], home / "process.log"
-        with Program("S3", command, log=log, environment=environment, directory=home) as server:
-            # It waits until the server answers.
-            prepared = subprocess.run(
-                [entrypoint, "prepare"], env=environment, capture_output=True, text=True, check=False
+        # The second one waits until the first one answers, and ends.
+        server, preparation = (
+            Program(
+                f"seaweedfs {what}",
+                [entrypoint, what],
+                log=home / f"{what}.log",
+                environment=environment,
+                directory=home,
             )
-            if prepared.returncode != 0:
-                raise ProgramFailed(f"{prepared.stdout}{prepared.stderr}{server.last_words()}")
+            for what in ("server", "prepare")
+        )
+        with server, preparation:
+            while preparation.running:
+                check_running([server])
+                time.sleep(0.1)
+            if preparation.exit_code != 0:
+                raise ProgramFailed(f"the S3 server is not ready{preparation.last_words()}")
             yield server, environment
 
 

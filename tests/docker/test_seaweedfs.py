@@ -13,6 +13,7 @@ import pytest
 
 from airflow_s3commit import RetryPolicy, S3Config, S3Store
 from airflow_s3commit.exceptions import AccessDenied, S3CommitError
+from airflow_s3commit.testing import ProgramFailed
 from airflow_s3commit.testing.programs import free_ports
 from dev.stack.base import make_secrets
 from dev.stack.loopback import s3_server
@@ -53,6 +54,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("s3")
     with s3_server(directory / "s3", make_secrets(directory / "env")) as (_, environment):
         yield Server(environment)
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """Without a key of the pipeline's it ends, and the error names the key."""
+    secrets = make_secrets(tmp_path / "env")
+    del secrets["S3_PIPELINE_SECRET_KEY"]
+    with (
+        pytest.raises(ProgramFailed, match="S3_PIPELINE_SECRET_KEY"),
+        s3_server(tmp_path / "s3", secrets),
+    ):
+        pass
 
 
 def test_its_health_check_asks_it(server: Server) -> None:
