@@ -215,14 +215,8 @@ STORES = {
             ]
         ],
         lambda home, _, port: [
-            *(
-                "java",
-                "-Xmx512m",
-                "-jar",
-                str(home / _S3MOCK),
-                f"--com.adobe.testing.s3mock.http-port={port}",
-            ),
-            *(f"--server.port={free_ports(1)[0]}", "--server.address=127.0.0.1"),
+            *("java", "-Xmx512m", "-jar", str(home / _S3MOCK), "--server.address=127.0.0.1"),
+            *(f"--com.adobe.testing.s3mock.http-port={port}", f"--server.port={free_ports(1)[0]}"),
         ],
         needs="mvn",
         environment={"COM_ADOBE_TESTING_S3MOCK_STORE_ROOT": "{data}"},
@@ -255,14 +249,7 @@ STORES = {
         "root/usr/bin/radosgw",
         lambda home: [[sys.executable, _CEPH, "install", str(home)]],
         lambda home, data, port: [
-            sys.executable,
-            _CEPH,
-            "run",
-            str(home),
-            str(data),
-            str(port),
-            USER,
-            PASSWORD,
+            *(sys.executable, _CEPH, "run", str(home), str(data), str(port), USER, PASSWORD)
         ],
         needs="apt-get",
     ),
