@@ -78,6 +78,7 @@ class ContainerStack(Stack):
         self._published = dict(zip(_PORTS, map(str, ports), strict=True))
         self._airflow_url, self.spark_page, self.s3_url = (f"http://{HOST}:{port}" for port in ports)
         self._killed: set[str] = set()
+        self._ids: dict[str, str] = {}
         self._looked = 0.0
         self.logs = f"docker compose --project-name {project} logs"
 
@@ -133,16 +134,16 @@ class ContainerStack(Stack):
         """Give a service at most this share of one processor; None lifts the limit."""
         quota = -1 if share is None else int(share * _PERIOD)
         limits = ("--cpu-period", str(_PERIOD), "--cpu-quota", str(quota))
-        _run(["docker", "update", *limits, self._container(service)])
+        _run(["docker", "update", *limits, self.container(service)])
 
     def kill(self, service: str) -> None:
         """Kill every process of a service at once; it stays down until `start`."""
         self._killed.add(service)
-        self.compose("kill", service)
+        _run(["docker", "kill", self.container(service)])
 
     def start(self, service: str) -> None:
         """Start a killed service again, and it alone: Compose would run again what it once waited for."""
-        _run(["docker", "start", self._container(service)])
+        _run(["docker", "start", self.container(service)])
         self._killed.discard(service)
 
     def compose(self, *arguments: str) -> str:
@@ -156,8 +157,11 @@ class ContainerStack(Stack):
         files += [word for file in self._files for word in ("--file", str(file))]
         return _run([*_COMPOSE, "--project-name", self._project, *files, *arguments], self._published)
 
-    def _container(self, service: str) -> str:
-        return self.compose("ps", "--all", "--quiet", service).strip()
+    def container(self, service: str) -> str:
+        """Return the id of a service's container; Compose is asked once, which takes a second or two."""
+        if service not in self._ids:
+            self._ids[service] = self.compose("ps", "--all", "--quiet", service).strip()
+        return self._ids[service]
 
     def _containers(self) -> list[dict[str, Any]]:
         told = self.compose("ps", "--all", "--format", "json")
