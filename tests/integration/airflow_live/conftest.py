@@ -172,8 +172,8 @@ def _database(home: Path) -> Iterator[str]:
     # A cluster of its own on loopback, with a password. It goes when the command ends, which is at the end of
     # its input: with this block or this process.
     (port,) = free_ports(1)
-    answer, told = os.pipe()
-    say = f'echo "postgresql+psycopg2://$PGUSER:$PGPASSWORD@$PGHOST:$PGPORT/$PGDATABASE" >&{told}; cat'
+    answer, told = os.pipe()  # by /dev/fd: a shell may know one-digit descriptors alone
+    say = f'echo "postgresql+psycopg2://$PGUSER:$PGPASSWORD@$PGHOST:$PGPORT/$PGDATABASE" >/dev/fd/{told}; cat'
     with (home / "postgres.log").open("wb") as log, os.fdopen(answer) as lines:
         server = subprocess.Popen(
             ["pg_virtualenv", "-t", "-o", "max_connections=200", "sh", "-c", say],
