@@ -15,6 +15,7 @@ from airflow_s3commit.exceptions import AlreadyCommitted, JobClosed
 from airflow_s3commit.present import amount, replacement
 from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.inspect.jobs import pending_uploads
+from airflow_s3commit.protocol.inspect.staging import job_facts
 from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.state import gone
@@ -225,9 +226,11 @@ def _confirm_replacement(session: Session) -> None:
 
 
 def _state_of(session: Session) -> State | None:
-    """Return the job's state; None if there is no state record."""
+    """Return the job's state, which is ``committed`` from its entry on; None if there is no state record."""
     record = session.job().state()
-    return record.state if record is not None else None
+    if record is None or record.state != "committing":
+        return record.state if record is not None else None
+    return job_facts(session.context).reached
 
 
 def _preview_commit(session: Session) -> ExitCode:

@@ -273,12 +273,14 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
 
     def _abort(self, job: Job) -> int:
         state, reason = job.state(), f"a later try of {self.task_id}"
-        if state is None or state.state == "aborted":
-            return job.abort(reason=reason).uploads
-        if state.state == "committed":
+        try:
+            if state is None or state.state == "aborted":
+                return job.abort(reason=reason).uploads
+            return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
+        except AlreadyCommitted:
             # If the commit was interrupted after the point of no return, this finishes it.
             job.commit()
-        return abort_until_quiet(job, kill_window=self.kill_window, reason=reason, log=self.log)
+            raise
 
     def _remember(self, context: Context, references: list[dict[str, str]]) -> None:
         state_store = context.get("task_state_store")

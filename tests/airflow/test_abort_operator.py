@@ -78,7 +78,7 @@ def test_a_commit_cut_off_after_the_point_of_no_return_is_finished(store, contex
     job = opened(store, reference)
     job.seal()
     commit_but_for_the_manifest(store, job, monkeypatch)
-    assert job.state().state == "committed"
+    assert job.state().state == "committing"
     assert teardown(reference).execute(context)["state"] == "committed"
     assert len(visible(store)) == 1
     assert store.head("lake", "flights/_SUCCESS")

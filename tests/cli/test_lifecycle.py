@@ -193,6 +193,21 @@ def test_a_committed_job_cannot_be_aborted(lake: Lake, run: RunProgram) -> None:
         assert f"s3commit manifest {lake.destination} {OURS}" in result.stderr
 
 
+def test_a_job_whose_commit_died_after_its_entry_counts_as_committed(lake: Lake, run: RunProgram) -> None:
+    """The log has its commit: an abort and its dry run are refused, and others would only finish it."""
+    lake.sealed(FILES)
+    lake.store.die("put", f"{1:020}.json", after=True)
+    with pytest.raises(Crash):
+        lake.job().commit()
+    lake.store.rest()
+    for more in ((), ("--dry-run",)):
+        assert run("abort", lake.destination, OURS, *more).exit_code == 3
+        assert run("recover", lake.destination, OURS, "--rollback", *more, "--yes").exit_code == 3
+    assert "only finish" in run("commit", lake.destination, OURS, "--dry-run").stdout
+    assert "finish what is left" in run("recover", lake.destination, OURS, "--dry-run").stdout
+    assert len(lake.data()) == 2
+
+
 def test_an_abort_that_would_lose_data_needs_force(lake: Lake, run: RunProgram) -> None:
     """Refused with both ways out; with --force its uploads go, and it is lost."""
     lake.put(OLD)
