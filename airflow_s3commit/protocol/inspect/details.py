@@ -136,11 +136,13 @@ def _summary(context: JobContext, staging_root: Destination | None) -> JobSummar
 
 def _stages(context: JobContext) -> Iterator[StageDetails]:
     seal = records.find(context.store, context.staging_bucket, context.layout.seal, SealRecord)
-    chosen = {(s.stage, s.stage_attempt) for s in seal.record.stages} if seal is not None else None
-    for stage, attempt, sealed in sorted(stage_attempts(context)):
+    chosen = {(s.stage, s.stage_attempt): s for s in seal.record.stages} if seal is not None else None
+    for stage, attempt, is_object in sorted(stage_attempts(context)):
         output = None
+        within = chosen[stage, attempt].within if chosen and (stage, attempt) in chosen else None
+        sealed = is_object or within is not None
         if sealed:
-            record = load_stage_seal(context, stage, attempt, None).record
+            record = within or load_stage_seal(context, stage, attempt, None).record
             tasks, output = len(record.tasks), record.counts.without_columns()
         else:
             prefix = context.layout.tasks(stage, attempt)

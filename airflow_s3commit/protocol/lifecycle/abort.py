@@ -40,7 +40,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_record,
     delete_records,
 )
-from airflow_s3commit.protocol.metadata.sealed_job import find_stage_seal, load_seal
+from airflow_s3commit.protocol.metadata.sealed_job import is_stage_sealed, load_seal
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
@@ -110,6 +110,7 @@ def abort_stage(context: JobContext, stage: str, stage_attempt: str) -> int:
 
     """
     _refuse_if_sealed(context, stage, stage_attempt)
+    context.known.are_all = False
     prefix = context.layout.stage(stage, stage_attempt)
     tracked = tracked_uploads(context, prefix)
     return abort_uploads(context, (PendingId.of(upload) for upload in tracked if upload is not None))
@@ -163,7 +164,7 @@ def abort_late(context: JobContext) -> int:
 
 
 def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
-    if find_stage_seal(context, stage, stage_attempt) is not None:
+    if is_stage_sealed(context, stage, stage_attempt):
         raise JobClosed(
             f"{context.name}: stage {stage}-{stage_attempt} is sealed; its uploads may be committed"
         )

@@ -8,7 +8,8 @@ the next sweep.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -41,6 +42,7 @@ from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LogEntry, Release, RetainedCommit
 from airflow_s3commit.protocol.model.manifest import MAX_FILENAMES, ManifestRecord
+from airflow_s3commit.protocol.model.sealed_job import PlanRecord, SealRecord, StageSealRecord
 from airflow_s3commit.store.base import ObjectInfo, ObjectStore, ObjectToDelete
 
 logger = logging.getLogger(__name__)
@@ -60,8 +62,9 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
 
     """
     context = run.context
+    left = None
     try:
-        manifest, keys, counted = _account_for(run, current)
+        manifest, keys, left = _account_for(run, current)
     except S3CommitError as error:
         # The job's record goes after all of this: if it is gone, another process has done it and is removing
         # what this one reads.
@@ -77,23 +80,38 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
             raise InvalidRecord(
                 f"{context.name} was committed, but its manifest {where} has been removed"
             ) from error
-        manifest, keys, counted = found, partial(listed_keys, context, found), None
+        manifest, keys = found, partial(listed_keys, context, found)
     # A process that has published removed the marker itself.
     run.marker = write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     # After the marker is written: see the module `success`.
-    _clean(context, counted)
+    _clean(context, left)
     return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What is in the staging of a job whose uploads that do not count were aborted by their names.
+
+    Attributes:
+        counted: Keys of the pendingsets that count.
+        unknown: Others may name uploads that are left.
+        keys: Keys of all records but the job's record and state; None if there may be others.
+
+    """
+
+    counted: Collection[str]
+    unknown: bool = True
+    keys: list[str] | None = None
 
 
 def _account_for(
     run: CommitRun, current: Stored[StateRecord]
-) -> tuple[ManifestRecord, Callable[[], list[str]], Container[str] | None]:
+) -> tuple[ManifestRecord, Callable[[], list[str]], _Left]:
     """Write the manifest, delete what the job replaces, and abort uploads that do not count, by their names.
 
     Returns:
-        The manifest; the keys of its first files; and the keys of the pendingsets that count, None if no
-        other one can name an upload that is left.
+        The manifest; the keys of its first files; and what is left in the staging.
 
     """
     context, job = run.context, load_job(run.context)
@@ -120,34 +138,64 @@ def _account_for(
     discarded = abort_uploads(context, untracked_uploads(context))
     _log_discarded(context, discarded)
     files = run.files or FileList.of_sealed(context, seal)
-    counted: Container[str] | None = None
-    if not (context.is_own and job.options.are_uploads_listed):
-        counted = {
-            pendingset_key(context, stage, task) for stage in run.stage_seals(seal) for task in stage.tasks
-        }
-    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES), counted
+    stages = run.stage_seals(seal)
+    counted = {pendingset_key(context, stage, task): task for stage in stages for task in stage.tasks}
+    unknown = not (context.is_own and job.options.are_uploads_listed)
+    keys = None
+    if not unknown and not discarded and _is_all_sealed(context, stages):
+        keys = [context.layout.seal, *counted, *_stage_seal_keys(context, seal), *_plan_keys(context)]
+    return entry.manifest, lambda: files.first_keys(MAX_FILENAMES), _Left(counted, unknown, keys)
 
 
-def _clean(context: JobContext, counted: Container[str] | None) -> None:
+def _is_all_sealed(context: JobContext, stages: list[StageSealRecord]) -> bool:
+    """Return whether no other task attempt can have left a pendingset in an own job without pending uploads.
+
+    One of the same task has files too, and an attempt that withdraws aborts its uploads and then deletes its
+    pendingset.
+    """
+    if not context.known.are_all or not stages or len(stages) != len(context.known.of(StageSealRecord)):
+        return False
+    return all(task.counts.files for stage in stages for task in stage.tasks)
+
+
+def _stage_seal_keys(context: JobContext, seal: SealRecord) -> list[str]:
+    return [
+        context.layout.stage_seal(stage.stage, stage.stage_attempt)
+        for stage in seal.stages
+        if stage.within is None
+    ]
+
+
+def _plan_keys(context: JobContext) -> Iterator[str]:
+    """Yield the keys of all plans of an own job, and of their parts."""
+    for stored in context.known.of(PlanRecord):
+        plan = stored.record
+        yield context.layout.plan(plan.plan_id)
+        for part in plan.parts:
+            if part.within is None:
+                yield context.layout.plan_part(plan.plan_id, part.number)
+
+
+def _clean(context: JobContext, left: _Left | None) -> None:
     """Remove the staging, after aborting the uploads that it names of task attempts that do not count.
 
     Other programs' writers may give their files names without the job's id. A short staging is listed once.
 
     Args:
         context: The job.
-        counted: Keys of the pendingsets that count; None if no other one can name an upload that is left.
+        left: What is in its staging; None if another process is removing it.
 
     """
-    if counted is None:
-        clean_staging(context)
+    if left is None or not left.unknown:
+        clean_staging(context, keys=left.keys if left is not None else None)
         return
     layout = context.layout
     listed = list(islice(context.store.list_objects(context.staging_bucket, layout.staging.prefix), _SHORT))
     is_whole = len(listed) < _SHORT
     recorded = [info for info in listed if info.key.startswith(layout.stages)] if is_whole else None
-    late = tracked_uploads(context, skip=counted, listed=recorded)
+    late = tracked_uploads(context, skip=left.counted, listed=recorded)
     _log_discarded(context, abort_uploads(context, (PendingId.of(one) for one in late if one is not None)))
-    clean_staging(context, listed=listed if is_whole else None)
+    clean_staging(context, keys=[info.key for info in listed] if is_whole else None)
 
 
 def _log_discarded(context: JobContext, uploads: int) -> None:

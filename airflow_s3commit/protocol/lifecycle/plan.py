@@ -167,7 +167,8 @@ def make_plan(context: JobContext, job: JobRecord, seal: Stored[SealRecord], log
             join_uri(context.bucket, digest.first_unretained),
         )
     logger.info("%s: plan replaces %d objects, %d bytes", context.name, record.objects, record.bytes)
-    return Stored(record, written.etag, written.date, written.date)
+    stored = Stored(record, written.etag, written.date, written.date)
+    return context.known.keep(context.layout.plan(plan_id), stored)
 
 
 def verify_plan(context: JobContext, job: JobRecord, seal: SealRecord, plan: PlanRecord) -> None:

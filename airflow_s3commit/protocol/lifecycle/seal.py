@@ -13,17 +13,19 @@ from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import clean_if_ended
 from airflow_s3commit.protocol.metadata.sealed_job import (
-    _stage_reference,
     each_pendingset,
+    held_stage_seal,
     load_stage_seal,
     sealed_attempts,
+    stage_reference,
 )
 from airflow_s3commit.protocol.metadata.state import check_state, last_state, move, read_state
-from airflow_s3commit.protocol.model.codec import MAX_SCHEMAS, text_digest
+from airflow_s3commit.protocol.model.codec import KIB, MAX_SCHEMAS, encode, sha256, text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.protocol.model.sealed_job import (
+    WITHIN,
     CommittedTask,
     Counts,
     SealedStage,
@@ -38,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of partitions that a seal keeps column statistics for.
 _PARTITIONS_WITH_COLUMNS = 1_000
+
+#: Bytes of a stage's seal beyond which it is an object: some thousand tasks, or a hundred partitions with
+#: statistics. The seal of the job is read whole, also where its stages do not matter.
+_WITHIN_BYTES = 256 * KIB
 
 
 def seal_stage(
@@ -72,8 +78,8 @@ def seal_stage(
         sealed = _sealed_tasks(context, stage, stage_attempt, tasks)
         key = context.layout.stage_seal(stage, stage_attempt)
         state = last_state(context, "open")
-        stored = None
-        if state is None or state.record.state != "open":
+        stored = held_stage_seal(context, stage, stage_attempt)
+        if stored is None and (state is None or state.record.state != "open"):
             stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
         if stored is None:
             check_state(context, state, "open")
@@ -91,7 +97,7 @@ def seal_stage(
         len(sealed),
         stored.record.counts.files,
     )
-    return _stage_reference(context, stored)
+    return stage_reference(context, stored)
 
 
 def seal_job(
@@ -176,6 +182,9 @@ def _write_stage_seal(
         created=context.now_ms(),
         nonce=context.new_id(),
     )
+    if context.is_own and len(body := encode(record)) <= _WITHIN_BYTES:
+        # No other process seals the job, so its own seal is the first that must be on the store.
+        return Stored(record, WITHIN, 0.0, 0.0, sha256(body))
     key = context.layout.stage_seal(stage, stage_attempt)
     return records.create(context.store, context.staging_bucket, key, record, conditional=context.conditional)
 
@@ -322,6 +331,7 @@ def _seal_record(
                 tasks=len(stored.record.tasks),
                 counts=stored.record.counts,
                 sha256=stored.sha256,
+                within=stored.record if stored.etag == WITHIN else None,
             )
             for stored in loaded
         ],
@@ -358,9 +368,9 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
     return "partitions"
 
 
-def _pinned(stage: SealedStage) -> tuple[str, str, str]:
+def _pinned(stage: SealedStage) -> tuple[str, str, str, StageSealRecord | None]:
     # Seals of older versions name no SHA-256.
-    return stage.stage, stage.stage_attempt, stage.etag
+    return stage.stage, stage.stage_attempt, stage.etag, stage.within
 
 
 def _refuse_shared_keys(context: JobContext, stages: list[StageSealRecord]) -> None:

@@ -58,9 +58,14 @@ class Known:
 
     A record that is written once is as true as when it was read. A state is not: decide nothing on it but
     what a compare-and-swap of it then confirms.
+
+    Attributes:
+        are_all: False once this process has left records behind that no seal names.
+
     """
 
     def __init__(self) -> None:
+        self.are_all = True
         self._stored: dict[str, Stored[Any]] = {}
         self._room = _KNOWN_ITEMS
 
@@ -78,6 +83,10 @@ class Known:
     def forget(self, key: str) -> None:
         """Forget a record."""
         self._stored.pop(key, None)
+
+    def of(self, kind: type[R]) -> list[Stored[R]]:
+        """Return the known records of a type."""
+        return [stored for stored in self._stored.values() if isinstance(stored.record, kind)]
 
     def get(self, key: str, kind: type[R]) -> Stored[R] | None:
         """Return a record; None if it is not known."""

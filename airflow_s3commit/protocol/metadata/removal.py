@@ -308,7 +308,7 @@ def clean_if_ended(context: JobContext) -> bool:
 
 
 def clean_staging(
-    context: JobContext, *, keep_state: bool = False, listed: Iterable[ObjectInfo] | None = None
+    context: JobContext, *, keep_state: bool = False, keys: Iterable[str] | None = None
 ) -> None:
     """Delete everything below the job's staging prefix, if a record of the job proves that it is its own.
 
@@ -318,7 +318,7 @@ def clean_staging(
     Args:
         context: The job.
         keep_state: Leave its state.
-        listed: The staging as it was listed after the job ended; None to list it.
+        keys: Keys of all that is in the staging, after the job has ended; None to list it.
 
     Raises:
         InvalidRecord: A record in the staging is of another place: the staging was copied.
@@ -334,9 +334,9 @@ def clean_staging(
         return
     store, bucket, layout = context.store, context.staging_bucket, context.layout
     context.known.forget(layout.state)
-    if listed is None:
-        listed = store.list_objects(bucket, layout.staging.prefix)
-    left = (info.key for info in listed if info.key not in (layout.job, layout.state))
+    if keys is None:
+        keys = (info.key for info in store.list_objects(bucket, layout.staging.prefix))
+    left = (key for key in keys if key not in (layout.job, layout.state))
     delete_records(context, chain([layout.job], left, [] if keep_state else [layout.state]))
 
 

@@ -9,12 +9,20 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.model.codec import PLAN_PART_BYTES, decode, decode_lines, largest, sha256
+from airflow_s3commit.protocol.model.codec import (
+    PLAN_PART_BYTES,
+    decode,
+    decode_lines,
+    encode,
+    largest,
+    sha256,
+)
 from airflow_s3commit.protocol.model.job import StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX
 from airflow_s3commit.protocol.model.ownership import check_place
 from airflow_s3commit.protocol.model.pendingset import PendingSet, PendingUpload, TaskExtra
 from airflow_s3commit.protocol.model.sealed_job import (
+    WITHIN,
     CommittedTask,
     PlannedObject,
     PlanRecord,
@@ -92,6 +100,10 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
     """
     seals = []
     for stage in seal.stages:
+        if stage.within is not None:
+            where = context.staging_uri(context.layout.seal)
+            seals.append(_checked_stage(context, stage.within, stage.stage, stage.stage_attempt, where))
+            continue
         stored = load_stage_seal(context, stage.stage, stage.stage_attempt, stage.etag)
         where = context.staging_uri(context.layout.stage_seal(stage.stage, stage.stage_attempt))
         check_digest(context, stored.sha256, stage.sha256, where)
@@ -213,14 +225,23 @@ def load_stage_seal(
             context.store, context.staging_bucket, key, StageSealRecord
         )
     except NoSuchKey:
-        raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
-    record = stored.record
-    check_place(record, context.layout, where)
-    if (record.stage, record.stage_attempt) != (stage, stage_attempt):
-        raise InvalidRecord(f"{where} is the seal of another stage attempt")
+        within = _within_seal(context).get((stage, stage_attempt))
+        if within is None:
+            raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
+        stored = Stored(within, WITHIN, 0.0, 0.0, sha256(encode(within)))
+    _checked_stage(context, stored.record, stage, stage_attempt, where)
     if etag is not None and stored.etag != etag:
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
     return stored
+
+
+def _checked_stage(
+    context: JobContext, record: StageSealRecord, stage: str, stage_attempt: str, where: str
+) -> StageSealRecord:
+    check_place(record, context.layout, where)
+    if (record.stage, record.stage_attempt) != (stage, stage_attempt):
+        raise InvalidRecord(f"{where} is the seal of another stage attempt")
+    return record
 
 
 def pendingset_key(context: JobContext, stage: StageSealRecord, task: SealedTask) -> str:
@@ -255,10 +276,34 @@ def _checked(context: JobContext, stage: StageSealRecord, task: SealedTask, outc
 
 
 def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> SealReference | None:
-    """Return the seal of a stage attempt; None if it is not sealed."""
+    """Return the seal of a stage attempt, this process's or an object; None if there is neither."""
     key = context.layout.stage_seal(stage, stage_attempt)
-    stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
-    return _stage_reference(context, stored) if stored is not None else None
+    stored = held_stage_seal(context, stage, stage_attempt)
+    if stored is None:
+        stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
+    return stage_reference(context, stored) if stored is not None else None
+
+
+def held_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> Stored[StageSealRecord] | None:
+    """Return the seal of a stage attempt that this process keeps for the job's seal; None without one."""
+    stored = context.known.get(context.layout.stage_seal(stage, stage_attempt), StageSealRecord)
+    return stored if stored is not None and stored.etag == WITHIN else None
+
+
+def is_stage_sealed(context: JobContext, stage: str, stage_attempt: str) -> bool:
+    """Return whether a stage attempt is sealed, by its own seal or by the job's."""
+    if find_stage_seal(context, stage, stage_attempt) is not None:
+        return True
+    return (stage, stage_attempt) in _within_seal(context)
+
+
+def _within_seal(context: JobContext) -> dict[tuple[str, str], StageSealRecord]:
+    """Return the seals of stage attempts that lie within the job's seal."""
+    seal = records.find(
+        context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
+    )
+    named = seal.record.stages if seal is not None else []
+    return {(one.stage, one.stage_attempt): one.within for one in named if one.within is not None}
 
 
 def committed_attempts(
@@ -309,13 +354,18 @@ def stage_attempts(context: JobContext) -> Iterator[tuple[str, str, bool]]:
 
 def sealed_attempts(context: JobContext) -> list[tuple[str, str]]:
     """Return the sealed stage attempts, in order of their names."""
-    return sorted((stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed)
+    kept = (stored.record for stored in context.known.of(StageSealRecord) if stored.etag == WITHIN)
+    found = {(record.stage, record.stage_attempt) for record in kept}
+    found |= {(stage, attempt) for stage, attempt, sealed in stage_attempts(context) if sealed}
+    return sorted(found or _within_seal(context))
 
 
-def _stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
-    record = stored.record
+def stage_reference(context: JobContext, stored: Stored[StageSealRecord]) -> SealReference:
+    """Return the reference of a stage's seal. One that is no object is to lie within the job's seal."""
+    record, layout = stored.record, context.layout
+    key = layout.seal if stored.etag == WITHIN else layout.stage_seal(record.stage, record.stage_attempt)
     return SealReference(
-        location=context.staging_uri(context.layout.stage_seal(record.stage, record.stage_attempt)),
+        location=context.staging_uri(key),
         etag=stored.etag,
         tasks=len(record.tasks),
         counts=record.counts,

@@ -188,8 +188,23 @@ class DriverSealRecord(Versioned, frozen=True, kw_only=True):
     tasks: list[DriverTask]
 
 
+#: ETag of what lies within the record that names it. A version that looks for its object refuses the record.
+WITHIN = "none"
+
+
 class SealedStage(Struct, frozen=True, kw_only=True):
-    """One sealed stage attempt, pinned by its seal's digests."""
+    """One sealed stage attempt, pinned by its seal's digests.
+
+    Attributes:
+        stage: Name of the stage.
+        stage_attempt: Id of the stage attempt.
+        etag: ETag of its seal; ``none`` if that is no object.
+        tasks: How many task attempts count.
+        counts: Totals of their output.
+        sha256: SHA-256 of its seal in hexadecimal; None in records of older versions.
+        within: The seal itself, if one process writes and commits the job and the seal is short; else None.
+
+    """
 
     stage: Text
     stage_attempt: Text
@@ -197,6 +212,7 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     tasks: Count
     counts: Counts
     sha256: Text | None = None
+    within: StageSealRecord | None = None
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):
@@ -273,10 +289,6 @@ class PlannedObject(Struct, frozen=True, kw_only=True):
     etag: Line
     overwritten: bool = False
     retained: bool = False
-
-
-#: ETag of a part that lies within the plan's record. A version that looks for its object refuses the plan.
-WITHIN = "none"
 
 
 class PlanPart(Struct, frozen=True, kw_only=True):

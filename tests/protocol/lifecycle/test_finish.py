@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import JobClosed
 from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.state import follow, move, read_state
@@ -184,3 +185,46 @@ def test_a_lost_job_that_was_not_cleaned_up_is_cleaned_up_by_the_next_process(ve
     assert lake.data() == {"dt=1/a": b"1"}
     assert lake.staging() == []
     assert SUCCESS not in lake.keys("")
+
+
+@each("last", ["a file", "no file", "an aborted stage attempt"])
+def test_an_own_job_leaves_nothing_of_attempts_that_do_not_count(last: str) -> None:
+    """Whatever another attempt left in the staging, with pending uploads or without, is gone afterwards."""
+    lake = Lake()
+    options = JobOptions(committer="magic", conflict_mode="append")
+    job = Job.setup(
+        lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock, new_id=lake.new_id,
+        assume="own",
+    )  # fmt: skip
+    files = {} if last == "no file" else {"dt=1/a": b"1"}
+    if last == "an aborted stage attempt":
+        lake.run_task(job, files, stage_attempt="0")
+        job.abort_stage("spark", "0")
+    else:
+        lake.run_task(job, files, attempt="2")
+    lake.run_stage(job, files)
+    job.commit(stages=[("spark", "1")])
+    assert (lake.staging(), lake.pending()) == ([], [])
+    assert len(lake.data()) == len(files)
+
+
+@each("mode", ["append", "replace", "fail"])
+@each("within", [100, 0])
+def test_the_staging_of_an_own_job_is_not_listed_where_all_of_it_is_known(
+    mode: Any, within: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each task that counts has files and no upload is left, the clean-up deletes by known keys."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.plan._WITHIN_OBJECTS", within)
+    lake = Lake()
+    lake.put({"dt=3/old" if mode == "fail" else "dt=1/old": b"old"})
+    options = JobOptions(committer="magic", conflict_mode=mode)
+    job = Job.setup(
+        lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock, new_id=lake.new_id,
+        assume="own",
+    )  # fmt: skip
+    lake.run_stage(job, {"dt=1/a": b"1"}, {"dt=2/b": b"2"})
+    lake.store.calls.clear()
+    job.commit(stages=[("spark", "1")])
+    listed = [call.key for call in lake.store.calls if call.verb == "list_objects"]
+    assert [key for key in listed if "__magic_job-" in key] == []
+    assert (lake.staging(), lake.pending()) == ([], [])

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_s3commit import Job, JobOptions
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     DuplicateOutput,
@@ -453,3 +454,87 @@ def test_a_pendingset_stays_as_it_was_written() -> None:
     job.seal()
     assert lake.get(lake.pendingset_key()) == before
     assert decode(PendingSet, before, "x").commits[0].destinationKey == ROOT + named("dt=1/a")
+
+
+def own(lake: Lake) -> Job:
+    """Return a job that this process alone seals and commits."""
+    options = JobOptions(committer="magic", conflict_mode="append")
+    return Job.setup(
+        lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock, new_id=lake.new_id,
+        assume="own",
+    )  # fmt: skip
+
+
+def test_the_seal_of_an_own_job_holds_those_of_its_stages() -> None:
+    """Its stage's seal is no object, and any process commits the job by the seal that holds it."""
+    lake = Lake()
+    job = own(lake)
+    lake.run_stage(job, A, B)
+    assert "sealed.json" not in {key.rpartition("/")[2] for key in lake.staging()}
+    reference = job.stage_seal("spark", "1")
+    assert reference is not None
+    assert reference.location == f"{lake.destination}__magic_job-{OURS}/sealed.json"
+    assert reference.counts == Counts(files=3, bytes=6, rows=6)
+    assert job.sealed_stages() == [("spark", "1")]
+    job.seal()
+    assert [key for key in lake.staging() if key.endswith("sealed.json")] == ["sealed.json"]
+    assert lake.job().commit().counts == Counts(files=3, bytes=6, rows=6)
+    assert (lake.staging(), lake.pending()) == ([], [])
+
+
+def test_what_an_own_job_has_sealed_cannot_be_sealed_otherwise() -> None:
+    """The same tasks give the same seal; others are refused, and so is an abort of the stage attempt."""
+    lake = Lake()
+    job = own(lake)
+    tasks = lake.run_stage(job, A, B)
+    assert job.seal_stage("spark", "1", tasks) == job.stage_seal("spark", "1")
+    refused(lake, JobClosed, lambda: job.seal_stage("spark", "1", tasks[:1]), "with other task attempts")
+    refused(lake, JobClosed, lambda: job.abort_stage("spark", "1"), "is sealed")
+    seal = job.seal()
+    assert job.seal([("spark", "1")]) == seal
+    refused(lake, JobClosed, lambda: lake.job().abort_stage("spark", "1"), "is sealed")
+
+
+def test_another_process_goes_on_from_an_own_job_s_seal() -> None:
+    """A process that died after the seal, before the state moved, has sealed the job for others."""
+    lake = Lake()
+    job = own(lake)
+    lake.run_stage(job, A)
+    lake.store.die("put", "state.json")
+    with pytest.raises(Crash):
+        job.seal()
+    lake.store.rest()
+    assert state(lake).state == "open"
+    assert lake.job().sealed_stages() == [("spark", "1")]
+    seal = lake.job().seal()
+    assert lake.job().seal([("spark", "1")]) == seal
+    assert lake.job().commit().counts.files == 1
+
+
+def test_a_long_stage_seal_of_an_own_job_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's seal names it by its digests, as that of any job does."""
+    monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.seal._WITHIN_BYTES", 100)
+    lake = Lake()
+    job = own(lake)
+    lake.run_stage(job, A)
+    assert [key for key in lake.staging() if key.endswith("sealed.json")] == ["stages/spark-1/sealed.json"]
+    assert job.commit(stages=[("spark", "1")]).counts.files == 1
+    assert lake.staging() == []
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"spark"', b'"other"'), (OURS.encode(), THEIRS.encode())])
+def test_another_s_stage_seal_within_a_seal_is_refused(old: bytes, new: bytes) -> None:
+    """A seal that holds one of another stage or job is refused, and nothing is published."""
+    lake = Lake()
+    job = own(lake)
+    lake.run_stage(job, A)
+    job.seal()
+    key = lake.context().layout.seal
+    body = lake.get(key)
+    at = body.index(b'"within"')
+    changed = body[:at] + body[at:].replace(old, new)
+    etag = lake.store.put(BUCKET, key, changed).etag
+    lake.tamper(lake.context().layout.state, old=state(lake).seal_etag.encode(), new=etag.encode())
+    with pytest.raises(InvalidRecord, match=r"another stage attempt|is of job"):
+        lake.job().commit()
+    assert lake.visible() == {}
