@@ -45,7 +45,7 @@ class History:
         brought_back: The files that each rollback brought back, by its generation.
         retained: The commit that took away each file that is to stay in place.
         released: The files that must not come back.
-        lists: The keys of the lists of files that entries name.
+        lists: The keys of the lists of files that entries name, without those that lie within them.
         retained_at: What was retained after each entry.
 
     """
@@ -62,6 +62,7 @@ class History:
         self.lost: set[int] = set()
         self.brought_back: dict[int, set[str]] = {}
         self.retained_at: dict[int, dict[str, int]] = {}
+        self._manifests: dict[int, dict[str, Any]] = {}
         self._read = read
 
     def fold(self, keys: Iterable[str]) -> History:
@@ -104,6 +105,8 @@ class History:
         self.begun.pop(job, None)
         self.ended[job] = entry["kind"]
         if entry["manifest"] is not None:
+            self._manifests[self.head] = entry["manifest"]
+        if entry["manifest"] is not None and "within" not in entry["manifest"]:
             self.lists.add(entry["manifest"]["files"].removeprefix("s3://").partition("/")[2])
         if entry["kind"] == "commit":
             before = self.data
@@ -163,7 +166,11 @@ class History:
         touched = {home + name for name in entry["manifest"]["partitions"]}
         back: Files = {}
         for commit in entry["restores"]:
-            listed = self._read(f"{home}_s3commit/manifests/{commit['job_id']}.jsonl")
+            listed = (
+                _within(self._manifests[commit["number"]])
+                if commit.get("within")
+                else self._read(f"{home}_s3commit/manifests/{commit['job_id']}.jsonl")
+            )
             assert hashlib.sha256(listed).hexdigest() == commit["files_sha256"], "the list is another"
             names = {home + name for name in commit["partitions"]}
             files = {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
@@ -205,7 +212,8 @@ class History:
         return manifest["destination"].removeprefix("s3://").partition("/")[2]
 
     def _listed(self, manifest: dict[str, Any]) -> Files:
-        listed = self._read(manifest["files"].removeprefix("s3://").partition("/")[2])
+        key = manifest["files"].removeprefix("s3://").partition("/")[2]
+        listed = _within(manifest) if "within" in manifest else self._read(key)
         assert hashlib.sha256(listed).hexdigest() == manifest["files_sha256"], "the entry's list is another"
         return {line["key"]: line["etag"] for line in map(json.loads, listed.splitlines())}
 
@@ -221,6 +229,14 @@ class History:
             kept = {key: etag for key, etag in kept.items() if key not in older}
         self.by_job[job] = added
         self.files[self.head] = kept | added
+
+
+def _within(manifest: dict[str, Any]) -> bytes:
+    """Return the list of files that lies within a manifest, as its digest takes it: one line each."""
+    lines = (
+        json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in manifest["within"]
+    )
+    return "".join(lines).encode()
 
 
 def _meet(one: set[str] | None, other: set[str] | None) -> bool:

@@ -193,7 +193,7 @@ def _is_after(record: ManifestRecord, since: int | datetime) -> bool:
 
 def _value(record: ManifestRecord) -> dict[str, Any]:
     """Return a commit for scripts; files and bytes of each partition, without statistics of columns."""
-    known = msgspec.to_builtins(record)
+    known = _plain(record)
     names = (
         "generation",
         "job_id",
@@ -260,14 +260,20 @@ def manifest(session: Session, *, files: bool) -> ExitCode:
         return ExitCode.FINDINGS
     if files:
         session.output.stream(
-            msgspec.to_builtins(record) | {"list": record.files},
+            _plain(record) | {"list": record.files},
             "files",
             manifest_files(session.store, record),
             msgspec.to_builtins,
             _file_line,
         )
         return ExitCode.OK
-    return session.output.result(msgspec.to_builtins(record), *_manifest_views(record))
+    return session.output.result(_plain(record), *_manifest_views(record))
+
+
+def _plain(record: ManifestRecord) -> dict[str, Any]:
+    """Return a manifest as JSON values, without the list of files that may lie within it."""
+    plain_record: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(record, within=msgspec.UNSET))
+    return plain_record
 
 
 def latest_or_none(session: Session) -> ManifestRecord | None:

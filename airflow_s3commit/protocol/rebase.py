@@ -238,6 +238,7 @@ class _Lists:
                     partitions=names,
                     lost=held[retained.number].lost if retained.number in held else False,
                     rebased=retained.rebased,
+                    within=retained.within,
                 )
         self._held = [held[number] for number in sorted(held)]
         #: The new lists one after another, and how many files are in each.
@@ -262,7 +263,8 @@ class _Lists:
                 compared += len(batch)
                 step(compared)
             self._compared.extend(files)
-            self._commits.append((replace(commit, files_sha256=files.sha256, rebased=True), count))
+            listed = replace(commit, files_sha256=files.sha256, rebased=True, within=False)
+            self._commits.append((listed, count))
 
     def write(self) -> list[LiveCommit]:
         """Write the new lists, and return the commits that have them."""

@@ -15,7 +15,7 @@ from airflow_s3commit._causes import described
 from airflow_s3commit._clock import Clock, SystemClock
 from airflow_s3commit.exceptions import ForeignRecord, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.inspect.staging import folders_below
-from airflow_s3commit.protocol.inspect.verify_log import LogCheck, LogFinding, Misplaced
+from airflow_s3commit.protocol.inspect.verify_log import NO_LIST, LogCheck, LogFinding, Misplaced
 from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.recover import read_or_rebuild_state
 from airflow_s3commit.protocol.lifecycle.success import listed_keys, renew_marker, write_success
@@ -190,7 +190,7 @@ class _Repair:
     def with_dependants(self, finding: LogFinding) -> LogFinding:
         """Add to a finding about an entry which job's it was, if a manifest tells."""
         number = entry_number(self._home, split_uri(finding.where)[1])
-        if number is None:
+        if number is None or finding.remedy == NO_LIST:
             return finding
         problem = f"{finding.problem}. Without it the table is known only from a later checkpoint on"
         for _, job_id in manifests_at(self._store, self._home):

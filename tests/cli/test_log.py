@@ -12,7 +12,7 @@ import pytest
 
 from airflow_s3commit.cli import log
 from tests.cli.conftest import FILES, RunProgram, plain_json
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named
 
 
 def test_commits_are_listed_newest_first(lake: Lake, run: RunProgram) -> None:
@@ -209,9 +209,27 @@ def test_a_foreign_marker_is_refused(lake: Lake, run: RunProgram) -> None:
     assert "classic committer" in result.stderr
 
 
+def test_a_list_within_is_shown_on_demand(lake: Lake, run: RunProgram) -> None:
+    """The manifest is shown without its list, as if that were an object; `--files` shows every file."""
+    manifests = []
+    for is_apart in (True, False):
+        one = Lake()
+        with apart(is_apart):
+            one.sealed(FILES).commit()
+        lake.store.inner._buckets = one.store.inner._buckets
+        shown = plain_json(run("manifest", lake.destination, "--json"))
+        listed = plain_json(run("manifest", lake.destination, "--files", "--json"))
+        assert "within" not in {**shown, **listed}
+        manifests.append((shown.keys(), listed["files"]))
+        assert listed["list"].endswith(".jsonl" if is_apart else ".json")
+    assert manifests[0][0] == manifests[1][0]
+    assert [file["key"] for file in manifests[0][1]] == [file["key"] for file in manifests[1][1]]
+
+
 def test_a_list_that_breaks_off_is_one_error(lake: Lake, run: RunProgram) -> None:
     """A line that is no file leaves one JSON object with the error, and no half of a list before it."""
-    lake.sealed(FILES).commit()
+    with apart():
+        lake.sealed(FILES).commit()
     key = f"{HOME}manifests/{OURS}.jsonl"
     body = lake.get(key)
     broken = body + b'{"key": 1}\n'

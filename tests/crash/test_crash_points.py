@@ -25,12 +25,16 @@ CASES = [
     Case("magic", "replace", track="s3", repeat_complete="gone"),
     Case("partitioned", "append", track="s3"),
     Case("directory", "replace", marks=True),
+    Case("magic", "append", apart=True),
+    Case("partitioned", "replace", repeat_complete="gone", apart=True),
     Case("magic", "replace", "delete-then-publish", unique=False, marks=True),
 ]
 
-#: Every committer, mode, order, kind of name, answer to a second completion and tracking, once at least.
+#: Every committer, mode, order, kind of name, answer to a second completion, tracking and form of the list of
+#: files, once at least.
 HELD = [
     Case("partitioned", "replace"),
+    Case("partitioned", "replace", repeat_complete="gone", apart=True),
     Case("magic", "replace", unique=False, repeat_complete="gone"),
     Case("directory", "replace", "delete-then-publish", repeat_complete="gone"),
     Case("magic", "append", repeat_complete="gone"),
@@ -48,6 +52,7 @@ POINTS = held_by(
         or (case.repeat_complete, case.order) == ("ok", "publish-then-delete")
         or case.track == "s3"
         or case.marks
+        or case.apart
     ),
     list(product(STEPS, HELD)),
 )

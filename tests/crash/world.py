@@ -19,7 +19,7 @@ from airflow_s3commit.testing import Crash, Effect, Fault, FaultyStore
 from tests.crash.observed import Observed
 from tests.fakes import ManualClock
 from tests.history import is_data
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, apart
 
 DESTINATION = f"s3://{BUCKET}/{ROOT}"
 
@@ -55,6 +55,7 @@ class Case:
     repeat_complete: Any = "ok"
     track: Any = "task"
     marks: bool = False
+    apart: bool = False
 
     @property
     def options(self) -> JobOptions:
@@ -70,7 +71,7 @@ class Case:
     def __str__(self) -> str:
         names = "unique" if self.unique else "fixed"
         parts = (self.committer, self.mode, self.order.split("-")[0], names, self.repeat_complete, self.track)
-        return "-".join((*parts, "marks") if self.marks else parts)
+        return "-".join([*parts, *["marks"] * self.marks, *["apart"] * self.apart])
 
 
 def held_by(cases: Iterable[Any], held: Collection[Any]) -> list[Any]:
@@ -201,10 +202,12 @@ class World:
         self.job(store).plan()
 
     def commit(self, store: Any) -> None:
-        self.job(store).commit()
+        with apart(self.case.apart):
+            self.job(store).commit()
 
     def recover(self, store: Any) -> None:
-        self.job(store).recover()
+        with apart(self.case.apart):
+            self.job(store).recover()
 
     def roll_back(self, store: Any) -> None:
         self.job(store).recover(rollback=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import inspect
 
+from airflow_s3commit import FileEntry
 from tests.hostile.scene import BEFORE, FOREIGN_KEY, INNOCENT, KEPT, Mutation, Scene, Site
 from tests.protocol.building import BUCKET, HOME, ROOT, THEIRS
 
@@ -150,6 +151,8 @@ def _fields(info: inspect.Type, value: Any, path: Path) -> Iterator[tuple[Path, 
         yield (*path, name), True
         yield (*path, name), False
         yield from _fields(info.value_type, value[name], (*path, name))
+    elif isinstance(info, inspect.RawType):
+        yield from _fields(inspect.type_info(FileEntry), value, path)
     elif isinstance(info, inspect.ListType) and isinstance(value, list) and value:
         yield (*path, 0), False
         yield from _fields(info.item_type, value[0], (*path, 0))

@@ -29,7 +29,7 @@ from airflow_s3commit.protocol.model.sealed_job import (
 )
 from airflow_s3commit.protocol.model.statistics import ColumnStatistics
 from airflow_s3commit.store.base import Fetched
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, WatchedStore, apart
 from tests.protocol.hadoop.dead_jobs import ROOT as SALES
 from tests.protocol.hadoop.dead_jobs import TASKS, UUID, DeadJob, task_id
 
@@ -287,6 +287,7 @@ def _entered(lake: Lake) -> None:
     _commit_until(lake, "log/00000000000000000003.json", after=True)
 
 
+@apart()
 def _finishing(lake: Lake) -> None:
     _commit_until(lake, f"{OURS}.json")
 
@@ -324,6 +325,11 @@ def _committed(lake: Lake) -> None:
     job.seal()
     job.commit()
     lake.set_up(ENDED, said={"dag_id": "nightly"}).abort(reason="no longer wanted")
+
+
+@apart()
+def _listed(lake: Lake) -> None:
+    _committed(lake)
 
 
 def _hadoop(lake: Lake) -> None:
@@ -374,6 +380,7 @@ SCENES: dict[str, Callable[[Lake], None]] = {
     "finishing": _finishing,
     "aborting": _aborting,
     "committed": _committed,
+    "listed": _listed,
     "hadoop": _hadoop,
 }
 
@@ -382,6 +389,10 @@ SCENES: dict[str, Callable[[Lake], None]] = {
 def scene(name: str) -> Scene:
     """Return a scene, made once."""
     return Scene(name, SCENES[name], _records)
+
+
+def _compact(plain: Any) -> bytes:
+    return json.dumps(plain, separators=(",", ":")).encode()
 
 
 def _pin(lake: GuardedLake) -> None:
@@ -396,7 +407,8 @@ def _pin(lake: GuardedLake) -> None:
             before = json.dumps(plain)
             change(plain)
             if json.dumps(plain) != before:
-                lake.store.put(BUCKET, key, json.dumps(plain).encode())
+                # As compact as a list within was, so that its digest is that of its lines as they are here.
+                lake.store.put(BUCKET, key, _compact(plain))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, S3CommitError):
             return
 
@@ -430,7 +442,12 @@ def _pin(lake: GuardedLake) -> None:
         plain["seal_etag"] = etag(f"{_STAGING}sealed.json")
 
     def manifest(plain: Any) -> None:
-        plain["files_sha256"] = hashlib.sha256(objects[f"{HOME}manifests/{OURS}.jsonl"].body).hexdigest()
+        listed = (
+            b"".join(_compact(line) + b"\n" for line in plain["within"])
+            if "within" in plain
+            else objects[f"{HOME}manifests/{OURS}.jsonl"].body
+        )
+        plain["files_sha256"] = hashlib.sha256(listed).hexdigest()
 
     def entry(plain: Any) -> None:
         if plain["job_id"] == OURS and plain["manifest"] is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
+from unittest.mock import patch
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
 from airflow_s3commit import CommittedTask, Destination, Job, JobOptions, JobReference, MemoryStore, sweep
+from airflow_s3commit.protocol.lifecycle import manifest
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.layout import Layout
@@ -30,6 +33,7 @@ __all__ = [
     "Lake",
     "WatchedStore",
     "an_id",
+    "apart",
     "named",
     "once",
 ]
@@ -78,6 +82,14 @@ def once(
             act()
 
     return watch
+
+
+@contextmanager
+def apart(when: bool = True) -> Iterator[None]:
+    """Let commits write each list of files as an object, as if it were long; a decorator of tests too."""
+    limit = -1 if when else manifest.WITHIN_BYTES
+    with patch.object(manifest, "WITHIN_BYTES", limit):
+        yield
 
 
 def an_id(name: str) -> str:

@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_che
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_baseline import LOCK, OLDER, older_append, older_lock
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.lifecycle.test_run import half_published
@@ -184,7 +184,8 @@ def test_a_commit_meanwhile_is_taken_into_account() -> None:
 
     def commit() -> None:
         lake.store.rest()
-        job.commit()
+        with apart():
+            job.commit()
 
     lake.store.before = once("put", "log/00000000000000000001.json", commit)
     report = closed(lake)
@@ -202,7 +203,8 @@ def test_it_gives_up_beside_many_commits() -> None:
     def commit(call: StoreCall) -> None:
         if call.verb == "put" and "/log/" in call.key:
             lake.store.rest()
-            lake.sealed({"dt=9/x": b"x"}, job_id=an_id(lake.new_id()), conflict_mode="append").commit()
+            with apart():
+                lake.sealed({"dt=9/x": b"x"}, job_id=an_id(lake.new_id()), conflict_mode="append").commit()
             lake.store.before = commit
 
     lake.store.before = commit

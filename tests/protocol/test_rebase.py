@@ -18,7 +18,7 @@ from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
 from airflow_s3commit.protocol.rebase import have_same_md5
 from tests.cases import each
-from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named
 from tests.protocol.metadata.test_snapshot import NEW, OLD, OLD2, THIRD, two_generations
 
 COPY = "copy/"
@@ -66,9 +66,11 @@ def checked(lake: Lake, uri: str = f"s3://{BUCKET}/{COPY}") -> TableReport:
 
 
 @each("metadata", [True, False])
-def test_a_copy_goes_on_with_the_history(metadata: bool) -> None:
+@each("is_apart", [True, False])
+def test_a_copy_goes_on_with_the_history(metadata: bool, is_apart: bool) -> None:
     """Its newest and retained generations are read, verified and rolled back to, and jobs commit on."""
-    copy = copied(two_generations(), metadata=metadata)
+    with apart(is_apart):
+        copy = copied(two_generations(), metadata=metadata)
     report = rebased(copy, accept_sizes=not metadata)
     assert (report.acceptable, report.generation, report.origin) == (True, 3, f"s3://{BUCKET}/{ROOT}")
     assert table(copy) == table(copy, generation=2) == {NEW, OLD2}
@@ -104,9 +106,11 @@ def test_a_copy_in_a_bucket_of_its_own() -> None:
     assert lake.everything()["lake"] == before
 
 
-def test_a_copy_of_a_copy() -> None:
+@each("is_apart", [True, False])
+def test_a_copy_of_a_copy(is_apart: bool) -> None:
     """A rebased copy is copied and rebased again, with all of its history."""
-    copy = copied(two_generations())
+    with apart(is_apart):
+        copy = copied(two_generations())
     rebased(copy)
     for info in list(copy.store.list_objects(BUCKET, COPY)):
         body = copy.store.get(BUCKET, info.key).body

@@ -12,9 +12,9 @@ from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
 from airflow_s3commit.protocol.metadata.manifests import read_success
 from airflow_s3commit.protocol.metadata.snapshot import CHECKPOINT_EVERY
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_run import half_published, lose_uploads
-from tests.protocol.metadata.test_snapshot import FLIGHTS, two_generations
+from tests.protocol.metadata.test_snapshot import FLIGHTS, NEW, OLD2, table, two_generations
 
 MANIFEST, ABORTED = f"{HOME}manifests/{OURS}.json", f"{HOME}aborted/{THEIRS}.json"
 SUCCESS = f"{ROOT}_SUCCESS"
@@ -147,7 +147,8 @@ def test_a_dry_run_changes_nothing() -> None:
 
 def test_an_entry_is_not_rebuilt_but_named() -> None:
     """A damaged entry is left, with the job that its manifest names; a damaged list is left too."""
-    lake = filled()
+    with apart():
+        lake = filled()
     entry, listed = f"{HOME}log/{2:020d}.json", f"{HOME}manifests/{an_id('last')}.jsonl"
     damage(lake, entry)
     before = lake.everything()
@@ -156,9 +157,22 @@ def test_an_entry_is_not_rebuilt_but_named() -> None:
     assert left.where == f"s3://{BUCKET}/{entry}"
     assert f"it is the commit of job {OURS} (replace)" in left.problem
     assert (report.is_sound, lake.everything()) == (False, before)
-    lake = filled()
+    with apart():
+        lake = filled()
     damage(lake, listed)
     assert [one.where for one in repaired(lake).left] == [f"s3://{BUCKET}/{listed}"]
+
+
+def test_a_list_within_an_entry_is_not_rebuilt_but_named() -> None:
+    """The good list in the manifest does not give way to the one of an entry that was changed."""
+    lake = filled()
+    entry = f"{HOME}log/{2:020d}.json"
+    lake.tamper(entry, old=b'"size":', new=b'"size":1')
+    before = lake.everything()
+    report = repaired(lake)
+    assert [one.where for one in report.left] == [f"s3://{BUCKET}/{entry}"]
+    assert (report.repaired, lake.everything()) == ([], before)
+    assert table(lake) == {NEW, OLD2, named("dt=4/a", an_id("last"))}
 
 
 def test_what_is_sound_is_left_alone() -> None:

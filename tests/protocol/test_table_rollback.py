@@ -21,7 +21,7 @@ from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifest_files, read_manifest, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from tests.cases import each
-from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.metadata.test_snapshot import (
     FIRST,
     FLIGHTS,
@@ -46,9 +46,11 @@ def _ids(lake: Lake) -> Any:
 
 
 @each("retain", ["0s", "1d"])
-def test_a_table_is_what_it_was(retain: str) -> None:
+@each("is_apart", [True, False])
+def test_a_table_is_what_it_was(retain: str, is_apart: bool) -> None:
     """Files that have left come back, files that came since leave, by a commit of its own."""
-    lake = two_generations()
+    with apart(is_apart):
+        lake = two_generations()
     lake.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
     untouched = lake.store.head(BUCKET, ROOT + OLD).etag
     report = rolled_back(lake, retain=retain)
@@ -153,7 +155,8 @@ def test_a_release_that_came_first_refuses() -> None:
 @each("retain", ["0s", WEEK])
 def test_a_release_that_comes_between_refuses(retain: str) -> None:
     """A rollback that loses its number to a release is decided again."""
-    lake = two_generations()
+    with apart():
+        lake = two_generations()
     lake.store_clock.advance(8 * DAY)
     lake.store.before = once("put", "00003.json", lambda: (lake.store.rest(), swept(lake))[0])
     with pytest.raises(NotReversible, match="deleted or released"):

@@ -96,7 +96,7 @@ def test_a_write_of_its_own_sends_an_exact_number_of_requests(mode: Any) -> None
         ):
             file.write(b"one")
         totals.append(sum(store.counters.values()))
-    assert totals[2] - totals[1] == {"append": 18, "replace": 22}[mode]
+    assert totals[2] - totals[1] == {"append": 17, "replace": 21}[mode]
 
 
 def _one(store: ObjectStore, body: bytes, mode: Any, meanwhile: Callable[[], object] | None = None) -> None:

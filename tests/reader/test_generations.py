@@ -172,7 +172,7 @@ def test_files_of_jobs_that_have_not_committed_are_not_older_than_the_log(table:
     older(table, "dt=1/old.parquet", 1)
     table.commit({"dt=1/a.parquet": numbers(10)}, conflict_mode="append")
     dying = table.sealed({"dt=1/b.parquet": numbers(20)}, THEIRS, conflict_mode="append")
-    table.lake.store.die("put", ".jsonl")
+    table.lake.store.die("put", f"{3:020d}.json")
     with pytest.raises(Crash):
         dying.commit()
     table.lake.store.rest()

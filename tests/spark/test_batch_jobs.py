@@ -196,7 +196,7 @@ def test_a_later_batch_sends_an_exact_number_of_requests(mode: Any) -> None:
         job.seal_stage(STAGE, token, [task])
         commit_batch(job, token, 1)
         totals.append(sum(driver.counters.values()))
-    assert totals[2] - totals[1] == {"append": 15, "replace": 19}[mode]
+    assert totals[2] - totals[1] == {"append": 14, "replace": 18}[mode]
 
 
 def test_options_may_change_while_an_attempt_is_half_set_up() -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import (
     ForeignRecord,
@@ -27,9 +27,9 @@ from airflow_s3commit.protocol.inspect.staging import folders_below, job_facts
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
-from airflow_s3commit.protocol.metadata.manifests import list_pieces, read_success
+from airflow_s3commit.protocol.metadata.manifests import each_list, key_with_list, read_success
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
-from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest
+from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.job import AbortedRecord
 from airflow_s3commit.protocol.model.layout import (
@@ -52,9 +52,6 @@ logger = logging.getLogger(__name__)
 
 #: Records to read at once.
 _AT_ONCE = 64
-
-#: Bytes of a list of files that is read at once with others.
-_LIST_BYTES = 4 * 1024 * 1024
 
 #: States of a job that may have taken ``_SUCCESS`` away.
 _AT_WORK = ("committing", "committed", "aborting")
@@ -133,8 +130,8 @@ class LogCheck:
     _marked: dict[str, int] = field(default_factory=dict)
     #: Whether a job has begun and not ended: it takes markers away before its entry.
     _has_begun: bool = False
-    #: Job and SHA-256 of the list of each commit, by its number.
-    _lists: dict[int, tuple[str, str]] = field(default_factory=dict)
+    #: Each commit, without its partitions, by its number.
+    _lists: dict[int, LiveCommit] = field(default_factory=dict)
     #: Keys of manifests that are missing, by the numbers of their entries.
     _missing: dict[int, str] = field(default_factory=dict)
 
@@ -156,7 +153,8 @@ class LogCheck:
                     self._add(entry_key(self.destination, number), str(entry), _NO_ENTRY, harmless=False)
                     fold = None
                     continue
-                good.append(entry)
+                if self._is_whole(entry):
+                    good.append(entry)
                 self._take(entry, body)
                 if fold is not None:
                     fold.apply(entry)
@@ -187,43 +185,28 @@ class LogCheck:
     def compare_lists(self, live: Iterable[LiveCommit]) -> None:
         """Compare the lists of files of commits that are not live with the SHA-256 in their entries.
 
+        Lists within entries were compared when these were read.
+
         Args:
             live: The commits whose lists the caller reads, which compares them too.
 
         """
         for commit in live:
             self._lists.pop(commit.number, None)
-        calls = (
-            (
-                job,
-                Get(self.destination.bucket, Layout.of(self.destination, job[0]).manifest_files, _LIST_BYTES),
-            )
-            for job in self._lists.values()
-        )
-        for (job_id, expected), outcome in outcomes(self.store, calls, TooLarge, NoSuchKey):
-            pieces = (
-                [outcome.body]
-                if isinstance(outcome, Fetched)
-                else list_pieces(
-                    self.store,
-                    self.destination,
-                    job_id,
-                    Layout.of(self.destination, job_id).manifest_files,
-                )
-            )
+        objects = (commit for commit in self._lists.values() if not commit.within)
+        for commit, pieces in each_list(self.store, self.destination, objects):
             digest = hashlib.sha256()
             try:
                 for piece in pieces:
                     digest.update(piece)
-                if digest.hexdigest() != expected:
-                    self.add_list(job_id, "is not the list that the commit's entry names")
+                if digest.hexdigest() != commit.files_sha256:
+                    self.add_list(commit, "is not the list that the commit's entry names")
             except (NoSuchKey, InvalidRecord) as error:
-                self.add_list(job_id, str(error))
+                self.add_list(commit, str(error))
 
-    def add_list(self, job_id: str, problem: str) -> None:
-        """Add a finding about the list of files of a job."""
-        key = Layout.of(self.destination, job_id).manifest_files
-        self._add(key, problem, _NO_LIST, harmless=False)
+    def add_list(self, commit: LiveCommit, problem: str) -> None:
+        """Add a finding about the list of files of a commit."""
+        self._add(key_with_list(self.destination, commit), problem, NO_LIST, harmless=False)
 
     def _take(self, entry: LogEntry, body: bytes) -> None:
         self.head, self._has_begun = entry.number, bool(entry.begun)
@@ -237,7 +220,13 @@ class LogCheck:
             return
         if entry.kind == "commit" and entry.manifest is not None:
             self._newest = entry.number
-            self._lists[entry.number] = (entry.job_id, entry.manifest.files_sha256)
+            self._lists[entry.number] = LiveCommit(
+                number=entry.number,
+                job_id=entry.job_id,
+                files_sha256=entry.manifest.files_sha256,
+                partitions=[],
+                within=entry.manifest.within is not UNSET,
+            )
             if self.generation is not None and entry.number > self.generation:
                 self.later |= entry.manifest.partitions.keys()
                 self.later_everything |= entry.removes == "everything"
@@ -250,6 +239,18 @@ class LogCheck:
             self._mark(entry, entry.manifest)
         if entry.manifest is not None or entry.aborted is not None:
             self.ended[entry.job_id] = (entry.number, entry.kind)
+
+    def _is_whole(self, entry: LogEntry) -> bool:
+        """Return whether the list of files within an entry, if there is one, is the one that it names."""
+        listed = entry.manifest.listed if entry.manifest is not None else None
+        is_own = entry.destination == self.destination.uri
+        if entry.manifest is None or listed is None or not is_own:
+            return True
+        if sha256(listed) == entry.manifest.files_sha256:
+            return True
+        key = entry_key(self.destination, entry.number)
+        self._add(key, "has another list of files within than it names", NO_LIST, harmless=False)
+        return False
 
     def _mark(self, entry: LogEntry, manifest: ManifestRecord) -> None:
         """Take into account which markers of partitions a commit writes and takes away."""
@@ -395,7 +396,7 @@ class LogCheck:
         if not generation:
             # The marker of another program stays there.
             return None if named is None else f"names generation {named}; no commit's files are left there"
-        job_id = self._lists[generation][0]
+        job_id = self._lists[generation].job_id
         newest = f"the newest commit there is generation {generation}, of job {job_id}"
         if not is_there:
             return f"is missing; {newest}"
@@ -421,7 +422,7 @@ class LogCheck:
 
 
 _NO_ENTRY = "restore it from a version of the object or a backup: until then nobody can commit"
-_NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
+NO_LIST = "restore it from a version of the object or a backup, or let a job replace its partitions"
 _CHECKPOINT = "run s3commit repair; readers pass it over"
 _CHECKPOINT_READ = "run s3commit repair; until then readers believe it"
 _MANIFEST = "run s3commit repair; reads of this one job need it, reads of the table do not"

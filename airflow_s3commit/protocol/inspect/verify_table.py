@@ -13,7 +13,7 @@ from typing import overload
 
 from msgspec import Struct, field
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, TooLarge
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.inspect.verify_dataset import (
     MAX_NAMED,
     ExpectedFile,
@@ -28,25 +28,22 @@ from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_obje
 from airflow_s3commit.protocol.metadata.log import newest_commit
 from airflow_s3commit.protocol.metadata.manifests import (
     FileSummary,
-    list_key,
-    list_pieces,
+    each_list,
+    key_with_list,
     manifest_of,
     read_list,
 )
 from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, are_in_log
 from airflow_s3commit.protocol.model.codec import Line
-from airflow_s3commit.protocol.model.destination import Destination
+from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, Signer, is_written_here
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
-from airflow_s3commit.store.base import Fetched, Get, Head, ObjectInfo, ObjectStore
+from airflow_s3commit.store.base import Head, ObjectInfo, ObjectStore
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 _BATCH = 1_000
-
-#: Bytes of a list of files that is read at once with others.
-_LIST_BYTES = 4 * 1024 * 1024
 
 #: KiB of the expected files in memory.
 _CACHE_KIB = 65_536
@@ -235,25 +232,17 @@ class _ListedFile(FileSummary, frozen=True, kw_only=True, gc=False):
 
 def _listed_files(log: LogCheck, commits: Iterable[LiveCommit]) -> Iterator[tuple[LiveCommit, _ListedFile]]:
     """Yield the files of a snapshot's commits. A list that is damaged or gone becomes a finding."""
-    store, home = log.store, log.destination
-
-    def key_of(commit: LiveCommit) -> str:
-        return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased)
-
-    calls = ((commit, Get(home.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
-    for commit, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
+    home = log.destination
+    for commit, pieces in each_list(log.store, home, commits):
         live = frozenset(commit.partitions)
-        pieces = (
-            [outcome.body]
-            if isinstance(outcome, Fetched)
-            else list_pieces(store, home, commit.job_id, key_of(commit))
-        )
+        where = join_uri(home.bucket, key_with_list(home, commit))
         try:
-            for file in read_list(_ListedFile, home, commit.job_id, commit.files_sha256, pieces):
+            files = read_list(_ListedFile, home, commit.job_id, commit.files_sha256, pieces, where=where)
+            for file in files:
                 if partition_of(file.key[len(home.prefix) :]) in live:
                     yield commit, file
         except (InvalidRecord, NoSuchKey) as error:
-            log.add_list(commit.job_id, str(error))
+            log.add_list(commit, str(error))
 
 
 class _ExpectedFiles:

@@ -152,8 +152,13 @@ def enter_commit(
     """
     context = run.context
     files = run.files or FileList.of_sealed(context, seal)
+    within = files.short()
     try:
-        digest = write_files(context, files.lines(), context.layout.manifest_files)
+        digest = (
+            write_files(context, files.lines(), context.layout.manifest_files)
+            if within is None
+            else files.sha256
+        )
     except NoSuchUpload as error:
         # Another process ended the job and aborted this upload.
         run.log.read()
@@ -174,7 +179,13 @@ def enter_commit(
                 stored = _plan_again(run, job, current.seal_etag)
                 current, etag = stored.record, stored.etag
         draft = draft_manifest(
-            context, job, seal, current, files_sha256=digest, metrics={**run.metrics, **run.requests()}
+            context,
+            job,
+            seal,
+            current,
+            files_sha256=digest,
+            within=within,
+            metrics={**run.metrics, **run.requests()},
         )
         named = PlanName(plan_id=current.plan_id, etag=etag) if current.parts and etag is not None else None
         entry = run.log.append(

@@ -1,9 +1,9 @@
 """The manifest of a commit: what its entry in the log says of its files.
 
-The manifest is two objects: a list of files, one JSON record a line, and a summary with the SHA-256 of that
-list. The list is written before the entry, which contains the summary; the summary's own object is derived
-from the entry. The list is made from the pendingsets alone and in their order, so that every process writes
-the same bytes.
+The manifest is a list of files, one JSON record a line, and a summary with the SHA-256 of that list. The
+entry contains the summary, whose own object is derived from the entry. A short list lies within the summary;
+a long one is an object, written before the entry. The list is made from the pendingsets alone and in their
+order, so that every process writes the same bytes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
+from os import SEEK_END
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Raw
 
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.sealed_job import each_pendingset, load_stage_seals
-from airflow_s3commit.protocol.model.codec import decode
+from airflow_s3commit.protocol.model.codec import KIB, decode
 from airflow_s3commit.protocol.model.destination import join_uri
 from airflow_s3commit.protocol.model.job import JobRecord
 from airflow_s3commit.protocol.model.layout import partition_of
@@ -31,6 +33,10 @@ from airflow_s3commit.store.base import MIN_PART_BYTES
 
 _PART_BYTES = 2 * MIN_PART_BYTES
 
+#: Bytes of a list of files that lies within its manifest: some fifty files. Whoever reads the log reads
+#: entries whole, 64 at a time, and every committer reads those that came since its job's setup.
+WITHIN_BYTES = 16 * KIB
+
 
 def draft_manifest(
     context: JobContext,
@@ -39,9 +45,10 @@ def draft_manifest(
     plan: PlanRecord,
     *,
     files_sha256: str,
+    within: list[Raw] | None = None,
     metrics: dict[str, int],
 ) -> ManifestRecord:
-    """Return the manifest of a job whose list of files is written, without its generation.
+    """Return the manifest of a job, without its generation.
 
     Args:
         context: The job.
@@ -49,10 +56,11 @@ def draft_manifest(
         seal: Its seal.
         plan: What it replaces.
         files_sha256: SHA-256 of the list of files, in hexadecimal.
+        within: The list, if it is to lie within the manifest; None if it is written.
         metrics: Durations in milliseconds and counts of requests.
 
     """
-    options = job.options.as_sealed(seal.removes)
+    options, layout = job.options.as_sealed(seal.removes), context.layout
     return ManifestRecord(
         **context.layout.place,
         committer=options.committer,
@@ -61,8 +69,9 @@ def draft_manifest(
         counts=seal.counts,
         partitions=seal.partitions,
         replaced=Counts(files=plan.objects, bytes=plan.bytes, rows=None),
-        files=join_uri(context.bucket, context.layout.manifest_files),
+        files=join_uri(context.bucket, layout.manifest if within is not None else layout.manifest_files),
         files_sha256=files_sha256,
+        within=within if within is not None else UNSET,
         schemas=seal.schemas,
         context=job.context,
         metrics=metrics,
@@ -210,6 +219,13 @@ class FileList:
         """Yield the lines, each with its line feed."""
         self._spool.seek(0)
         yield from self._spool
+
+    def short(self) -> list[Raw] | None:
+        """Return the lines, without their line feeds, if they may lie within a manifest; else None."""
+        self._spool.seek(0, SEEK_END)
+        if self._spool.tell() > WITHIN_BYTES:
+            return None
+        return [Raw(line.removesuffix(b"\n")) for line in self.lines()]
 
     @property
     def sha256(self) -> str:

@@ -31,9 +31,11 @@ from airflow_s3commit.protocol.model.codec import (
     decode_lines,
     encode,
     largest,
+    sha256,
 )
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, manifests_prefix
+from airflow_s3commit.protocol.model.layout import SUCCESS, Layout, check_id, entry_key, manifests_prefix
+from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry, ManifestRecord, SuccessData
 from airflow_s3commit.protocol.model.ownership import Signer, check_ending, check_signature
 from airflow_s3commit.store.base import Fetched, Get, ObjectStore
@@ -43,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of a list of files to read at once.
 _READ_BYTES = 16 * 1024 * 1024
+
+#: Bytes of a list of files that is read at once with others.
+_LIST_BYTES = 4 * 1024 * 1024
 
 _SUMMARY = ".json"
 
@@ -214,7 +219,7 @@ def manifests_at(store: ObjectStore, destination: Destination) -> list[tuple[flo
 def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[FileEntry]:
     """Yield every file that a job committed, after checking the list against the manifest's digest.
 
-    A long list is spooled to disk, so that memory is constant.
+    A list within the manifest takes no request. A long one is spooled to disk, so that memory is constant.
 
     Args:
         store: The store of the destination.
@@ -225,15 +230,20 @@ def manifest_files(store: ObjectStore, manifest: ManifestRecord) -> Iterator[Fil
         InvalidRecord: The list was changed, or it or one of its files is outside of the job's destination.
 
     """
-    home = Destination.parse(manifest.destination)
-    key = list_key(home, manifest.job_id, manifest.files_sha256, lost=manifest.lost is not None)
-    if manifest.files != join_uri(home.bucket, key):
+    home, job_id, listed = Destination.parse(manifest.destination), manifest.job_id, manifest.listed
+    key = (
+        list_key(home, job_id, manifest.files_sha256, lost=manifest.lost is not None)
+        if listed is None
+        else Layout.of(home, job_id).manifest
+    )
+    where = join_uri(home.bucket, key)
+    if manifest.files != where:
         raise InvalidRecord(
-            f"the manifest of job {manifest.job_id} on {home.uri} names its list at {manifest.files},"
+            f"the manifest of job {job_id} on {home.uri} names its list at {manifest.files},"
             " where no job writes it"
         )
-    pieces = list_pieces(store, home, manifest.job_id, key)
-    yield from read_list(FileEntry, home, manifest.job_id, manifest.files_sha256, pieces)
+    pieces = list_pieces(store, home, job_id, key) if listed is None else [listed]
+    yield from read_list(FileEntry, home, job_id, manifest.files_sha256, pieces, where=where)
 
 
 class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
@@ -245,22 +255,22 @@ class FileSummary(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def read_list(
-    kind: type[F], home: Destination, job_id: str, files_sha256: str, pieces: Iterable[bytes]
+    kind: type[F], home: Destination, job_id: str, files_sha256: str, pieces: Iterable[bytes], *, where: str
 ) -> Iterator[F]:
     """Yield the files of a job's list, after checking the list against its digest.
 
     Args:
         kind: What to decode of each file.
-        home: The job's destination.
+        home: The destination whose keys the list has.
         job_id: The job.
         files_sha256: SHA-256 of the list, in hexadecimal.
         pieces: The list.
+        where: URI of the object that holds it.
 
     Raises:
         InvalidRecord: The list was changed, or a file is outside of the destination.
 
     """
-    where = _list_uri(home, job_id)
     with SpooledTemporaryFile(max_size=_READ_BYTES) as spool:
         digest = hashlib.sha256()
         for piece in pieces:
@@ -281,6 +291,69 @@ def list_key(home: Destination, job_id: str, files_sha256: str, *, lost: bool, r
     if rebased:
         return layout.rebased_files(files_sha256)
     return layout.lost_files(files_sha256) if lost else layout.manifest_files
+
+
+def key_with_list(home: Destination, commit: LiveCommit) -> str:
+    """Return the key of the object that holds a commit's list of files.
+
+    A list within is read from the entry: unlike the manifest it is there from the moment of the commit on.
+    """
+    if commit.within and not commit.rebased:
+        return entry_key(home, commit.number)
+    return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased)
+
+
+def each_list(
+    store: ObjectStore, home: Destination, commits: Iterable[LiveCommit]
+) -> Iterator[tuple[LiveCommit, Iterator[bytes]]]:
+    """Yield each commit, in any order, with the bytes of its list of files; reads several at once.
+
+    To draw the bytes raises what `list_pieces` does.
+
+    Args:
+        store: The store of the destination.
+        home: The destination.
+        commits: Commits of its log.
+
+    """
+    calls = ((commit, Get(home.bucket, key_with_list(home, commit), _LIST_BYTES)) for commit in commits)
+    for commit, outcome in outcomes(store, calls, TooLarge, NoSuchKey):
+        body = outcome.body if isinstance(outcome, Fetched) else None
+        yield commit, _pieces(store, home, commit, body)
+
+
+def _pieces(store: ObjectStore, home: Destination, commit: LiveCommit, body: bytes | None) -> Iterator[bytes]:
+    """Yield a commit's list of files from the object that holds it; None: read that first."""
+    key = key_with_list(home, commit)
+    if commit.within and not commit.rebased:
+        yield _read_within(store, home, commit, body)
+        return
+    yield from list_pieces(store, home, commit.job_id, key) if body is None else [body]
+
+
+def _read_within(store: ObjectStore, home: Destination, commit: LiveCommit, body: bytes | None) -> bytes:
+    """Return the list of files in a commit's entry; if that is damaged, the one in its manifest."""
+    bucket, key = home.bucket, key_with_list(home, commit)
+    where, failure = join_uri(bucket, key), None
+    try:
+        entry = store.get(bucket, key, limit=largest(LogEntry)).body if body is None else body
+        listed = _listed(decode(LogEntry, entry, where).manifest, commit, where)
+    except (NoSuchKey, InvalidRecord) as error:
+        failure = error
+    else:
+        return listed
+    key = Layout.of(home, commit.job_id).manifest
+    with suppress(NoSuchKey, InvalidRecord):
+        manifest = records.load(store, bucket, key, ManifestRecord).record
+        return _listed(manifest, commit, join_uri(bucket, key))
+    raise failure
+
+
+def _listed(manifest: ManifestRecord | None, commit: LiveCommit, where: str) -> bytes:
+    listed = manifest.listed if manifest is not None else None
+    if listed is None or sha256(listed) != commit.files_sha256:
+        raise _changed(where, commit.job_id)
+    return listed
 
 
 def list_pieces(store: ObjectStore, home: Destination, job_id: str, key: str) -> Iterator[bytes]:
@@ -339,10 +412,6 @@ def _newest(store: ObjectStore, destination: Destination) -> str:
         f"no job has committed to {destination.uri}: the manifests below {where} were copied from another"
         " place, whose history they are; read the files by listing, or commit to it"
     )
-
-
-def _list_uri(home: Destination, job_id: str) -> str:
-    return join_uri(home.bucket, Layout.of(home, job_id).manifest_files)
 
 
 def _lines(spool: IO[bytes], where: str) -> Iterator[bytes]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey, S3CommitError, TooLarge
+from airflow_s3commit.exceptions import DestinationChanged, InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.listing import are_unfinished, data_objects
 from airflow_s3commit.protocol.metadata.log import newest_commit, newest_entries, read_entries, read_entry
 from airflow_s3commit.protocol.metadata.log_end import find_head
-from airflow_s3commit.protocol.metadata.manifests import F, list_key, list_pieces, read_list
+from airflow_s3commit.protocol.metadata.manifests import F, each_list, key_with_list, read_list
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
 from airflow_s3commit.protocol.model.layout import (
@@ -41,9 +41,6 @@ CHECKPOINT_EVERY = 13
 #: Entries that a checkpoint must save reading, as a part of the commits in it: else all of them together
 #: would grow with the square of the log.
 _PART = 1_000
-
-#: Bytes of a list of files that is read at once with others.
-_LIST_BYTES = 4 * 1024 * 1024
 
 
 def read_snapshot(
@@ -225,21 +222,10 @@ def live_files(
 
     """
     listed = origin or destination
-
-    def key_of(commit: LiveCommit) -> str:
-        return list_key(
-            destination, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased
-        )
-
-    calls = ((commit, Get(destination.bucket, key_of(commit), _LIST_BYTES)) for commit in commits)
-    for commit, outcome in outcomes(store, calls, TooLarge):
-        pieces = (
-            [outcome.body]
-            if isinstance(outcome, Fetched)
-            else list_pieces(store, destination, commit.job_id, key_of(commit))
-        )
+    for commit, pieces in each_list(store, destination, commits):
         live = frozenset(commit.partitions)
-        files = read_list(kind, listed, commit.job_id, commit.files_sha256, pieces)
+        where = join_uri(destination.bucket, key_with_list(destination, commit))
+        files = read_list(kind, listed, commit.job_id, commit.files_sha256, pieces, where=where)
         yield commit, [file for file in files if partition_of(file.key[len(listed.prefix) :]) in live]
 
 

@@ -84,6 +84,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         partitions: The partitions whose files are still in the table.
         lost: The job is lost: its list has those of its files that are there.
         rebased: Its list was written anew when the table was copied here.
+        within: Its list lies within its entry; never where it is rebased.
         schemas: Which of the checkpoint's schemas its files have; empty if they are unknown.
 
     """
@@ -94,6 +95,7 @@ class LiveCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     partitions: list[Line]
     lost: bool = False
     rebased: bool = False
+    within: bool = False
     schemas: list[Count] = field(default_factory=list)
 
 
@@ -231,6 +233,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         retain: Seconds that it retains them.
         released: Number of the entry that has released them; 0 without one.
         rebased: As in a `LiveCommit`.
+        within: Likewise.
         schemas: Which of the checkpoint's schemas they have; empty if they are unknown.
 
     """
@@ -243,6 +246,7 @@ class RetainedCommit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retain: Count
     released: Generation = 0
     rebased: bool = False
+    within: bool = False
     schemas: list[Count] = field(default_factory=list)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec.structs import force_setattr
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.codec import (
@@ -79,8 +80,10 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
         counts: Files, bytes and rows committed.
         partitions: The same by partition directory.
         replaced: Files and bytes replaced; their rows are unknown.
-        files: URI of the list of files: `FileEntry` records, one a line.
-        files_sha256: SHA-256 of that list, in hexadecimal.
+        files: URI of the list of files: `FileEntry` records, one a line. If the list is within, the URI of
+            the manifest itself: a version that looks for an object refuses it.
+        files_sha256: SHA-256 of that list, in hexadecimal: of its lines, each with a line feed.
+        within: The lines themselves, if they are short; not there if the list is an object.
         schemas: The schemas of the files, as base64 of Arrow's encoding; empty if they are unknown.
         context: The job's context (DAG, run, partition).
         metrics: Durations in milliseconds and counts of requests.
@@ -102,6 +105,8 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     replaced: Counts
     files: Text
     files_sha256: Text
+    # Left out, not null: a manifest without it keeps the bytes that an older version has signed.
+    within: list[Raw] | UnsetType = UNSET
     schemas: Schemas = field(default_factory=list)
     context: dict[Line, Prose] = field(default_factory=dict)
     metrics: dict[Line, Integer] = field(default_factory=dict)
@@ -111,6 +116,17 @@ class ManifestRecord(JobOwned, frozen=True, kw_only=True):
     lost: LostFiles | None = None
     nonce: Text
     signature: Text | None = None
+
+    def __post_init__(self) -> None:
+        """Let go of the bytes that a list within was decoded from."""
+        super().__post_init__()
+        if self.within is not UNSET:
+            force_setattr(self, "within", [line.copy() for line in self.within])
+
+    @property
+    def listed(self) -> bytes | None:
+        """The list of files, if it is within; None if it is an object."""
+        return None if self.within is UNSET else b"".join(bytes(line) + b"\n" for line in self.within)
 
     @property
     def mode(self) -> str:

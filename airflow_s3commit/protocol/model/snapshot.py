@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model.layout import check_id
@@ -42,6 +43,7 @@ class _Commit:
     lost: bool = False
     schemas: tuple[str, ...] = ()
     rebased: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class _Retained:
     released: int = 0
     schemas: tuple[str, ...] = ()
     rebased: bool = False
+    within: bool = False
 
 
 @dataclass(slots=True)
@@ -132,7 +135,14 @@ class TableSnapshot:
             self._remove(touched, entry)
         written = [name for name, counts in touched.items() if counts.files]
         schemas = tuple(self._schemas.setdefault(text, text) for text in manifest.schemas)
-        found = _Commit(entry.job_id, manifest.files_sha256, len(written), entry.kind == "lost", schemas)
+        found = _Commit(
+            entry.job_id,
+            manifest.files_sha256,
+            len(written),
+            entry.kind == "lost",
+            schemas,
+            within=manifest.within is not UNSET,
+        )
         self._add(number, found, written)
         if schemas:
             self._newest = (entry.job_id, schemas)
@@ -143,11 +153,13 @@ class TableSnapshot:
         new = {commit.number: commit for commit in rebase.lists}
         for number, commit in self._commits.items():
             if number in new:
-                commit.files_sha256, commit.rebased = new[number].files_sha256, True
+                commit.files_sha256, commit.rebased, commit.within = new[number].files_sha256, True, False
         for commits in self._retained.values():
             for number in commits.keys() & new.keys():
                 sha256 = new[number].files_sha256
-                commits[number] = dataclasses.replace(commits[number], files_sha256=sha256, rebased=True)
+                commits[number] = dataclasses.replace(
+                    commits[number], files_sha256=sha256, rebased=True, within=False
+                )
         listed = {number: frozenset(commit.partitions) for number, commit in new.items()}
         return [
             c.number for c in self.commits() if not listed.get(c.number, frozenset()).issuperset(c.partitions)
@@ -214,6 +226,7 @@ class TableSnapshot:
                 partitions=live,
                 lost=self._commits[number].lost,
                 rebased=self._commits[number].rebased,
+                within=self._commits[number].within,
             )
             for number, live in sorted(partitions.items())
         ]
@@ -238,6 +251,7 @@ class TableSnapshot:
                 retain=retained.retain,
                 released=retained.released,
                 rebased=retained.rebased,
+                within=retained.within,
                 schemas=[positions[text] for text in retained.schemas if text in positions],
             )
             for (number, retained), theirs in sorted(
@@ -286,6 +300,7 @@ class TableSnapshot:
                 remover.retain,
                 schemas=commit.schemas,
                 rebased=commit.rebased,
+                within=commit.within,
             )
             self._retained.setdefault(partition, {})[number] = retained
         commit.live -= 1
@@ -314,7 +329,9 @@ class TableSnapshot:
         retained = self._retained.get(partition, {})
         before = retained.pop(commit.number, None)
         schemas = before.schemas if before is not None else ()
-        back = _Commit(commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.rebased)
+        back = _Commit(
+            commit.job_id, commit.files_sha256, 0, commit.lost, schemas, commit.rebased, commit.within
+        )
         self._commits.setdefault(commit.number, back).live += 1
         if not retained:
             self._retained.pop(partition, None)
@@ -404,7 +421,13 @@ class TableSnapshot:
             partitions = list(dict.fromkeys(commit.partitions))
             schemas = _picked(head.schemas, commit.schemas, where)
             found = _Commit(
-                commit.job_id, commit.files_sha256, len(partitions), commit.lost, schemas, commit.rebased
+                commit.job_id,
+                commit.files_sha256,
+                len(partitions),
+                commit.lost,
+                schemas,
+                commit.rebased,
+                commit.within,
             )
             snapshot._add(commit.number, found, partitions)
         for retained in retained_commits:
@@ -418,6 +441,7 @@ class TableSnapshot:
                     retained.released,
                     _picked(head.schemas, retained.schemas, where),
                     retained.rebased,
+                    retained.within,
                 )
         return snapshot
 

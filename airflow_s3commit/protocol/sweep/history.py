@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from airflow_s3commit._format import age, several, size
 from airflow_s3commit.protocol.lifecycle.finish import context_of, files_in_place
 from airflow_s3commit.protocol.metadata.fitness import STORE_CLOCK_SECONDS
@@ -175,7 +177,7 @@ class _Named:
         found = cls()
         for entry, _ in read_entries(store, home, 0):
             manifest = entry.manifest
-            if manifest is not None:
+            if manifest is not None and manifest.within is UNSET:
                 lost = manifest.lost is not None
                 found.lists.add(list_key(home, entry.job_id, manifest.files_sha256, lost=lost))
             if manifest is not None or entry.aborted is not None:

@@ -12,7 +12,7 @@ from airflow_s3commit.protocol.inspect.verify_pending import verify_pending
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
 from airflow_s3commit.store.base import ObjectInfo
 from airflow_s3commit.store.memory import MemoryStore
-from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
 
 FILES = {"dt=1/part-0.parquet": b"one", "dt=1/part-1.parquet": b"two", "dt=2/part-0.parquet": b"seven!!"}
 
@@ -29,7 +29,8 @@ def test_a_dataset_as_it_was_committed_is_complete() -> None:
     """Every file is found intact by listings alone, one for each partition."""
     lake = Lake()
     lake.put({"dt=9/old.parquet": b"beside", "dt=1/_hidden": b"", "dt=1/deeper/x.parquet": b"below"})
-    manifest = _committed(lake)
+    with apart():
+        manifest = _committed(lake)
     lake.store.calls.clear()
     report = _report(lake, manifest)
     assert (report.files, report.intact) == (3, 3)
@@ -115,7 +116,8 @@ def test_an_opaque_etag_is_settled_by_the_uploads_id() -> None:
 def test_a_changed_list_of_files_is_refused() -> None:
     """A list that is not the one the manifest names, or a manifest that counts otherwise, is no measure."""
     lake = Lake()
-    manifest = _committed(lake)
+    with apart():
+        manifest = _committed(lake)
     counts = msgspec.structs.replace(manifest.counts, files=4)
     with pytest.raises(InvalidRecord, match="counts 4"):
         _report(lake, msgspec.structs.replace(manifest, counts=counts))

@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named
 from tests.protocol.metadata.test_log import entry, write
 
 HERE = Destination(BUCKET, ROOT)
@@ -221,7 +221,8 @@ def three_commits(lake: Lake) -> None:
 def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: str, problem: str) -> None:
     """Damaged, missing and forged entries, lists and manifests are findings that make the table unsound."""
     lake = Lake()
-    three_commits(lake)
+    with apart(key.endswith(".jsonl")):
+        three_commits(lake)
     if damage == "delete":
         lake.store.delete(BUCKET, HOME + key)
     elif damage == "swap":
@@ -238,12 +239,30 @@ def test_a_record_that_does_not_agree_with_the_log_is_named(key: str, damage: st
 def test_a_list_that_the_table_no_longer_needs_is_compared_too() -> None:
     """The files of a replaced commit can still be read by its job."""
     lake = Lake()
-    committed(lake, "first", FILES)
+    with apart():
+        committed(lake, "first", FILES)
     committed(lake, "second", FILES)
     key = f"manifests/{an_id('first')}.jsonl"
     lake.tamper(HOME + key, cut=1)
     assert "not the list" in findings(lake)[key][0]
     assert report_on(lake).complete
+
+
+@each("is_live", [True, False])
+def test_a_list_within_an_entry_that_was_changed_is_named(is_live: bool) -> None:
+    """The entry is named once, not the manifest that still has the list; the files are compared by that."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"} if is_live else FILES)
+    lake.tamper(entry_key(HERE, 1), old=b'"size":', new=b'"size":1')
+    report = report_on(lake)
+    assert [(one.where, one.harmless) for one in report.log] == [
+        (f"s3://{BUCKET}/{entry_key(HERE, 1)}", False)
+    ]
+    assert report.log[0].problem == "has another list of files within than it names"
+    assert (report.complete, report.sound) == (True, False)
+    lake.tamper(f"{HOME}manifests/{an_id('first')}.json", old=b'"size":', new=b'"size":1')
+    assert {one.where for one in report_on(lake).log} == {f"s3://{BUCKET}/{entry_key(HERE, 1)}"}
 
 
 def test_the_newest_commit_may_lack_its_manifest() -> None:

@@ -25,7 +25,7 @@ from airflow_s3commit.protocol.sweep.apply import sweep
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
 from tests.history import History
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
 LOCK = f"{HOME}lock.json"
@@ -49,7 +49,8 @@ def older_append(lake: Lake, path: str = "dt=1/x", *, job_id: str = OLDER, marke
     """Commit one file as a version without a log does: manifest and marker without a generation."""
     other = Lake()
     other.store_clock.advance(lake.store_clock.time() - other.store_clock.time())
-    other.sealed({path: b"x"}, job_id=job_id, conflict_mode="append").commit()
+    with apart():
+        other.sealed({path: b"x"}, job_id=job_id, conflict_mode="append").commit()
     theirs = other.store.inner._buckets[BUCKET].objects
     ours = lake.store.inner._buckets[BUCKET].objects
     for key in (ROOT + named(path, job_id), f"{HOME}manifests/{job_id}.jsonl"):
@@ -449,7 +450,8 @@ def test_an_append_beside_a_commit_keeps_its_marker_until_it_is_entered() -> Non
     lake = begun()
     job = lake.sealed({"dt=2/a": b"1"}, conflict_mode="append")
     lake.store.before = once("put", f"{OURS}.jsonl", lambda: (lake.store.rest(), older_append(lake))[0])
-    job.commit()
+    with apart():
+        job.commit()
     assert json.loads(lake.get(SUCCESS))["jobId"] == OLDER
     lake.store_clock.advance(1)
     lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
@@ -478,7 +480,8 @@ def test_appends_whose_markers_nobody_saw_are_entered(commits: int) -> None:
         lake.store_clock.advance(1)
 
     lake.store.before = once("put", f"{an_id(names[0])}.jsonl", meanwhile)
-    slow.commit()
+    with apart():
+        slow.commit()
     lake.store_clock.advance(1)
     lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS, conflict_mode="append").commit()
     ended = {job for job, _ in kinds(lake)}

@@ -19,7 +19,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 
 SUCCESS = f"{ROOT}_SUCCESS"
 ENTRY = "log/00000000000000000001.json"
@@ -94,7 +94,8 @@ def test_an_append_beside_a_replace_loses_nothing(moment: tuple[str, str]) -> No
     replace = lake.sealed({"dt=1/r0": b"r", "dt=1/r1": b"r"})
     append = lake.sealed({"dt=1/a0": b"a", "dt=1/a1": b"a"}, job_id=THEIRS, conflict_mode="append")
     lake.store.before = once(*moment, interposed(lake, append.commit))
-    replace.commit()
+    with apart(moment[1] == ".jsonl"):
+        replace.commit()
     assert entries(lake) == [(THEIRS, "commit"), (OURS, "commit")]
     assert lake.data() == {named("dt=1/r0"): b"r", named("dt=1/r1"): b"r"}
     assert marker(lake) == (OURS, "3")
@@ -108,7 +109,8 @@ def test_a_replace_leaves_the_files_of_a_running_append(moment: tuple[str, str])
     append = lake.sealed({"dt=1/a0": b"a", "dt=1/a1": b"a"}, job_id=THEIRS, conflict_mode="append")
     replace = lake.sealed({"dt=1/r": b"r"})
     lake.store.before = once(*moment, interposed(lake, replace.commit))
-    append.commit()
+    with apart(moment[1] == ".jsonl"):
+        append.commit()
     assert entries(lake) == [(OURS, "commit"), (THEIRS, "commit")]
     expected = {named("dt=1/r"): b"r", **{named(f"dt=1/a{n}", THEIRS): b"a" for n in range(2)}}
     assert lake.data() == expected
@@ -359,7 +361,7 @@ def test_a_committer_that_slept_through_an_abort_leaves_nothing(moment: tuple[st
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"})
     lake.store.before = once(*moment, interposed(lake, lake.job().abort))
-    with pytest.raises((JobClosed, NoSuchJob)):
+    with pytest.raises((JobClosed, NoSuchJob)), apart(moment[1] == ".jsonl"):
         job.commit()
     assert entries(lake) == [(OURS, "abandon")]
     assert (lake.left(), lake.pending()) == ([], [])
@@ -370,7 +372,8 @@ def test_an_abort_takes_back_the_list_of_a_commit_that_died(slept: bool) -> None
     """A list of files that no entry names goes with the job."""
     lake = Lake()
     job = lake.sealed({"dt=1/a": b"a"}, conflict_mode="append")
-    crash(lake, job.commit, "put", ".jsonl", after=True)
+    with apart():
+        crash(lake, job.commit, "put", ".jsonl", after=True)
     if slept:
         # The list comes again when the job has ended: as of a committer that slept.
         body = lake.get(lake.context().layout.manifest_files)
@@ -382,6 +385,7 @@ def test_an_abort_takes_back_the_list_of_a_commit_that_died(slept: bool) -> None
 
 
 @each("act", ["abort", "commit"])
+@apart()
 def test_a_committer_whose_list_another_process_ended_goes_by_the_log(
     act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from airflow_s3commit.exceptions import (
 )
 from airflow_s3commit.protocol.inspect.details import preview_commit
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.metadata import manifests
 from airflow_s3commit.protocol.metadata import snapshot as module
 from airflow_s3commit.protocol.metadata.log_end import find_head
 from airflow_s3commit.protocol.metadata.manifests import FileSummary
@@ -32,7 +33,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.metadata.test_log import HERE, entry, write
 
@@ -197,22 +198,58 @@ class TestLiveFiles:
             2: [lake.prefix + named("dt=2/b", THEIRS)],
         }
 
-    def test_a_long_list_is_read_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A list that is too long to be read beside others is read by itself."""
+    @pytest.mark.parametrize("is_apart", [True, False])
+    def test_a_long_list_is_read_in_pieces(self, is_apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A list, or an entry with one, that is too long to be read beside others is read by itself."""
         lake = Lake()
-        lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"}).commit()
+        with apart(is_apart):
+            lake.sealed({"dt=1/a": b"a", "dt=1/b": b"b"}).commit()
         expected = self.found(lake)
-        monkeypatch.setattr(module, "_LIST_BYTES", 10)
+        monkeypatch.setattr(manifests, "_LIST_BYTES", 10)
         assert self.found(lake) == expected
 
     @pytest.mark.parametrize("limit", [10, 10_000])
     def test_a_list_that_was_changed_is_refused(self, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """However it is read, it is compared with the digest in the log."""
-        monkeypatch.setattr(module, "_LIST_BYTES", limit)
+        monkeypatch.setattr(manifests, "_LIST_BYTES", limit)
         lake = Lake()
-        lake.sealed({"dt=1/a": b"a"}).commit()
+        with apart():
+            lake.sealed({"dt=1/a": b"a"}).commit()
         lake.tamper(f"{HOME}manifests/{OURS}.jsonl", old=b"dt=1/a", new=b"dt=1/x")
         with pytest.raises(InvalidRecord, match="is not the list"):
+            self.found(lake)
+
+    def test_a_list_within_takes_one_request(self) -> None:
+        """It is read from the entry, which is there before the manifest is written."""
+        lake = Lake()
+        crash(lake, lake.sealed({"dt=1/a": b"a"}).commit, "put", f"{OURS}.json")
+        snapshot = read_snapshot(lake.store, HERE)
+        assert snapshot is not None
+        assert [commit.within for commit in snapshot.commits()] == [True]
+        lake.store.calls.clear()
+        [(_, [file])] = live_files(lake.store, HERE, snapshot.commits(), FileSummary)
+        assert file.key == lake.prefix + named("dt=1/a")
+        assert [(call.verb, call.key) for call in lake.store.calls] == [("get", entry_key(HERE, 1))]
+
+    @pytest.mark.parametrize("limit", [10, 10_000])
+    def test_a_list_within_that_was_changed_is_refused(
+        self, limit: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is compared with the digest in the checkpoint; so is the one in the manifest, taken instead."""
+        monkeypatch.setattr(manifests, "_LIST_BYTES", limit)
+        monkeypatch.setattr(module, "CHECKPOINT_EVERY", 2)
+        lake = Lake()
+        for number in (1, 2):
+            lake.sealed({f"dt={number}/a": b"a"}, job_id=an_id(str(number)), conflict_mode="append").commit()
+        good = self.found(lake)
+        key, copy = entry_key(HERE, 1), f"{HOME}manifests/{an_id('1')}.json"
+        lake.tamper(key, old=b"dt=1/a", new=b"dt=1/x")
+        assert self.found(lake) == good
+        lake.tamper(copy, old=b"dt=1/a", new=b"dt=1/x")
+        with pytest.raises(InvalidRecord, match=r"1\.json is not the list"):
+            self.found(lake)
+        lake.store.delete(BUCKET, key)
+        with pytest.raises(NoSuchKey, match=r"1\.json does not exist"):
             self.found(lake)
 
     def test_whole_entries_are_read_on_demand(self) -> None:
@@ -414,7 +451,8 @@ def test_a_job_that_ends_between_two_looks_is_no_older_one() -> None:
     lake.put({"dt=1/old": b"old"})
     lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS, conflict_mode="append").commit()
     job = lake.sealed({"dt=1/b": b"2"}, conflict_mode="append")
-    crash(lake, job.commit, "put", f"{OURS}.jsonl")
+    with apart():
+        crash(lake, job.commit, "put", f"{OURS}.jsonl")
     snapshot = read_snapshot(lake.store, FLIGHTS)
     assert snapshot is not None
 

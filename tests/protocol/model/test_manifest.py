@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
-from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
+from airflow_s3commit import Job, JobOptions
+from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, SignatureRefused
+from airflow_s3commit.protocol.lifecycle.manifest import WITHIN_BYTES
+from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.manifests import (
     latest_manifest,
     manifest_files,
     read_manifest,
     read_success,
 )
+from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
+from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.protocol.model.sealed_job import Counts
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
 from tests.protocol.model.test_records import golden
 
 HERE = Destination(BUCKET, ROOT)
@@ -67,14 +74,18 @@ def test_the_list_names_every_file_as_it_is() -> None:
     assert [entry.partition for entry in entries] == ["dt=1", "dt=1", ""]
 
 
-def test_an_empty_job_has_an_empty_list() -> None:
-    """A job without output has a manifest whose list of files is empty."""
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_an_empty_job_has_an_empty_list(is_apart: bool) -> None:
+    """A job without output has a manifest whose list of files is empty, within it or as an object."""
     lake = Lake()
-    manifest = lake.sealed({}).commit()
+    with apart(is_apart):
+        manifest = lake.sealed({}).commit()
     assert list(manifest_files(lake.store, manifest)) == []
-    assert lake.get(LIST) == b""
+    assert manifest.listed == (None if is_apart else b"")
+    assert (lake.get(LIST) if is_apart else LIST in lake.keys("")) == (b"" if is_apart else False)
 
 
+@apart()
 def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is larger than a part is written as several, and is the same list."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 700)
@@ -86,6 +97,7 @@ def test_a_long_list_goes_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lake.pending() == []
 
 
+@apart()
 def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies while the list goes up in parts leaves no upload of it behind."""
     monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest._PART_BYTES", 300)
@@ -103,6 +115,7 @@ def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("ending", [".jsonl", f"{OURS}.json", "_SUCCESS", "state.json"])
 @pytest.mark.parametrize("after", [False, True])
+@apart()
 def test_whoever_finishes_writes_the_same(ending: str, after: bool) -> None:
     """A process that dies at any of these writes is followed by one that writes the same list."""
     plain, expected = committed()
@@ -226,6 +239,7 @@ def test_a_forged_marker_leads_nowhere(job_id: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1 << 20])
+@apart()
 def test_a_list_that_changed_is_refused(cut: int) -> None:
     """A list of files that is not the one the manifest names is refused before its first file."""
     lake, manifest = committed()
@@ -282,13 +296,17 @@ def test_a_marker_of_another_writer_is_replaced() -> None:
 
 
 def test_manifests_survive_plain_json() -> None:
-    """Any JSON reader sees the same totals."""
+    """Any JSON reader sees the same totals, and the same files in a short list."""
     lake, manifest = committed()
     plain = json.loads(lake.get(f"{HOME}manifests/{OURS}.json"))
     assert plain["counts"]["files"] == manifest.counts.files
-    assert msgspec.convert(plain, ManifestRecord) == manifest
+    keys = [entry.key for entry in manifest_files(lake.store, manifest)]
+    assert [entry["key"] for entry in plain.pop("within")] == keys
+    bare = msgspec.structs.replace(manifest, within=msgspec.UNSET)
+    assert msgspec.convert(plain, ManifestRecord) == bare
 
 
+@apart()
 def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list that is longer than a piece is read piece by piece, and checked as one."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
@@ -302,6 +320,7 @@ def test_a_long_list_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         next(manifest_files(lake.store, manifest))
 
 
+@apart()
 def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of two lists are never put together."""
     monkeypatch.setattr("airflow_s3commit.protocol.metadata.manifests._READ_BYTES", 100)
@@ -317,3 +336,129 @@ def test_a_list_that_changes_while_it_is_read_is_refused(monkeypatch: pytest.Mon
     lake.store.get_range = change  # type: ignore[method-assign]
     with pytest.raises(InvalidRecord, match="is not the list"):
         next(manifest_files(lake.store, manifest))
+
+
+# A short list lies within the manifest, so within the entry.
+
+
+def test_a_list_up_to_the_limit_lies_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of exactly the limit takes no object of its own; one byte more, and it does."""
+    lake = Lake()
+    listed = lake.sealed(NEW).commit().listed
+    assert listed is not None
+    assert len(listed) < WITHIN_BYTES == 16 * 1024
+    for over in (0, 1):
+        monkeypatch.setattr("airflow_s3commit.protocol.lifecycle.manifest.WITHIN_BYTES", len(listed) - over)
+        lake = Lake()
+        manifest = lake.sealed(NEW).commit()
+        assert (LIST in lake.keys("")) == bool(over)
+        assert manifest.listed == (None if over else listed)
+        held = LIST if over else f"{HOME}manifests/{OURS}.json"
+        assert manifest.files == f"s3://{BUCKET}/{held}"
+        assert manifest.files_sha256 == hashlib.sha256(listed).hexdigest()
+        assert [entry.size for entry in manifest_files(lake.store, manifest)] == [1, 2, 3]
+
+
+def test_a_list_within_takes_no_request() -> None:
+    """Who has the manifest has its files; entry, object and the result of the commit have the same."""
+    lake, manifest = committed()
+    stored = read_manifest(lake.store, HERE, OURS)
+    entry = read_entry(lake.store, HERE, manifest.generation)
+    lake.store.calls.clear()
+    for one in (manifest, stored, entry.manifest):
+        assert one == manifest
+        assert one is not None
+        assert [entry.size for entry in manifest_files(lake.store, one)] == [1, 2, 3]
+    assert lake.store.calls == []
+
+
+@pytest.mark.parametrize("ending", [f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS"])
+@pytest.mark.parametrize("after", [False, True])
+def test_whoever_finishes_enters_the_same_list(ending: str, after: bool) -> None:
+    """A process that dies before or after its entry is followed by one with the same list, and no object."""
+    plain, expected = committed()
+    lake = Lake()
+    lake.put({"dt=1/old": b"old!"})
+    job = lake.set_up(said={"dag_id": "nightly"})
+    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
+    job.seal()
+    lake.store.die("put", ending, after=after)
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    assert LIST not in lake.keys("")
+    manifest = lake.job().commit()
+    assert manifest == lake.job().commit()
+    assert manifest.listed == expected.listed
+    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
+    assert lake.data() == plain.data()
+
+
+def with_lines(manifest: ManifestRecord, change: Callable[[bytes], bytes], **fields: Any) -> ManifestRecord:
+    """Return a manifest with another list within."""
+    lines = [change(line) for line in (manifest.listed or b"").splitlines()]
+    return msgspec.structs.replace(manifest, within=[msgspec.Raw(line) for line in lines], **fields)
+
+
+def digest(manifest: ManifestRecord) -> str:
+    """Return the SHA-256 of a list within."""
+    return hashlib.sha256(manifest.listed or b"").hexdigest()
+
+
+def test_a_list_within_that_changed_is_refused() -> None:
+    """Before its first file, whether a line is another, one is missing, or only a space is added."""
+    lake, manifest = committed()
+    assert manifest.within is not msgspec.UNSET
+    shorter = msgspec.structs.replace(manifest, within=manifest.within[:-1])
+    spaced = with_lines(manifest, lambda line: line.replace(b":", b": ", 1))
+    for forged in (shorter, spaced, with_lines(manifest, lambda line: line.replace(b"dt=1", b"dt=2"))):
+        with pytest.raises(InvalidRecord, match="is not the list"):
+            next(manifest_files(lake.store, forged))
+
+
+def test_a_list_within_leads_nowhere_else() -> None:
+    """A file outside of the destination, a line that is none and another place of the list are refused."""
+    lake, manifest = committed()
+    elsewhere = with_lines(manifest, lambda line: line.replace(ROOT.encode(), b"trains/"))
+    broken = with_lines(manifest, lambda _: b'{"key":\n"flights/x"}')
+    for forged, problem in ((elsewhere, "outside of s3://lake/flights/"), (broken, "is not a valid")):
+        pinned = msgspec.structs.replace(forged, files_sha256=digest(forged))
+        with pytest.raises(InvalidRecord, match=problem):
+            list(manifest_files(lake.store, pinned))
+    for uri in ("s3://lake/trains/m.json", f"s3://{BUCKET}/{LIST}"):
+        with pytest.raises(InvalidRecord, match="where no job writes it"):
+            next(manifest_files(lake.store, msgspec.structs.replace(manifest, files=uri)))
+
+
+def test_a_version_that_knows_no_lists_within_refuses_one() -> None:
+    """Without the field the list is named where there is none, so nobody takes the manifest for it."""
+    lake, manifest = committed()
+    older = msgspec.structs.replace(manifest, within=msgspec.UNSET)
+    with pytest.raises(InvalidRecord, match="where no job writes it"):
+        next(manifest_files(lake.store, older))
+
+
+def test_a_list_within_does_not_hold_what_it_was_decoded_from() -> None:
+    """The bytes of an entry go when it is decoded, whatever keeps its list."""
+    body = golden("manifest-1-within")
+    before = sys.getrefcount(body)
+    manifest = decode(ManifestRecord, body, "x")
+    assert manifest.within is not msgspec.UNSET
+    assert sys.getrefcount(body) == before
+
+
+def test_the_manifest_of_a_signed_job_is_signed_with_its_list() -> None:
+    """The signature covers the list's bytes, in the entry and in the object."""
+    signer = HmacSigner(b"k" * 32)
+    lake = Lake()
+    options = JobOptions(committer="magic")
+    job = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, signer=signer)
+    lake.run_stage(job, NEW)
+    job.seal()
+    manifest = job.commit()
+    assert manifest.listed is not None
+    assert read_manifest(lake.store, HERE, OURS, signer=signer) == manifest
+    assert latest_manifest(lake.store, HERE, signer=signer) == manifest
+    lake.tamper(f"{HOME}manifests/{OURS}.json", old=b'"size":2', new=b'"size":3')
+    with pytest.raises(SignatureRefused):
+        read_manifest(lake.store, HERE, OURS, signer=signer)

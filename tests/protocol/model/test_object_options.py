@@ -275,7 +275,6 @@ def test_an_adopted_job_has_encrypted_records_and_the_uploads_it_was_left_with()
     names = {
         "_SUCCESS",
         f"{UUID}.json",
-        f"{UUID}.jsonl",
         "00000000000000000001.json",
         "00000000000000000002.json",
     }

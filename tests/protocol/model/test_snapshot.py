@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from airflow_s3commit.exceptions import InvalidRecord
 from airflow_s3commit.protocol.model import log as module
-from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Release, Removal
+from airflow_s3commit.protocol.model.log import Baseline, LiveCommit, LogEntry, Rebase, Release, Removal
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each
 from tests.protocol.building import an_id
@@ -30,7 +30,7 @@ COMMITS = st.lists(
 
 
 def entries(commits: list[Commit]) -> list[LogEntry]:
-    """Return the log of these commits, each of a job of its own."""
+    """Return the log of these commits, each of a job of its own; every other one has its list within."""
     made = []
     for number, commit in enumerate(commits, start=1):
         job_id = an_id(str(number))
@@ -38,8 +38,14 @@ def entries(commits: list[Commit]) -> list[LogEntry]:
             made.append(entry(number, job_id, kind="abandon"))
         else:
             files, removes = commit
-            made.append(entry(number, job_id, *sorted({p for p, _ in files}), removes=removes))
+            one = entry(number, job_id, *sorted({p for p, _ in files}), removes=removes)
+            made.append(within(one) if number % 2 else one)
     return made
+
+
+def within(one: LogEntry) -> LogEntry:
+    """Return a commit whose list of files lies within its entry."""
+    return replace(one, manifest=replace(one.manifest, within=[]))
 
 
 def fold(log: list[LogEntry], begun: TableSnapshot | None = None) -> TableSnapshot:
@@ -162,6 +168,26 @@ def test_what_comes_back_has_its_schemas() -> None:
     again.apply(replace(entry(3, an_id("3"), "dt=1", removes="partitions"), restores=[live], retain=60))
     assert ([one.schema for one in again.schemas()], again.without_schemas()) == (["old"], [])
     assert [(one.number, one.removed) for one in again.retained()] == [(2, 3)]
+
+
+def test_where_a_list_lies_goes_with_its_commit() -> None:
+    """Retained, after a checkpoint, and when a rollback brings it back; a rebase writes it anew."""
+    snapshot = fold([within(entry(1, an_id("1"), "dt=1", "dt=2"))])
+    [first] = snapshot.commits()
+    snapshot.apply(replace(entry(2, an_id("2"), "dt=1", removes="partitions"), retain=60))
+    assert [(one.number, one.within) for one in snapshot.commits()] == [(1, True), (2, False)]
+    again = TableSnapshot.from_bytes(snapshot.to_bytes(), HERE.uri, 2, "s3://lake/there")
+    assert again == snapshot
+    assert [(one.number, one.within) for one in again.retained()] == [(1, True)]
+    roll_back = entry(3, an_id("3"), "dt=1", removes="partitions")
+    again.apply(replace(roll_back, restores=[replace(first, partitions=["dt=1"])], retain=60))
+    assert [(one.number, one.within) for one in again.commits()] == [(1, True)]
+    assert [(one.number, one.within) for one in again.retained()] == [(2, False)]
+    rebase = Rebase(origin=HERE.uri, lists=[replace(first, rebased=True, within=False)])
+    assert again.rebase(THERE, rebase) == []
+    assert [(one.rebased, one.within) for one in again.commits()] == [(True, False)]
+    snapshot.rebase(THERE, rebase)
+    assert [(one.rebased, one.within) for one in snapshot.retained()] == [(True, False)]
 
 
 def test_entries_that_were_copied_are_no_history() -> None:

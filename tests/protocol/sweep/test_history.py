@@ -15,7 +15,7 @@ from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.sweep.apply import SweepReport, apply_sweep
 from airflow_s3commit.protocol.sweep.planner import plan_sweep
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.lifecycle.test_run import half_published, lose_uploads
 from tests.protocol.metadata.test_snapshot import (
@@ -253,7 +253,8 @@ def test_what_an_entry_names_stays() -> None:
     lose_uploads(lake)
     with pytest.raises(S3CommitError, match="is lost"):
         lake.job().commit()
-    lake.sealed({"dt=4/a": b"4"}, job_id=an_id("last"), conflict_mode="append").commit()
+    with apart():
+        lake.sealed({"dt=4/a": b"4"}, job_id=an_id("last"), conflict_mode="append").commit()
     lake.store.delete(BUCKET, f"{MANIFESTS}{an_id('last')}.json")
     lake.store_clock.advance(2 * DAY)
     before = lists(lake)
@@ -266,7 +267,8 @@ def test_a_job_at_work_keeps_its_list() -> None:
     """The list of a job with staging belongs to its commit, its recovery or its abort."""
     lake = two_generations()
     job = lake.sealed({"dt=4/a": b"4"}, job_id=THEIRS)
-    crash(lake, job.commit, "put", NEXT)
+    with apart():
+        crash(lake, job.commit, "put", NEXT)
     lake.store_clock.advance(2 * DAY)
     report = lake.sweep()
     assert report.lists == 0
@@ -275,6 +277,17 @@ def test_a_job_at_work_keeps_its_list() -> None:
     assert left.reason.endswith(f"end it: s3commit recover {lake.destination} {THEIRS}")
     lake.job(THEIRS).recover()
     assert is_sound(lake)
+
+
+def test_a_list_beside_an_entry_that_has_it_within_goes() -> None:
+    """Where an entry has the list itself, it names no object, and no sweep takes the entry's list away."""
+    lake = two_generations()
+    assert lists(lake) == set()
+    lake.store.put(BUCKET, f"{MANIFESTS}{OURS}.jsonl", b"of an older version that died")
+    lake.store.delete(BUCKET, f"{MANIFESTS}{OURS}.json")
+    lake.store_clock.advance(2 * DAY)
+    assert (lake.sweep().lists, lists(lake)) == (1, set())
+    assert table(lake) == {NEW, OLD2}
 
 
 def test_the_list_of_a_job_whose_staging_is_elsewhere_stays() -> None:
