@@ -90,7 +90,10 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
         while True:
             current = _read_state(context, reason, force=force)
             if current is None:
-                return _abort_unknown(context, reason)
+                report = _abort_unknown(context, reason)
+                if report is not None:
+                    return report
+                continue
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
                 if current.record.state in ("open", "sealed"):
@@ -159,7 +162,9 @@ def abort_late(context: JobContext) -> int:
     if read_state(context) is not None or find_manifest(context) is None:
         raise JobClosed(f"{context.name} is not committed: its uploads are not late")
     with naming(context, "abort"):
-        return _abort_leftovers(context)
+        uploads = _abort_leftovers(context)
+        clean_staging(context)
+        return uploads
 
 
 def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
@@ -182,8 +187,13 @@ def _read_state(context: JobContext, reason: str | None, *, force: bool) -> Stor
     return unless_damaged(lambda: read_state(context), overwrite)
 
 
-def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
-    """Clean up after a job without a state: it ended, or its setup did not finish."""
+def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | None:
+    """Clean up after a job without a state: it ended, or its setup did not finish.
+
+    Returns:
+        The report; None if the setup finished meanwhile: then its commit may have published files.
+
+    """
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
     if (earlier := find_aborted(context)) is not None and earlier.lost is not None:
@@ -195,15 +205,19 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
         record_ending(context, entry)
     # A committer that slept while the job was aborted may have written it.
     delete_record(context, context.bucket, context.layout.manifest_files)
-    return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
+    uploads = _abort_leftovers(context)
+    # Listed after the entry: a commit that finds that takes back what it has published, if its records stay.
+    left = list(context.store.list_objects(context.staging_bucket, context.layout.staging.prefix))
+    if any(info.key == context.layout.state for info in left):
+        return None
+    clean_staging(context, listed=left)
+    return AbortReport(uploads=uploads, objects=0, state="absent")
 
 
 def _abort_leftovers(context: JobContext) -> int:
-    """Abort the pending uploads of a job without a state, and remove its staging; return how many uploads."""
+    """Abort the pending uploads of a job without a state; return how many."""
     tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
-    uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
-    clean_staging(context)
-    return uploads
+    return abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
 
 
 def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False) -> LogEntry | None:

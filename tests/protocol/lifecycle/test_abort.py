@@ -401,3 +401,21 @@ def test_an_abort_gives_back_the_marker_of_a_commit_that_has_yet_to_clean_up() -
     lake.job(THEIRS).recover()
     assert decode(SuccessData, lake.get(SUCCESS), SUCCESS).jobId == THEIRS
     assert lake.staging(THEIRS) == []
+
+
+def test_an_abort_that_slept_takes_back_what_was_published_meanwhile() -> None:
+    """A job that was set up, written and half committed after an abort had found no state of it is undone."""
+    lake = Lake()
+
+    def meanwhile() -> None:
+        job = lake.sealed(NEW)
+        lake.store.die("put", "/00000000000000000001.json")
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        assert len(lake.data()) == 3
+
+    lake.store.before = once("list_objects", "_s3commit/log/", meanwhile)
+    report = lake.job().abort()
+    assert (report.objects, report.state) == (3, "aborted")
+    assert (lake.data(), lake.pending(), lake.staging()) == ({}, [], [])
