@@ -8,7 +8,8 @@ deleted: each object after its upload, so that no process can complete it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
@@ -45,7 +46,6 @@ from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
     follow,
-    is_spent,
     job_lost,
     move,
     read_state,
@@ -60,6 +60,8 @@ from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BATCH = 1_000
 
@@ -221,22 +223,29 @@ def _abort_leftovers(context: JobContext) -> int:
 
 
 def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False) -> LogEntry | None:
-    """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again."""
-    if context.record is None and _is_abort_recorded(context):
+    """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again.
+
+    A setup that slept may have written the job's record after the job had ended: then the part of the log
+    that the record names lacks the end, and only its manifest, or the record of its abort, shows it.
+    """
+    if context.record is not None and _if_readable(lambda: find_manifest(context)) is not None:
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    earlier = _if_readable(lambda: find_aborted(context))
+    if earlier is not None and earlier.lost is not None:
+        raise job_lost(context, earlier.lost)
+    if earlier is not None:
+        # It is written before the job's record is removed. Without that the record's encryption is unknown,
+        # and a bucket may refuse to have the record of the abort overwritten.
         return None
     return abandon(context, reason, _facts_of(context), begun_too=begun_too)
 
 
-def _is_abort_recorded(context: JobContext) -> bool:
-    """Return whether an earlier abort wrote its record, which it does before it removes the job's record.
-
-    Without the job's record its encryption is unknown, and a bucket may refuse to have the record
-    overwritten.
-    """
+def _if_readable(read: Callable[[], T | None]) -> T | None:
+    """Return a record; None if there is none, or a damaged one: that does not prevent an abort."""
     try:
-        return is_spent(context)
+        return read()
     except InvalidRecord:
-        return False
+        return None
 
 
 def _facts_of(context: JobContext) -> Mapping[str, str]:
@@ -305,6 +314,9 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
             last = log.ending() or log.begun()
             if last is not None:
                 follow(context, current, last)
+            else:
+                # They are of a setup that has not found out yet that its job had ended.
+                clean_staging(context)
             raise
         for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     JobClosed,
@@ -419,3 +420,28 @@ def test_an_abort_that_slept_takes_back_what_was_published_meanwhile() -> None:
     report = lake.job().abort()
     assert (report.objects, report.state) == (3, "aborted")
     assert (lake.data(), lake.pending(), lake.staging()) == ({}, [], [])
+
+
+@pytest.mark.parametrize("end", ["committed", "aborted"])
+def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
+    """An abort between the records of a setup of a spent id and its look adds no second end to the log."""
+    lake = Lake()
+    options = lake.sealed(NEW).record().options
+    ended = lake.job().commit if end == "committed" else lake.job().abort
+    ended()
+
+    def abort() -> None:
+        if end == "aborted":
+            lake.job().abort()
+            return
+        with pytest.raises(AlreadyCommitted):
+            lake.job().abort()
+
+    data = lake.data()
+    lake.store.before = once("get", f"manifests/{OURS}.json", abort)
+    with suppress(JobClosed):
+        Job.setup(lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock, assume="new")
+    assert [key for key in lake.keys(f"{HOME}log/") if key.endswith(".json")] == [
+        f"{HOME}log/00000000000000000001.json"
+    ]
+    assert (lake.data(), lake.staging()) == (data, [])
