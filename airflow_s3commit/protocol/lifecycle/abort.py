@@ -24,14 +24,14 @@ from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.log import Log, read_entries
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_uploads import (
     intended_uploads,
     tracked_uploads,
     untracked_uploads,
 )
-from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
+from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import (
     PendingId,
     abort_uploads,
@@ -201,6 +201,8 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | Non
     if (earlier := find_aborted(context)) is not None and earlier.lost is not None:
         clean_staging(context)
         raise job_lost(context, earlier.lost)
+    if context.record is None and earlier is None:
+        _refuse_if_in_log(context)
     _refuse_if_published(context)
     entry = _abandon(context, reason, begun_too=context.record is None)
     if entry is not None:
@@ -214,6 +216,24 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | Non
         return None
     clean_staging(context, listed=left)
     return AbortReport(uploads=uploads, objects=0, state="absent")
+
+
+def _refuse_if_in_log(context: JobContext) -> None:
+    """Raise if a job without records is committed after all: somebody deleted its manifest.
+
+    Its list of files, which nothing can rebuild, is deleted with an aborted job. So where there is one, the
+    whole log is read.
+    """
+    home = context.layout.destination
+    if not exists(context.store, context.bucket, context.layout.manifest_files):
+        return
+    for entry, _ in read_entries(context.store, home, 0):
+        is_own = entry.destination == home.uri and entry.job_id == context.job_id
+        if is_own and entry.kind == "commit":
+            raise AlreadyCommitted(
+                f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted. Its"
+                f" manifest is missing: rebuild it with: s3commit repair {home.uri} --apply"
+            )
 
 
 def _abort_leftovers(context: JobContext) -> int:

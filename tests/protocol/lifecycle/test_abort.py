@@ -445,3 +445,15 @@ def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
         f"{HOME}log/00000000000000000001.json"
     ]
     assert (lake.data(), lake.staging()) == (data, [])
+
+
+def test_a_committed_job_without_its_manifest_is_not_aborted() -> None:
+    """Its entry in the log refuses, and its list of files, which nothing rebuilds, stays."""
+    lake = Lake()
+    lake.sealed(NEW).commit()
+    lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS).commit()
+    lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
+    with pytest.raises(AlreadyCommitted, match=r"entry 1 of the log.*s3commit repair"):
+        lake.job().abort(force=True)
+    assert f"{HOME}manifests/{OURS}.jsonl" in lake.keys(HOME)
+    assert len(lake.keys(f"{HOME}log/")) == 2
