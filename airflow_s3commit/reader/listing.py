@@ -128,11 +128,18 @@ def find_table(
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
+    manifest = None
     if choice.job_id is None:
         for _ in range(_TRIES):
             snapshot = read_snapshot(store, place, choice.generation)
             if snapshot is None:
-                break
+                if choice.since is not None:
+                    raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
+                again, manifest = manifest is not None, manifest_of(store, place, None)
+                if again or not manifest.generation:
+                    break
+                # The first commit came after the log was read: its files need not be the whole table.
+                continue
             if choice.generation is None:
                 refuse_begun(store, place, snapshot)
             table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
@@ -148,9 +155,8 @@ def find_table(
                 f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
                 " were being listed; read it again"
             )
-        if choice.since is not None:
-            raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
-    manifest = manifest_of(store, place, choice.job_id)
+    if manifest is None:
+        manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
     entries = manifest_files(store, manifest)
     files = PackedFiles(
