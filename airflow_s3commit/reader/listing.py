@@ -143,7 +143,7 @@ def find_table(
             if choice.generation is None:
                 refuse_begun(store, place, snapshot)
             table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
-            if not snapshot.baseline or _is_readable(store, place, snapshot):
+            if not snapshot.baseline or _is_readable(store, place, snapshot, table):
                 return table
             if choice.generation is not None:
                 raise NoSuchKey(
@@ -237,10 +237,20 @@ def _in_picked(
     return [file for file in files if file.directory in picked]
 
 
-def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot) -> bool:
-    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them."""
+def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot, table: Table) -> bool:
+    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them.
+
+    Nor may a later commit have put files among them: where names are fixed, a listing shows no difference.
+    """
     newest = read_snapshot(store, place)
-    return newest is not None and (newest.baseline, newest.removed) == (snapshot.baseline, snapshot.removed)
+    if newest is None or (newest.baseline, newest.removed) != (snapshot.baseline, snapshot.removed):
+        return False
+    unnamed = {file.path for file in table.files if not file.job_id}
+    if not unnamed:
+        return True
+    refuse_begun(store, place, newest)
+    later = _lists_of(store, place, newest.commits(snapshot.generation), FileSummary)
+    return unnamed.isdisjoint(path for files in later.values() for path in files.shared)
 
 
 def _unlisted_files(
