@@ -171,6 +171,9 @@ class LogCheck:
         for number, key in self._missing.items():
             is_lost = key.startswith(aborted_prefix(self.destination))
             self._add(key, "is missing", _LOST if is_lost else _MANIFEST, harmless=number == self.head)
+        if self.table is not None:
+            # What is read from here on came after it.
+            self.generation = self.table.generation
         self._compare_marker()
         self._compare_partition_markers()
         return self
