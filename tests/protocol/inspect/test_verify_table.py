@@ -342,3 +342,17 @@ def test_a_commit_while_markers_of_partitions_are_compared_is_no_damage() -> Non
     assert isinstance(report, TableReport)
     assert (report.generation, report.missing_count, report.removed) == (1, 0, 1)
     assert report.sound
+
+
+def test_a_job_that_ends_while_the_marker_is_compared_is_no_damage() -> None:
+    """A marker that was missing, and that its job has written since, is not named."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.die("put", f"{ROOT}_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.store.before = once("list_objects", "__magic_job-", lambda: lake.job().recover())
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, TableReport)
+    assert report.log == []
