@@ -306,3 +306,15 @@ def test_each_file_is_looked_at_once() -> None:
     assert {key: count for key, count in heads.items() if "/dt=" in key} == {
         f"{COPY}{path}": 1 for path in (OLD, OLD2, NEW)
     }
+
+
+def test_a_rebase_that_others_followed_is_finished_as_itself() -> None:
+    """Run again after a commit and an abort it changes nothing of theirs."""
+    copy = copied(two_generations())
+    rebased(copy)
+    copy.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
+    copy.set_up(THEIRS).abort()
+    success = copy.get(f"{COPY}_SUCCESS")
+    assert rebased(copy).generation is None
+    assert copy.get(f"{COPY}_SUCCESS") == success
+    assert checked(copy).sound
