@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,13 +23,18 @@ from airflow_s3commit.protocol.lifecycle.commit import settle
 from airflow_s3commit.protocol.lifecycle.finish import context_of
 from airflow_s3commit.protocol.lifecycle.manifest import FileList, table_entry
 from airflow_s3commit.protocol.lifecycle.run import CommitRun
-from airflow_s3commit.protocol.lifecycle.success import existing_success, restore_success
+from airflow_s3commit.protocol.lifecycle.success import (
+    existing_success,
+    listed_keys,
+    restore_success,
+    write_success,
+)
 from airflow_s3commit.protocol.metadata.capabilities import check_store
 from airflow_s3commit.protocol.metadata.context import JobContext, new_uuid
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import find_older_data, refuse_nested
 from airflow_s3commit.protocol.metadata.lock import bar_older_versions
-from airflow_s3commit.protocol.metadata.log import Log, read_entry
+from airflow_s3commit.protocol.metadata.log import Log, newest_commit, read_entry
 from airflow_s3commit.protocol.metadata.manifests import manifests_at
 from airflow_s3commit.protocol.metadata.removal import delete_record
 from airflow_s3commit.protocol.metadata.snapshot import (
@@ -41,6 +47,7 @@ from airflow_s3commit.protocol.model.codec import Plain
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.layout import owner_of, partition_of
+from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import Signer
 from airflow_s3commit.protocol.model.sealed_job import Counts
@@ -131,6 +138,8 @@ def baseline(
             table = _settle_older(run, table)
         if table is None:
             report.closed = True
+            if not dry_run:
+                _finish_again(context)
             return report
         manifests = sorted(manifests_at(store, place))
         found = _list(context, table, step)
@@ -156,9 +165,7 @@ def baseline(
         )
         if log.add(replace(entry, epoch=log.epoch or number, closing=True)):
             logger.info("%s: entry %d lists %d files that are older", place.uri, number, report.files)
-            record_ending(context, read_entry(store, place, number))
-            restore_success(context, None, at_least=number)
-            write_checkpoint(store, place, number, always=True)
+            _finish(context, read_entry(store, place, number))
             report.generation = number
             return report
         delete_record(context, context.bucket, context.layout.manifest_files)
@@ -166,6 +173,24 @@ def baseline(
         f"{place.uri}: jobs committed each of {_TRIES} times while it was listed; nothing was changed:"
         " run it again when fewer jobs are at work"
     )
+
+
+def _finish(context: JobContext, entry: LogEntry) -> None:
+    """Write manifest, ``_SUCCESS`` and checkpoint of the commit that lists older files. Repeatable."""
+    store, home = context.store, context.layout.destination
+    assert entry.manifest is not None, "a commit has a manifest"
+    record_ending(context, entry)
+    restore_success(context, None, at_least=entry.number)
+    # That leaves the marker of another program, which the list has outdated.
+    write_success(context, entry.manifest, partial(listed_keys, context, entry.manifest))
+    write_checkpoint(store, home, entry.number, always=True)
+
+
+def _finish_again(context: JobContext) -> None:
+    """Write what a process that died after its entry has not written, if it is the newest commit's."""
+    newest = newest_commit(context.store, context.layout.destination, lost=True)
+    if newest is not None and newest.closing:
+        _finish(context, newest)
 
 
 def _table(context: JobContext, log: Log) -> TableSnapshot | None:

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import field
 from msgspec.structs import replace
@@ -136,9 +137,9 @@ def rebase(
     )
     snapshot, rebased = _read(context)
     if rebased is not None:
-        report = RebaseReport(destination=place.uri, origin=rebased, dry_run=dry_run)
+        report = RebaseReport(destination=place.uri, origin=rebased.origin, dry_run=dry_run)
         if not dry_run:
-            _finish(context, snapshot.number)
+            _finish(context, rebased.number)
         return report
     copied = snapshot.copied
     assert copied is not None, "the newest entry was copied here"
@@ -164,19 +165,26 @@ def rebase(
     return report
 
 
-def _read(context: JobContext) -> tuple[TableSnapshot, str | None]:
-    """Return the fold of the log, and the original if the history was taken over already."""
+class _TakenOver(NamedTuple):
+    """An earlier rebase: the original, and the number of its entry."""
+
+    origin: str
+    number: int
+
+
+def _read(context: JobContext) -> tuple[TableSnapshot, _TakenOver | None]:
+    """Return the fold of the log, and the rebase if the history was taken over already."""
     home = context.layout.destination
-    snapshot, origin, last = TableSnapshot(home.uri), None, None
+    snapshot, earlier, last = TableSnapshot(home.uri), None, None
     for entry, body in read_entries(context.store, home, 0):
         _check_signature(context, entry, body)
         snapshot.apply(entry)
-        last, origin = entry, _origin_after(entry, home, origin)
+        last, earlier = entry, _taken_over_after(entry, home, earlier)
     if last is None:
         raise NoSuchKey(f"{home.uri} has no log: nothing was copied here that a rebase could take over")
     if last.destination == home.uri:
-        if origin is not None:
-            return snapshot, origin
+        if earlier is not None:
+            return snapshot, earlier
         raise NotReversible(
             f"{home.uri} has a history of its own, by entry {last.number} of its log: rebase a copy before"
             " the first commit to it; read it as it is, or copy the dataset to another place"
@@ -193,11 +201,11 @@ def _read(context: JobContext) -> tuple[TableSnapshot, str | None]:
     return snapshot, None
 
 
-def _origin_after(entry: LogEntry, home: Destination, origin: str | None) -> str | None:
-    """Return the original of the history after an entry, if the history was taken over."""
+def _taken_over_after(entry: LogEntry, home: Destination, earlier: _TakenOver | None) -> _TakenOver | None:
+    """Return the rebase that the history after an entry goes back to; None if it goes back to none."""
     if entry.destination != home.uri or entry.baseline is not None:
         return None
-    return entry.rebase.origin if entry.rebase is not None else origin
+    return _TakenOver(entry.rebase.origin, entry.number) if entry.rebase is not None else earlier
 
 
 def _check_signature(context: JobContext, entry: LogEntry, body: bytes) -> None:

@@ -169,7 +169,7 @@ def rollback(
             log.record_newest()
             restore_success(context, None, at_least=log.position)
             last = newest_commit(store, place)
-            if last is not None and last.manifest is not None and last.manifest.rolled_back_to is not None:
+            if last is not None and last.manifest is not None and last.manifest.rolled_back_to:
                 _renew_markers(context, log, last.manifest)
             return report
         log.refuse_if_swept()

@@ -128,15 +128,22 @@ def find_table(
         InvalidRecord: The log, a manifest or a list was changed, or has a key outside the destination.
 
     """
+    manifest = None
     if choice.job_id is None:
         for _ in range(_TRIES):
             snapshot = read_snapshot(store, place, choice.generation)
             if snapshot is None:
-                break
+                if choice.since is not None:
+                    raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
+                again, manifest = manifest is not None, manifest_of(store, place, None)
+                if again or not manifest.generation:
+                    break
+                # The first commit came after the log was read: its files need not be the whole table.
+                continue
             if choice.generation is None:
                 refuse_begun(store, place, snapshot)
             table = _table_at(store, place, snapshot, choice.since, kind, pick=pick)
-            if not snapshot.baseline or _is_readable(store, place, snapshot):
+            if not snapshot.baseline or _is_readable(store, place, snapshot, table):
                 return table
             if choice.generation is not None:
                 raise NoSuchKey(
@@ -148,9 +155,8 @@ def find_table(
                 f"commits removed files of {place.uri} that are older than its log, {_TRIES} times while they"
                 " were being listed; read it again"
             )
-        if choice.since is not None:
-            raise NoSuchKey(f"{place.uri} has no generation {choice.since}: no commit is in its log")
-    manifest = manifest_of(store, place, choice.job_id)
+    if manifest is None:
+        manifest = manifest_of(store, place, choice.job_id)
     directories: dict[str, str] = {}
     entries = manifest_files(store, manifest)
     files = PackedFiles(
@@ -231,10 +237,20 @@ def _in_picked(
     return [file for file in files if file.directory in picked]
 
 
-def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot) -> bool:
-    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them."""
+def _is_readable(store: ObjectStore, place: Destination, snapshot: TableSnapshot, table: Table) -> bool:
+    """Return whether no commit has removed objects of the snapshot's baseline. Ask after listing them.
+
+    Nor may a later commit have put files among them: where names are fixed, a listing shows no difference.
+    """
     newest = read_snapshot(store, place)
-    return newest is not None and (newest.baseline, newest.removed) == (snapshot.baseline, snapshot.removed)
+    if newest is None or (newest.baseline, newest.removed) != (snapshot.baseline, snapshot.removed):
+        return False
+    unnamed = {file.path for file in table.files if not file.job_id}
+    if not unnamed:
+        return True
+    refuse_begun(store, place, newest)
+    later = _lists_of(store, place, newest.commits(snapshot.generation), FileSummary)
+    return unnamed.isdisjoint(path for files in later.values() for path in files.shared)
 
 
 def _unlisted_files(

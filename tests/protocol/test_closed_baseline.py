@@ -13,7 +13,7 @@ from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_che
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.testing import StoreCall
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Lake, an_id, apart, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.lifecycle.test_baseline import LOCK, OLDER, older_append, older_lock
 from tests.protocol.lifecycle.test_enter import crash
 from tests.protocol.lifecycle.test_run import half_published
@@ -297,3 +297,26 @@ def test_a_copy_of_a_listed_table_is_rebased() -> None:
     assert (report.generation, report.files) == (4, 4)
     files = find_table(lake.store, Destination.parse("s3://lake/copy/"), Choice()).files
     assert {file.path.removeprefix(f"{BUCKET}/copy/") for file in files} == table(lake)
+
+
+@each("marker", [b"", b"another program's"])
+def test_the_list_outdates_the_marker_of_another_program(marker: bytes) -> None:
+    """A table that another committer left, with its `_SUCCESS`, is sound once its files are listed."""
+    lake = Lake()
+    lake.put({**OLD, "_SUCCESS": marker})
+    closed(lake)
+    assert is_sound(lake)
+
+
+def test_a_list_whose_process_died_is_finished_by_another() -> None:
+    """Listed again, a table whose first lister died after its entry has its marker and its checkpoint."""
+    lake = Lake()
+    lake.put({**OLD, "_SUCCESS": b""})
+    lake.store.die("put", "log/00000000000000000001.json", after=True)
+    with pytest.raises(Crash):
+        closed(lake)
+    lake.store.rest()
+    assert not is_sound(lake)
+    assert closed(lake).closed
+    assert is_sound(lake)
+    assert lake.keys(f"{HOME}checkpoints/") != []

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import HmacSigner, Job, JobOptions, RebaseReport, rebase, rollback
+from airflow_s3commit import HmacSigner, Job, JobOptions, RebaseReport, rebase, repair, rollback
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, NotReversible, SignatureRefused
 from airflow_s3commit.protocol.inspect.history import history
 from airflow_s3commit.protocol.inspect.verify_table import TableReport, verify
+from airflow_s3commit.protocol.metadata.log import read_entries
 from airflow_s3commit.protocol.metadata.manifests import manifest_of, read_success
 from airflow_s3commit.protocol.metadata.snapshot import live_files, read_snapshot
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.manifest import FileEntry
 from airflow_s3commit.protocol.model.ownership import UPLOAD_METADATA
+from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from airflow_s3commit.protocol.rebase import have_same_md5
 from tests.cases import each
 from tests.protocol.building import BUCKET, ROOT, THEIRS, Crash, Lake, an_id, apart, named
@@ -310,3 +312,38 @@ def test_each_file_is_looked_at_once() -> None:
     assert {key: count for key, count in heads.items() if "/dt=" in key} == {
         f"{COPY}{path}": 1 for path in (OLD, OLD2, NEW)
     }
+
+
+def test_a_rebase_that_others_followed_is_finished_as_itself() -> None:
+    """Run again after a commit and an abort it changes nothing of theirs."""
+    copy = copied(two_generations())
+    rebased(copy)
+    copy.sealed({"dt=3/a": b"3"}, job_id=THIRD, conflict_mode="append").commit()
+    copy.set_up(THEIRS).abort()
+    success = copy.get(f"{COPY}_SUCCESS")
+    assert rebased(copy).generation is None
+    assert copy.get(f"{COPY}_SUCCESS") == success
+    assert checked(copy).sound
+
+
+def test_a_copy_that_was_repaired_before_is_whole() -> None:
+    """A repair makes no checkpoint of entries that were copied; one that is there is passed over."""
+    lake = two_generations()
+    for number in range(11):
+        lake.sealed({"dt=3/a": b"3"}, job_id=an_id(f"{number}"), conflict_mode="append").commit()
+    assert lake.keys(f"{ROOT}_s3commit/checkpoints/") == [
+        f"{ROOT}_s3commit/checkpoints/00000000000000000013.jsonl.gz"
+    ]
+    copy = copied(lake)
+    before = copy.everything()
+    report = repair(copy.store, copy.destination, dry_run=False, clock=copy.clock, threads=0)
+    assert (report.repaired, report.original) == ([], lake.destination)
+    assert copy.everything() == before
+    forged = TableSnapshot(copy.destination)
+    for entry, _ in read_entries(copy.store, Destination.parse(copy.destination), 0):
+        forged.apply(entry)
+    copy.store.put(BUCKET, f"{COPY}_s3commit/checkpoints/00000000000000000013.jsonl.gz", forged.to_bytes())
+    rebased(copy)
+    assert table(copy) == table(copy, generation=13) == table(lake, lake.destination)
+    assert len(table(copy)) == 13
+    assert checked(copy).log == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_s3commit import HmacSigner, RollbackReport, rollback
+from airflow_s3commit import HmacSigner, RollbackReport, baseline, rollback
 from airflow_s3commit.exceptions import (
     DestinationChanged,
     InvalidOption,
@@ -292,3 +292,14 @@ def test_a_signer_signs_entry_and_manifest() -> None:
     entry = read_entry(lake.store, FLIGHTS, report.generation)
     assert entry.signature is not None
     assert read_manifest(lake.store, FLIGHTS, entry.job_id, signer=signer).rolled_back_to == 1
+
+
+def test_a_rollback_that_changes_nothing_leaves_the_markers_of_partitions() -> None:
+    """Only those of an earlier rollback are written again, not those of a commit that has its own or none."""
+    lake = Lake()
+    lake.put({"dt=1/old": b"old"})
+    lake.sealed({"dt=1/a": b"1"}, conflict_mode="append", partition_success=True).commit()
+    baseline(lake.store, FLIGHTS, dry_run=False, clock=lake.clock, new_id=_ids(lake), threads=0)
+    before = lake.get(f"{ROOT}dt=1/_SUCCESS")
+    assert rolled_back(lake, to=3).generation is None
+    assert lake.get(f"{ROOT}dt=1/_SUCCESS") == before

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_s3commit.exceptions import NoSuchKey
+from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.reader.listing import Choice, find_table
 from airflow_s3commit.reader.table import GENERATION
 from tests.cases import each
-from tests.protocol.building import OURS, THEIRS, Crash, an_id, named, once
+from tests.protocol.building import OURS, THEIRS, Crash, Lake, an_id, named, once
 from tests.reader.test_table import numbers
 
 if TYPE_CHECKING:
@@ -225,3 +226,38 @@ def test_statistics_are_read_on_demand(table: Table) -> None:
     place = table.lake.context().layout.destination
     (file,) = find_table(table.lake.store, place, Choice()).files
     assert (file.rows, file.statistics, file.job_id) == (1, None, OURS)
+
+
+def test_a_first_commit_meanwhile_is_read_with_what_follows_it() -> None:
+    """A reader that found no log, and then the marker of its second commit, reads the whole table."""
+    lake = Lake()
+
+    def commit() -> None:
+        for name in ("first", "second"):
+            lake.sealed({f"{name}.parquet": b"1"}, job_id=an_id(name), conflict_mode="append").commit()
+
+    lake.store.before = once("get", "_SUCCESS", commit)
+    found = find_table(lake.store, Destination.parse(lake.destination), Choice())
+    assert (found.generation, len(found.files)) == (2, 2)
+
+
+@each("choice", [Choice(), Choice(generation=2)])
+def test_a_fixed_name_of_a_later_commit_is_not_older_than_the_log(choice: Choice) -> None:
+    """What a commit adds under a fixed name, while older files are listed, is in no earlier generation."""
+    lake = Lake()
+    lake.put({"old.parquet": b"old"})
+    lake.sealed({"first.parquet": b"1"}, conflict_mode="append").commit()
+
+    def commit() -> None:
+        lake.sealed(
+            {"b.parquet": b"2"}, job_id=THEIRS, conflict_mode="append", unique_filenames=False
+        ).commit()
+
+    lake.store.before = once("list_objects", lake.prefix, commit)
+    place = Destination.parse(lake.destination)
+    if choice.generation is not None:
+        with pytest.raises(NoSuchKey, match=r"generation 2 of .* cannot be read any more"):
+            find_table(lake.store, place, choice)
+        return
+    found = find_table(lake.store, place, choice)
+    assert (found.generation, len({file.path for file in found.files}), len(found.files)) == (4, 3, 3)

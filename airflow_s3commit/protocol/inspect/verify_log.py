@@ -169,6 +169,9 @@ class LogCheck:
         for number, key in self._missing.items():
             is_lost = key.startswith(aborted_prefix(self.destination))
             self._add(key, "is missing", _LOST if is_lost else _MANIFEST, harmless=number == self.head)
+        if self.table is not None:
+            # What is read from here on came after it.
+            self.generation = self.table.generation
         self._compare_marker()
         self._compare_partition_markers()
         return self
@@ -294,7 +297,8 @@ class LogCheck:
         return {checkpoint_number(self.destination, info.key) or 0 for info in listed}
 
     def _compare_checkpoint(self, fold: TableSnapshot, checkpoints: set[int]) -> None:
-        if fold.number not in checkpoints:
+        if fold.number not in checkpoints or fold.copied is not None:
+            # Readers pass over one that was copied here.
             return
         key = checkpoint_key(self.destination, fold.number)
         where = join_uri(self.destination.bucket, key)
@@ -336,22 +340,32 @@ class LogCheck:
 
     def _compare_marker(self) -> None:
         """Compare ``_SUCCESS`` with the newest commit, unless a job is at work that may have removed it."""
+        # Twice, because a job may have ended since the first look, or have removed it before the second.
+        problem = None
+        for _ in range(2):
+            problem = self._success_problem()
+            if problem is None or self._is_at_work():
+                return
+        newest = self._newest
+        self.catch_up()
+        if problem is not None and self._newest == newest:
+            self._add(self.destination.key(SUCCESS), problem, _MARKER, harmless=False)
+
+    def _success_problem(self) -> str | None:
+        """Return what is wrong with the destination's ``_SUCCESS``; None if nothing is."""
         if not self._newest:
-            return
-        key = self.destination.key(SUCCESS)
+            return None
         try:
             success = read_success(self.store, self.destination)
-            if success.generation is not None and success.generation >= self._newest:
-                return
-            problem = f"names generation {success.generation}; the newest is {self._newest}"
-            if success.generation is None:
-                problem = f"is of job {success.jobId or '?'}, which is not in the log"
         except NoSuchKey:
-            problem = f"is missing; the newest generation is {self._newest}"
+            return f"is missing; the newest generation is {self._newest}"
         except (ForeignRecord, InvalidRecord) as error:
-            problem = str(error)
-        if not self._is_at_work():
-            self._add(key, problem, _MARKER, harmless=False)
+            return str(error)
+        if success.generation is None:
+            return f"is of job {success.jobId or '?'}, which is not in the log"
+        if success.generation < self._newest:
+            return f"names generation {success.generation}; the newest is {self._newest}"
+        return None
 
     def _compare_partition_markers(self) -> None:
         """Compare ``_SUCCESS`` in each partition with the log, unless a job that may change it is at work."""

@@ -213,7 +213,7 @@ def verify_table(log: LogCheck, step: Callable[[int], None] = lambda _: None) ->
     """
     report = TableReport(destination=log.destination.uri)
     if log.table is not None:
-        report.generation = log.generation = log.table.generation
+        report.generation = log.table.generation
         with closing(_ExpectedFiles()) as expected:
             commits = log.table.commits()
             for commit, file in _listed_files(log, commits):

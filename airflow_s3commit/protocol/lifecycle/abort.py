@@ -8,7 +8,8 @@ deleted: each object after its upload, so that no process can complete it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
@@ -23,14 +24,14 @@ from airflow_s3commit.protocol.lifecycle.success import restore_success
 from airflow_s3commit.protocol.metadata.context import JobContext, naming
 from airflow_s3commit.protocol.metadata.endings import record_ending
 from airflow_s3commit.protocol.metadata.listing import data_objects
-from airflow_s3commit.protocol.metadata.log import Log
+from airflow_s3commit.protocol.metadata.log import Log, read_entries
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_uploads import (
     intended_uploads,
     tracked_uploads,
     untracked_uploads,
 )
-from airflow_s3commit.protocol.metadata.records import Stored, unless_damaged
+from airflow_s3commit.protocol.metadata.records import Stored, exists, unless_damaged
 from airflow_s3commit.protocol.metadata.removal import (
     PendingId,
     abort_uploads,
@@ -45,7 +46,6 @@ from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
     follow,
-    is_spent,
     job_lost,
     move,
     read_state,
@@ -60,6 +60,8 @@ from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
 from airflow_s3commit.store.execute import in_batches, outcomes
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BATCH = 1_000
 
@@ -90,7 +92,10 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
         while True:
             current = _read_state(context, reason, force=force)
             if current is None:
-                return _abort_unknown(context, reason)
+                report = _abort_unknown(context, reason)
+                if report is not None:
+                    return report
+                continue
             if current.record.state not in ("aborting", "aborted"):
                 _refuse_if_too_late(context, current.record, force=force)
                 if current.record.state in ("open", "sealed"):
@@ -160,7 +165,9 @@ def abort_late(context: JobContext) -> int:
     if read_state(context) is not None or find_manifest(context) is None:
         raise JobClosed(f"{context.name} is not committed: its uploads are not late")
     with naming(context, "abort"):
-        return _abort_leftovers(context)
+        uploads = _abort_leftovers(context)
+        clean_staging(context)
+        return uploads
 
 
 def _refuse_if_sealed(context: JobContext, stage: str, stage_attempt: str) -> None:
@@ -183,47 +190,83 @@ def _read_state(context: JobContext, reason: str | None, *, force: bool) -> Stor
     return unless_damaged(lambda: read_state(context), overwrite)
 
 
-def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport:
-    """Clean up after a job without a state: it ended, or its setup did not finish."""
+def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | None:
+    """Clean up after a job without a state: it ended, or its setup did not finish.
+
+    Returns:
+        The report; None if the setup finished meanwhile: then its commit may have published files.
+
+    """
     if find_manifest(context) is not None:
         raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
     if (earlier := find_aborted(context)) is not None and earlier.lost is not None:
         clean_staging(context)
         raise job_lost(context, earlier.lost)
+    if context.record is None and earlier is None:
+        _refuse_if_in_log(context)
     _refuse_if_published(context)
     entry = _abandon(context, reason, begun_too=context.record is None)
     if entry is not None:
         record_ending(context, entry)
     # A committer that slept while the job was aborted may have written it.
     delete_record(context, context.bucket, context.layout.manifest_files)
-    return AbortReport(uploads=_abort_leftovers(context), objects=0, state="absent")
+    uploads = _abort_leftovers(context)
+    # Listed after the entry: a commit that finds that takes back what it has published, if its records stay.
+    left = list(context.store.list_objects(context.staging_bucket, context.layout.staging.prefix))
+    if any(info.key == context.layout.state for info in left):
+        return None
+    clean_staging(context, listed=left)
+    return AbortReport(uploads=uploads, objects=0, state="absent")
+
+
+def _refuse_if_in_log(context: JobContext) -> None:
+    """Raise if a job without records is committed after all: somebody deleted its manifest.
+
+    Its list of files, which nothing can rebuild, is deleted with an aborted job. So where there is one, the
+    whole log is read.
+    """
+    home = context.layout.destination
+    if not exists(context.store, context.bucket, context.layout.manifest_files):
+        return
+    for entry, _ in read_entries(context.store, home, 0):
+        is_own = entry.destination == home.uri and entry.job_id == context.job_id
+        if is_own and entry.kind == "commit":
+            raise AlreadyCommitted(
+                f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted. Its"
+                f" manifest is missing: rebuild it with: s3commit repair {home.uri} --apply"
+            )
 
 
 def _abort_leftovers(context: JobContext) -> int:
-    """Abort the pending uploads of a job without a state, and remove its staging; return how many uploads."""
+    """Abort the pending uploads of a job without a state; return how many."""
     tracked = (PendingId.of(upload) for upload in _recorded_uploads(context) if upload is not None)
-    uploads = abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
-    clean_staging(context)
-    return uploads
+    return abort_uploads(context, tracked) + abort_uploads(context, untracked_uploads(context))
 
 
 def _abandon(context: JobContext, reason: str | None, *, begun_too: bool = False) -> LogEntry | None:
-    """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again."""
-    if context.record is None and _is_abort_recorded(context):
+    """Create the job's ``abandon`` entry; None if there is one that is older than what can be found again.
+
+    A setup that slept may have written the job's record after the job had ended: then the part of the log
+    that the record names lacks the end, and only its manifest, or the record of its abort, shows it.
+    """
+    if context.record is not None and _if_readable(lambda: find_manifest(context)) is not None:
+        raise AlreadyCommitted(f"{context.name} is committed; it cannot be aborted")
+    earlier = _if_readable(lambda: find_aborted(context))
+    if earlier is not None and earlier.lost is not None:
+        raise job_lost(context, earlier.lost)
+    if earlier is not None:
+        # It is written before the job's record is removed. Without that the record's encryption is unknown,
+        # and a bucket may refuse to have the record of the abort overwritten.
         return None
     return abandon(context, reason, _facts_of(context), begun_too=begun_too)
 
 
-def _is_abort_recorded(context: JobContext) -> bool:
-    """Return whether an earlier abort wrote its record, which it does before it removes the job's record.
-
-    Without the job's record its encryption is unknown, and a bucket may refuse to have the record
-    overwritten.
-    """
+def _if_readable(read: Callable[[], T | None]) -> T | None:
+    """Return a record; None if there is none, or a damaged one: that does not prevent an abort."""
     try:
-        return is_spent(context)
+        return read()
     except InvalidRecord:
-        return False
+        return None
 
 
 def _facts_of(context: JobContext) -> Mapping[str, str]:
@@ -292,6 +335,9 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
             last = log.ending() or log.begun()
             if last is not None:
                 follow(context, current, last)
+            else:
+                # They are of a setup that has not found out yet that its job had ended.
+                clean_staging(context)
             raise
         for batch in in_batches(_recorded_uploads(context), _BATCH):
             readable = [upload for upload in batch if upload is not None]

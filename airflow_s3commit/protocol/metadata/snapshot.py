@@ -166,7 +166,9 @@ def _newest_checkpoint(
             logger.warning("skipping a checkpoint: %s", error)
             continue
         entries = (entry for entry, _ in read_entries(store, destination, number - 1))
-        if (last := next(entries, None)) is not None and last.nonce == snapshot.nonce:
+        last = next(entries, None)
+        # One at an entry that was copied here lacks the table of the original, which a rebase takes over.
+        if last is not None and (last.nonce, last.destination) == (snapshot.nonce, destination.uri):
             snapshot.begun = dict(last.begun)
             return snapshot, entries
         logger.warning("skipping a checkpoint: %s is not of this log", where)

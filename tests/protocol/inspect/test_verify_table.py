@@ -16,7 +16,7 @@ from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.protocol.model.layout import checkpoint_key, entry_key
 from airflow_s3commit.protocol.model.snapshot import TableSnapshot
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, an_id, apart, named, once
 from tests.protocol.metadata.test_log import entry, write
 
 HERE = Destination(BUCKET, ROOT)
@@ -346,3 +346,32 @@ def test_signatures_are_checked_where_there_is_a_signer() -> None:
     assert isinstance(report, TableReport)
     assert ["sign" in finding.problem for finding in report.log] == [True]
     assert not report.sound
+
+
+def test_a_commit_while_markers_of_partitions_are_compared_is_no_damage() -> None:
+    """What it removed is explained by its entry, though that was read for another comparison."""
+    lake = Lake()
+    committed(lake, "first", FILES, partition_success=True)
+
+    def commit() -> None:
+        committed(lake, "second", {"dt=2/part-0.parquet": b"replaced"}, partition_success=True)
+
+    lake.store.before = once("get", "dt=2/_SUCCESS", commit)
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, TableReport)
+    assert (report.generation, report.missing_count, report.removed) == (1, 0, 1)
+    assert report.sound
+
+
+def test_a_job_that_ends_while_the_marker_is_compared_is_no_damage() -> None:
+    """A marker that was missing, and that its job has written since, is not named."""
+    lake = Lake()
+    job = lake.sealed(FILES)
+    lake.store.die("put", f"{ROOT}_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    lake.store.before = once("list_objects", "__magic_job-", lambda: lake.job().recover())
+    report = verify(lake.store, lake.destination, threads=0)
+    assert isinstance(report, TableReport)
+    assert report.log == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit import Job
 from airflow_s3commit.exceptions import (
     AlreadyCommitted,
     JobClosed,
@@ -401,3 +402,58 @@ def test_an_abort_gives_back_the_marker_of_a_commit_that_has_yet_to_clean_up() -
     lake.job(THEIRS).recover()
     assert decode(SuccessData, lake.get(SUCCESS), SUCCESS).jobId == THEIRS
     assert lake.staging(THEIRS) == []
+
+
+def test_an_abort_that_slept_takes_back_what_was_published_meanwhile() -> None:
+    """A job that was set up, written and half committed after an abort had found no state of it is undone."""
+    lake = Lake()
+
+    def meanwhile() -> None:
+        job = lake.sealed(NEW)
+        lake.store.die("put", "/00000000000000000001.json")
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        assert len(lake.data()) == 3
+
+    lake.store.before = once("list_objects", "_s3commit/log/", meanwhile)
+    report = lake.job().abort()
+    assert (report.objects, report.state) == (3, "aborted")
+    assert (lake.data(), lake.pending(), lake.staging()) == ({}, [], [])
+
+
+@pytest.mark.parametrize("end", ["committed", "aborted"])
+def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
+    """An abort between the records of a setup of a spent id and its look adds no second end to the log."""
+    lake = Lake()
+    options = lake.sealed(NEW).record().options
+    ended = lake.job().commit if end == "committed" else lake.job().abort
+    ended()
+
+    def abort() -> None:
+        if end == "aborted":
+            lake.job().abort()
+            return
+        with pytest.raises(AlreadyCommitted):
+            lake.job().abort()
+
+    data = lake.data()
+    lake.store.before = once("get", f"manifests/{OURS}.json", abort)
+    with suppress(JobClosed):
+        Job.setup(lake.store, lake.destination, options=options, job_id=OURS, clock=lake.clock, assume="new")
+    assert [key for key in lake.keys(f"{HOME}log/") if key.endswith(".json")] == [
+        f"{HOME}log/00000000000000000001.json"
+    ]
+    assert (lake.data(), lake.staging()) == (data, [])
+
+
+def test_a_committed_job_without_its_manifest_is_not_aborted() -> None:
+    """Its entry in the log refuses, and its list of files, which nothing rebuilds, stays."""
+    lake = Lake()
+    lake.sealed(NEW).commit()
+    lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS).commit()
+    lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
+    with pytest.raises(AlreadyCommitted, match=r"entry 1 of the log.*s3commit repair"):
+        lake.job().abort(force=True)
+    assert f"{HOME}manifests/{OURS}.jsonl" in lake.keys(HOME)
+    assert len(lake.keys(f"{HOME}log/")) == 2
