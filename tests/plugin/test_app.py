@@ -446,7 +446,7 @@ def test_generations_are_shown_page_by_page(client: TestClient, store: MemorySto
     page = signed_in(client, "viewer").get(f"/s3commit/history?at={FLIGHTS}").text
     assert re.findall(r'title="([0-9a-f-]{36})"', page) == ids[:4:-1]
     assert len(re.findall(r"<svg[^>]*role=.img.", page)) == 2
-    assert "From generation 6 to 30 the table goes from 12 to 60; the least is 12, the most 60." in page
+    assert "From generation 6 to 30 the table goes from 12 to 60; the minimum is 12, the maximum 60." in page
     (older,) = re.findall(r'href="([^"]*before=[^"]*)"', page)
     last = client.get(html.unescape(older)).text
     assert re.findall(r'title="([0-9a-f-]{36})"', last) == ids[4::-1]

@@ -408,7 +408,7 @@ def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
 def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """It may ask for encryption, so the write does not go on without it."""
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
-    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* mend it, or call .*register"):
+    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* repair it, or call .*register"):
         site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
 
 
