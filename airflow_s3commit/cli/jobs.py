@@ -118,7 +118,7 @@ def show(session: Session) -> ExitCode:
     """Show one job in detail, with next steps.
 
     Shows its state and owner, its options and context, its stages and their output, its pending uploads, the
-    objects that its commit replaces, and its ``begin`` entry in the log if it has one.
+    objects that its commit replaces, and its begin entry in the log if it has one.
     """
     assert session.job_id is not None
     with session.output.working("reading records"):
