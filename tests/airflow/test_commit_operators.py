@@ -293,7 +293,7 @@ def test_a_job_that_is_gone_is_refused(store, context) -> None:
     ],
 )
 def test_links_go_to_the_console_of_the_partition(region: str | None, host: str) -> None:
-    """Each partition of AWS has a console of its own, with the same pages."""
+    """Each AWS partition has its own console, with the same pages."""
     query = f"region={region}&" if region else ""
     expected = f"https://{host}/s3/object/lake?{query}prefix=flights%2Fdt%3D1%2Fa.json"
     assert console_url("s3://lake/flights/dt=1/a.json", region) == expected

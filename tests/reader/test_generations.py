@@ -1,4 +1,4 @@
-"""A table is read whole: at its newest generation, at an older one, or what came since one."""
+"""A table is read as a whole: at its newest generation, at an older one, or what was added since one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def values(found: ds.Dataset) -> list[int]:
 
 
 def refreshed(table: Table) -> None:
-    """Commit two days, then the second and a third one anew, then append to the first."""
+    """Commit two days, then replace the second and add a third, then append to the first."""
     table.commit({"dt=1/a.parquet": numbers(1), "dt=2/a.parquet": numbers(2)})
     table.commit({"dt=2/a.parquet": numbers(20), "dt=3/a.parquet": numbers(3)}, THEIRS)
     table.commit({"dt=1/b.parquet": numbers(10)}, an_id("3"), conflict_mode="append")

@@ -215,7 +215,7 @@ NOBODYS = r"the type .*(variant.*write to (orc|csv)|void, which orc|without a ty
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
-    """A refusal is a line that names the column and ends with a cure, Spark's own writer where that helps."""
+    """A refusal is one line that names the column and ends with a remedy, if possible Spark's own writer."""
     options, refused = parse_options({"format": file_format}, overwrite=False), set()
     for plain in {str(kind): kind for kind in every_type()}.values():
         for kind in nested(plain):
@@ -235,7 +235,7 @@ def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_every_setting_is_refused_by_name(key: str) -> None:
-    """A value that this package cannot follow gives a line with the key, and a cure at its end."""
+    """A value that this package cannot follow gives one line with the key and a remedy."""
     lines = []
     for file_format in FORMATS:
         with suppress(InvalidOption):
@@ -257,7 +257,7 @@ _ANY_TEXT = (*TEXT_OPTIONS, *(option for option in READ_OPTIONS if option.read i
 
 @pytest.mark.parametrize("option", {*WRITE_OPTIONS, *READ_OPTIONS} - {*_ANY_TEXT}, ids=lambda it: it.name)
 def test_every_option_is_refused_by_name(option: Option) -> None:
-    """A value that makes no sense gives a line with the option, and what its value can be."""
+    """An invalid value gives one line with the option and the valid values."""
     odd = {"partitionBy": "[odd", "job": "\n"}.get(option.name, "{ odd")
     given = {"path": "s3://lake/t", option.name: odd}
     given |= {"format": option.formats[0]} if option.formats else {}
@@ -285,7 +285,7 @@ def test_every_option_is_refused_by_name(option: Option) -> None:
 def test_every_mode_is_the_jobs_or_refused_by_name(
     job_mode: Any, whole: bool, static: bool, overwrite: bool, given: dict[str, str]
 ) -> None:
-    """A save mode or an option that contradicts the job gives a line with both, and lets the job decide."""
+    """A save mode or option that contradicts the job gives one line with both, and lets the job decide."""
     committer: Committer = "directory" if whole else "partitioned"
     store = MemoryStore()
     settings = JobOptions(conflict_mode=job_mode, committer=committer)
