@@ -28,7 +28,7 @@
         ├── DestinationNotEmpty conflict mode ``fail``, and there is data
         ├── DestinationChanged  the partitions changed after they were planned
         ├── DuplicateOutput     two files have one key, or a task occurs twice
-        ├── LockHeld            another job holds the lock that jobs with fixed names need
+        ├── LockHeld            another job is committing, and must end first
         ├── AuditFailed
         └── StoreUnsuitable     the store lacks something that the protocol needs
 
@@ -213,7 +213,7 @@ class DuplicateOutput(Refused):
 
 
 class LockHeld(Refused):
-    """Another active job holds the commit lock of the destination; try again later."""
+    """Another job is committing, of an older version or one that destroys old data; try again later."""
 
 
 class AuditFailed(Refused):

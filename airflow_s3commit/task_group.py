@@ -405,18 +405,18 @@ def commit_retry_policy(
 
     Refusals are not retried, because the next try would be refused too. Throttling, lost connections and
     unknown outcomes are retried after ``delay``, because every step of a commit is repeatable. A task that
-    finds another job's lock is retried after ``lock_delay``. The task's own ``retries`` and ``retry_delay``
-    apply to all other errors, and ``retries`` limits the number of tries.
+    has to wait for another job (`LockHeld`) is retried after ``lock_delay``. The task's own ``retries`` and
+    ``retry_delay`` apply to all other errors, and ``retries`` limits the number of tries.
 
     :param delay: Time until the next try after throttling, lost connections and unknown outcomes.
-    :param lock_delay: Time until the next try if another job holds the destination's lock.
+    :param lock_delay: Time until the next try if another job must end first.
     """
     # The first matching rule applies, and these two errors are refusals too.
     retriable = RetryRule(
         exception=[f"{_ERRORS}.LockHeld", f"{_ERRORS}.PreconditionFailed"],
         action=RetryAction.RETRY,
         retry_delay=lock_delay,
-        reason="another writer holds the lock, or wrote the record first",
+        reason="another job must end first, or wrote the record first",
     )
     final = RetryRule(
         exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],

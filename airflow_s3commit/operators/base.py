@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
 
-#: Refusals that a retry may resolve: the lock is released, or the other writer's record is read.
+#: Refusals that a retry may resolve: the other job has ended, or the other writer's record is read.
 _RETRIABLE = (LockHeld, PreconditionFailed)
 
 
