@@ -1,9 +1,9 @@
 """Zero-rename S3 commits that Airflow drives.
 
-A Spark stage uploads its output as multipart uploads that it does not complete; one Airflow task completes
-them all. This is the public face of the package: import from here, and from ``airflow_s3commit.spark``,
-``operators``, ``sensors`` and the other packages and modules beside it; what lies deeper may move. Names are
-imported when they are first used, so that importing the package imports nothing else.
+A Spark stage uploads its output as multipart uploads without completing them; one Airflow task completes them
+all. This is the public face of the package: import from here, and from ``airflow_s3commit.spark``,
+``operators``, ``sensors`` and the other packages and modules beside it; deeper modules may move. Names are
+imported when they are first used, so importing the package imports nothing else.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ class Clock(Protocol):
     def time(self) -> float:
         """Return this machine's time in seconds since the epoch.
 
-        It is for people to read. Clocks of machines differ, so it does not order events of two of them.
+        It is for people to read. It cannot order events of different machines, because their clocks differ.
         """
         ...
 

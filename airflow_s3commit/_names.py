@@ -4,9 +4,9 @@ A package exports names of other modules by `lazy`, and imports the module of a 
 used (PEP 562).
 
 Each old path works for one more release, with a `DeprecationWarning`. `MovedModules`, the last finder on
-``sys.meta_path``, loads the modules of `MOVED` that no longer exist. Where the old path still exists, as a
-package in place of a module or as a module that lost names, it forwards its old names by ``__getattr__ =
-forwarding(…)``. A module in place of a package also needs an empty ``__path__``. To drop an old path, delete
+``sys.meta_path``, loads the modules of `MOVED` that no longer exist. If the old path still exists, as a
+package instead of a module or as a module that lost names, it forwards its old names by ``__getattr__ =
+forwarding(…)``. A module instead of a package also needs an empty ``__path__``. To drop an old path, delete
 its row.
 """
 
@@ -184,14 +184,14 @@ def forwarding(old: str, table: Mapping[str, Mapping[str, str]] = MOVED) -> Call
 
 
 def install() -> None:
-    """Add a finder for the modules of `MOVED` behind all other finders of this process. Repeatable."""
+    """Add a finder for the modules of `MOVED` after all other finders of this process. Repeatable."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(MovedModules(MOVED))
 
 
 def ignored(name: str, value: object | None) -> None:
-    """Warn of an argument that has no effect any more, if it is given: the caller's caller passed it."""
+    """Warn about an argument that no longer has an effect, if it is given; names the caller's caller."""
     if value is not None:
         from warnings import warn  # noqa: PLC0415
 
-        warn(f"{name} has no effect any more, and will be removed", DeprecationWarning, stacklevel=3)
+        warn(f"{name} no longer has an effect, and will be removed", DeprecationWarning, stacklevel=3)

@@ -30,10 +30,10 @@ __all__ = ["HivePathMapper", "announce", "event_extra", "hive_values"]
 
 logger = logging.getLogger(__name__)
 
-#: The largest number of partitions with counts in an event; the manifest has all of them.
+#: Maximum number of partitions with counts in an event; the manifest has all of them.
 _MOST_PARTITIONS: Final = 1_000
 
-#: The longest partition key in Airflow's database, in characters.
+#: Maximum length of a partition key in Airflow's database, in characters.
 _LONGEST_KEY: Final = 250
 
 

@@ -28,7 +28,7 @@
         ├── DestinationNotEmpty conflict mode ``fail``, and there is data
         ├── DestinationChanged  the partitions changed after they were planned
         ├── DuplicateOutput     two files have one key, or a task occurs twice
-        ├── LockHeld            another job holds the lock that jobs with fixed names need
+        ├── LockHeld            another job is committing, and must end first
         ├── AuditFailed
         └── StoreUnsuitable     the store lacks something that the protocol needs
 
@@ -98,7 +98,7 @@ class NoSuchBucket(DidNotHappen):
 
 
 class NoSuchUpload(DidNotHappen):
-    """The multipart upload does not exist, or no longer.
+    """The multipart upload does not exist, or no longer exists.
 
     It was completed, aborted or removed by a lifecycle rule, or never created. Only a HEAD of its object
     shows which.
@@ -138,7 +138,7 @@ class StoreRejected(DidNotHappen):
 
 
 class JobFailed(DidNotHappen):
-    """The job could not be committed; its destination is as it was before."""
+    """The job could not be committed; its destination is unchanged."""
 
 
 class PreconditionFailed(Refused):
@@ -150,7 +150,7 @@ class InvalidOption(Refused, ValueError):
 
 
 class InvalidDestination(Refused):
-    """The URI cannot be a destination: it is no directory on S3, or not that of the job."""
+    """The URI cannot be a destination: it is not a directory on S3, or not that of the job."""
 
 
 class InvalidRecord(Refused):
@@ -213,7 +213,7 @@ class DuplicateOutput(Refused):
 
 
 class LockHeld(Refused):
-    """Another active job holds the commit lock of the destination; try again later."""
+    """Another job is committing, of an older version or one that destroys old data; try again later."""
 
 
 class AuditFailed(Refused):

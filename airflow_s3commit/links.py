@@ -1,4 +1,4 @@
-"""Links from a task in Airflow's UI to its manifest, and to its job."""
+"""Links from a task in Airflow's UI to its manifest and to its job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ManifestLink", "PendingsetsLink"]
 
-#: Lets the import system ask for modules below this one, which earlier releases had.
+#: Lets the import system look for modules below this one, which earlier releases had.
 __path__: list[str] = []
 
 
@@ -46,7 +46,7 @@ class ManifestLink(BaseOperatorLink):
         """Return the URL; empty if there is none.
 
         :param operator: The task's operator, after it ran.
-        :param ti_key: Which task instance it was.
+        :param ti_key: The key of the task instance.
         """
         uri, address = getattr(operator, "manifest_uri", None), getattr(operator, "address", None)
         if not uri or address is None:
@@ -59,7 +59,7 @@ class ManifestLink(BaseOperatorLink):
 class PendingsetsLink(BaseOperatorLink):
     """Opens the job of a stage, on the tab of the run, if ``[s3commit] destinations`` is set.
 
-    The tab shows the stages with their seals while there are any: they are deleted when the job has ended.
+    The tab shows the stages with their seals until the job has ended, when these are deleted.
     """
 
     @property
@@ -71,7 +71,7 @@ class PendingsetsLink(BaseOperatorLink):
         """Return the URL; empty if the task sealed nothing, or the page is not configured.
 
         :param operator: The task's operator, after it ran.
-        :param ti_key: Which task instance it was.
+        :param ti_key: The key of the task instance.
         """
         return run_url(ti_key) if getattr(operator, "seal_uri", None) else ""
 

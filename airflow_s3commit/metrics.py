@@ -1,7 +1,7 @@
 """Metrics that the tasks emit through Airflow: commits, aborts, sweeps, pending bytes, durations, requests.
 
 Every name begins with ``s3commit.``; `METRICS` has all of them. Without a metrics backend in Airflow the
-calls do nothing. They never fail a task.
+functions do nothing. They never fail a task.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def conflict_mode_param(default: str = "fail") -> Param:
 
     :param default: The mode of a run whose conf sets none: ``fail``, ``append``, ``replace`` or
         ``as-written``.
-    :raises ValueError: The default is another word.
+    :raises ValueError: The default is not one of these.
     """
     from airflow.sdk import Param  # noqa: PLC0415 - operators import this module and need no param
 
@@ -58,8 +58,8 @@ def conflict_mode_param(default: str = "fail") -> Param:
         title="If partitions already have data",
         description=(
             "fail: refuse the commit. append: keep the old files beside the new ones. "
-            "replace: replace the old files by the new ones. "
-            "as-written: what the save modes of Spark's own writers mean. "
+            "replace: replace the old files with the new ones. as-written: follow the save modes of Spark's"
+            " own writers. "
             "Backfills replace unless their conf sets a mode."
         ),
     )
@@ -86,11 +86,11 @@ _SHORT = re.compile(r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)
 def moment_of(
     value: Any, *, before: datetime, zone: Timezone | FixedTimezone | str = "UTC"
 ) -> pendulum.DateTime:
-    """Return the moment that a value names.
+    """Return the time that a value stands for.
 
-    A time without a zone is one of ``zone``, a date is the beginning of its day there, and a data interval is
-    its start. A duration is so long before ``before``: its days, or each 24 of its hours, are days of the
-    calendar, so that one of them has 25 hours where clocks go back.
+    A time without a zone is in ``zone``, a date means the start of the day there, and a data interval means
+    its start. A duration is counted back from ``before``: its days, and each 24 of its hours, are calendar
+    days, so one of them has 25 hours if clocks go back.
 
     :param value: A ``datetime``, ``date``, ``timedelta``, ``pendulum.Duration`` or data interval; or text: a
         time, a date, a duration or an interval in ISO 8601, or a duration such as ``1d12h``.

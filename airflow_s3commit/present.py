@@ -79,11 +79,14 @@ _AFTER: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]
         (JobFailed,),
         (("the commit was rolled back: find the reason, then write the data again as a new job", "jobs"),),
     ),
-    ((LockHeld,), (("look at the jobs at work, and run the command again when that one has ended", "jobs"),)),
+    (
+        (LockHeld,),
+        (("look at the jobs in progress, and run the command again when that job has ended", "jobs"),),
+    ),
     ((DestinationNotEmpty, JobClosed, InvalidRecord), (_SHOW,)),
 )
 
-#: The same after errors of commands about a table, which name no job: these come first.
+#: Next steps after errors of commands about a table, which name no job; these are tried first.
 _AFTER_ABOUT_TABLE: tuple[tuple[tuple[type[S3CommitError], ...], tuple[tuple[str, ...], ...]], ...] = (
     ((NotReversible, DestinationChanged), (("look at the commits to the table", "log"),)),
     (
@@ -181,7 +184,7 @@ def _job_facts(details: JobDetails) -> Iterator[Fact]:
     if details.preview is not None:
         yield Fact("commit replaces", replacement(details.preview))
     if details.begun is not None:
-        yield Fact("begun", f"as entry {details.begun} of the log: it can only be driven to its end")
+        yield Fact("begun", f"as entry {details.begun} of the log: it can only be finished")
 
 
 def _unusual(options: JobOptions) -> Iterator[str]:
@@ -290,7 +293,7 @@ def for_job(summary: JobSummary, commands: CommandLines) -> list[NextStep]:
         case "committed" if summary.staging is None:
             steps = [run("nothing to do; to compare its files with the manifest", "verify")]
         case "lost" if summary.staging is None:
-            steps = [run("write its data again, as a new job; what the table lost", "log")]
+            steps = [run("write its data again with a new job; to see what the table lost", "log")]
         case "committed" | "aborting" | "aborted" | "lost":
             steps = [run("finish the remaining steps", "recover")]
         case _:

@@ -13,7 +13,7 @@ _INTEGRATION = "S3 Commit"
 #: The section ``[s3commit]``, which `airflow_s3commit.settings` and the page in the UI read.
 _OPTIONS: dict[str, dict[str, str | None]] = {
     "aws_conn_id": {
-        "description": "The aws connection of every operator, sensor and notifier that names none.",
+        "description": "The default aws connection of operators, sensors and notifiers.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "lake",
@@ -27,8 +27,8 @@ _OPTIONS: dict[str, dict[str, str | None]] = {
         "default": "60",
     },
     "sweep_age_days": {
-        "description": "Days without a sign of life after which the sweep operator treats a job as dead. "
-        "Longer than any job runs, and than any audit waits for a human.",
+        "description": "Days without activity after which the sweep operator treats a job as dead. Set it"
+        " longer than any job runs, and than any audit waits for a human.",
         "version_added": "0.1.0",
         "type": "float",
         "example": "14",
@@ -43,8 +43,8 @@ _OPTIONS: dict[str, dict[str, str | None]] = {
         "default": "",
     },
     "destinations": {
-        "description": "The destinations that the page S3 commits shows: URIs with white space or commas "
-        "between them, or a JSON list of URIs or of objects with destination, aws_conn_id and staging.",
+        "description": "The destinations that the page S3 commits shows: URIs separated by whitespace or"
+        " commas, or a JSON list of URIs or of objects with destination, aws_conn_id and staging.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "s3://lake/flights/, s3://lake/weather/",

@@ -46,9 +46,9 @@ class S3CommitGroup:
     """A group under construction: its job, its connection, and its stages.
 
     :param group: The Airflow task group.
-    :param setup: The task that sets the job up.
+    :param setup: The task that sets up the job.
     :param connection: ``aws_conn_id``, ``region_name`` and ``verify`` of every task in the group.
-    :param skips: What happens when stages are skipped: ``skipped_stages`` and ``on_empty``.
+    :param skips: ``skipped_stages`` and ``on_empty``.
     """
 
     def __init__(
@@ -106,9 +106,10 @@ class S3CommitGroup:
         """Add a stage that runs SQL in Spark's own shell, and return its task.
 
         What the statements write to the destination waits for the commit, as with ``writer="spark"``. The
-        first statement that fails, fails the task. Spark's shell runs in client mode only, with Hive support.
+        first statement that fails makes the task fail. Spark's shell runs in client mode only, with Hive
+        support.
 
-        :param sql: Statements with ``;`` between them; or a list of such texts, or an XCom with one, for a
+        :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a
             mapped task with an instance for each. (templated)
         :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
             application; the default of ``task_id`` is ``spark_sql``.
@@ -120,7 +121,7 @@ class S3CommitGroup:
         """Return the environment of a program that is a stage, for ``s3commit put`` and ``s3commit seal``.
 
         The values are templates: give it to a templated argument, such as ``env`` of ``BashOperator`` with
-        ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is an attempt of its own.
+        ``append_env=True``, or ``env_vars`` of a pod. Each try of the task is a separate attempt.
 
         :param stage: The stage's name.
         """
@@ -151,8 +152,8 @@ class S3CommitGroup:
         """Add any other task or group, such as a stage of another engine or a check, and return it.
 
         With such a stage in the group, the commit takes the newest sealed attempt of each stage of the job:
-        attempts are tries of a task, and the highest number is the last one. What an earlier try has sealed
-        stays invisible, and the commit aborts it.
+        attempts are numbered by the task's tries, so the highest number is the last try. What an earlier try
+        has sealed stays invisible, and the commit aborts it.
 
         :param task: The task; create it inside the ``with`` block.
         :param name: The stage that the task seals, each try under its own number. Then only the last try's
@@ -228,7 +229,7 @@ class S3CommitGroup:
     def _commit(
         self, resolved: S3CommitResolveConflictsOperator, commit: dict[str, Any], shards: int | str | None
     ) -> S3CommitJobOperator | S3CommitFinishOperator:
-        # Nobody looks at the plan in between, so what other jobs commit meanwhile fails no run.
+        # Nobody reviews the plan in between, so commits of other jobs meanwhile need not fail the run.
         plan = {"conflicts": resolved.output, "pin_plan": False}
         arguments = {"job": self.job, **plan, **self.connection, **commit}
         if shards is None:
@@ -242,7 +243,7 @@ class S3CommitGroup:
     def _abort_at_timeout(self) -> None:
         """Let the DAG's failure callback abort the job if the DAG has a time limit, unless one does already.
 
-        Airflow runs no teardown when a run exceeds ``dagrun_timeout``: it calls that callback only.
+        Airflow runs no teardown when a run exceeds ``dagrun_timeout``: it only calls that callback.
         """
         dag: Any = getattr(self.group, "dag", None)
         if dag is None or dag.dagrun_timeout is None:
@@ -253,7 +254,7 @@ class S3CommitGroup:
         if any(one.job is None and one.setup_task_ids is None for one in others):
             return
         for one in others:
-            # One notifier aborts the jobs of all groups first, and then looks at each again.
+            # One notifier first aborts the jobs of all groups, and then checks each again.
             connection = {name: getattr(one, name) for name in self.connection}
             if one.job is None and connection == self.connection:
                 named = one.setup_task_ids
@@ -321,20 +322,20 @@ def s3_commit_task_group(
     :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
         them at once. For tables that are read by generation. (templated)
     :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
-        one. From then on every commit to the destination does. Excludes ``retain``.
+        one. From then on every commit to the destination writes them. Cannot be combined with ``retain``.
     :param outlets: Assets of the table. Each gets one event, with the manifest's summary as its ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, as in
         `S3CommitJobOperator`.
     :param shards: Number of mapped tasks that commit, from 1 to 1,024; None for one task, which completes
         some thousands of files a second. (templated)
-    :param audit: Rules for the output, checked before any of it becomes visible, as in
+    :param audit: Rules for the output, which are checked before any of it becomes visible, as in
         `S3CommitAuditOperator`, together with its ``on_fail`` (``fail``, ``warn`` or ``ask``),
         ``response_timeout``, ``assigned_users`` and ``notifiers``:
         ``{"min_rows": 1, "max_null_ratio": {"carrier": 0}, "on_fail": "ask"}``. (templated)
-    :param skipped_stages: What a skipped stage does. ``skip``: it skips the commit, by Airflow's rule. If no
-        stage wrote anything, the run succeeds; if one did, it fails, because that output is lost.
+    :param skipped_stages: The effect of a skipped stage. ``skip``: it skips the commit, by Airflow's rules.
+        If no stage wrote anything, the run succeeds; otherwise it fails, because that output is lost.
         ``ignore``: the commit takes what the other stages wrote.
-    :param on_empty: What happens if all stages were skipped, or wrote no files. ``skip``: no commit, and the
+    :param on_empty: The effect if all stages were skipped, or wrote no files. ``skip``: no commit, and the
         run succeeds. ``commit``: a commit without files, with the assets' events; it fails if it would remove
         data. ``remove``: a commit that removes what the conflict mode replaces; with committer ``directory``
         and conflict mode ``replace`` that is the whole table.
@@ -347,8 +348,8 @@ def s3_commit_task_group(
     :param region_name: Overrides the connection's region. (templated)
     :param verify: Overrides the connection's check of TLS certificates. (templated)
     :param group_arguments: Further arguments of Airflow's ``TaskGroup``.
-    :raises ValueError: The group has no stage, or ``skipped_stages`` or ``on_empty`` is another word; or no
-        mode is named, and some Spark stages have ``writer="spark"`` and others not.
+    :raises ValueError: The group has no stage, ``skipped_stages`` or ``on_empty`` has another value, or no
+        mode is named and only some Spark stages have ``writer="spark"``.
     """
     if skipped_stages not in get_args(SkippedStages):
         raise ValueError(f"skipped_stages is {skipped_stages!r}; it must be skip or ignore")
@@ -404,18 +405,18 @@ def commit_retry_policy(
 
     Refusals are not retried, because the next try would be refused too. Throttling, lost connections and
     unknown outcomes are retried after ``delay``, because every step of a commit is repeatable. A task that
-    finds another job's lock is retried after ``lock_delay``. The task's own ``retries`` and ``retry_delay``
-    apply to all other errors, and ``retries`` limits the number of tries.
+    has to wait for another job (`LockHeld`) is retried after ``lock_delay``. The task's own ``retries`` and
+    ``retry_delay`` apply to all other errors, and ``retries`` limits the number of tries.
 
     :param delay: Time until the next try after throttling, lost connections and unknown outcomes.
-    :param lock_delay: Time until the next try if another job holds the destination's lock.
+    :param lock_delay: Time until the next try if another job must end first.
     """
     # The first matching rule applies, and these two errors are refusals too.
     retriable = RetryRule(
         exception=[f"{_ERRORS}.LockHeld", f"{_ERRORS}.PreconditionFailed"],
         action=RetryAction.RETRY,
         retry_delay=lock_delay,
-        reason="another writer holds the lock, or wrote the record first",
+        reason="another job must end first, or wrote the record first",
     )
     final = RetryRule(
         exception=[f"{_ERRORS}.Refused", f"{_ERRORS}.JobFailed"],

@@ -114,10 +114,10 @@ def seal_etags_of(stages: Iterable[Any] | None) -> dict[tuple[str, str], str]:
 def counting_attempts(
     sealed: Iterable[tuple[str, str]], tries: Iterable[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return the sealed stage attempts that count: of each stage that of the last try.
+    """Return the sealed stage attempts that count: for each stage, that of the last try.
 
-    The attempts of a stage are the tries of a task, so the last try's has the highest number. Attempts of a
-    stage with other ids all count, because none is known to be the last.
+    Attempts of a stage are numbered by the tries of a task, so that of the last try has the highest number.
+    If ids are not numbers, all attempts of the stage count, because none is known to be the last.
 
     :param sealed: Pairs of stage and stage attempt.
     :param tries: Stage and last try of tasks, which is the try that succeeded.

@@ -1,8 +1,8 @@
-"""Every morning, how many of yesterday's flights each carrier flew. Two DAGs that report the same.
+"""Every morning, how many of yesterday's flights each carrier flew: two DAGs with the same report.
 
-`flights_daily_report` runs by the clock and waits for the manifest of the commit that brought the day.
-`flights_report_on_commit` runs whenever a commit brings a day, by the events of the asset `flight_days`. Both
-read exactly the files that the manifest lists: not what a listing of the directory happens to show.
+`flights_daily_report` runs on a schedule and waits for the manifest of the commit with the day.
+`flights_report_on_commit` runs whenever a commit adds a day, on events of the asset `flight_days`. Both read
+exactly the files that the manifest lists, not what a listing of the directory happens to show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3
 
 @task
 def flights_by_carrier(manifest: dict[str, Any], day: str) -> dict[str, int]:
-    """Count each carrier's flights in the day's files, each read as it was committed or not at all."""
+    """Count each carrier's flights in the day's files, each of which is read as committed or not at all."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - kept out of DAG parsing
 
     from airflow_s3commit import Destination, manifest_files, read_manifest  # noqa: PLC0415
@@ -46,7 +46,7 @@ def flights_by_carrier(manifest: dict[str, Any], day: str) -> dict[str, int]:
 
 @task
 def commit_that_brought(day: str, destination: str, *, triggering_asset_events: Any = None) -> dict[str, Any]:
-    """Return the newest commit among the events that started this run; by hand, the newest of the day."""
+    """Return the newest commit among the events that started this run; in a manual run, the day's newest."""
     events = [event for told in (triggering_asset_events or {}).values() for event in told]
     if events:
         return dict(max((event.extra for event in events), key=lambda extra: extra["committed"]))
@@ -56,7 +56,7 @@ def commit_that_brought(day: str, destination: str, *, triggering_asset_events: 
 
     manifest = search_manifest(S3CommitHook().store, destination, partitions=[f"dt={day}"])
     if manifest is None:
-        raise ValueError(f"No commit has brought {day} to {destination}")
+        raise ValueError(f"No commit has added {day} to {destination}")
     return manifest_summary(manifest)
 
 
@@ -114,7 +114,7 @@ flights_daily_report()
     tags=["s3commit", "flights"],
 )
 def flights_report_on_commit() -> None:
-    """Report the day that a commit brought."""
+    """Report the day that a commit added."""
     flights_by_carrier(commit_that_brought(DAY, DESTINATION), DAY)  # type: ignore[arg-type]
 
 

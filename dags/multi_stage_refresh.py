@@ -1,8 +1,8 @@
-"""Flights and weather of a day, refreshed together: two mapped stages, one commit, a gate before it.
+"""Flights and weather of a day, refreshed together: two mapped stages, an audit, and one commit.
 
-Six Spark applications write, one for each table and airport. Either all of it becomes visible or nothing:
-a reader never finds a day's flights without its weather. Before that, the audit holds what was written
-against what is expected; where it falls short, somebody is asked whether to commit it anyway.
+Six Spark applications write, one for each table and airport. One commit makes either all of their output
+visible or none, so a day's flights are never committed without its weather. Before the commit an audit checks
+the output; if it fails, somebody is asked whether to commit anyway.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TABLES = ("flights", "weather")
             type="integer",
             minimum=1,
             title="Rows expected",
-            description="Fewer rows of both tables together fall short.",
+            description="The audit fails if both tables together have fewer rows.",
         ),
         "on_failed_audit": Param(
             "ask",

@@ -1,4 +1,4 @@
-"""Every night, yesterday's flights: written by Spark as pending uploads, made visible by one commit.
+"""Every night, yesterday's flights: written by Spark as pending uploads, and made visible by one commit.
 
 Each run refreshes one day, which is one partition of the dataset. Backfills replace the days they touch:
 ``airflow backfill create --dag-id nightly_flights_refresh --from-date 2013-01-01 --to-date 2013-01-07``.
@@ -16,14 +16,14 @@ from airflow_s3commit.notifications import AbortUploadsNotifier
 from airflow_s3commit.params import conflict_mode_param
 from airflow_s3commit.task_group import s3_commit_task_group
 
-#: A partitioned run has its day as partition key; any other run takes the param, or its date.
+#: A partitioned run has its day as the partition key; any other run uses the param, or its date.
 DAY = "{{ partition_key or params.day or (dag_run.logical_date or dag_run.run_after) | ds }}"
 DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3://lake/flights/') }}"
 
-#: The dataset by name; where it is, and what changed, is in its events.
+#: The dataset; its events have its location and what changed.
 flights = Asset("flights")
 
-#: Its days: one event for each partition that a commit brought, which starts the report of that day.
+#: Its days: one event for each partition that a commit added to, which starts the report of that day.
 flight_days = Asset("flight_days")
 
 
@@ -54,7 +54,7 @@ flight_days = Asset("flight_days")
             default=False,
             type="boolean",
             title="Fail after the uploads",
-            description="Let the Spark application fail when everything is uploaded, to see what is left.",
+            description="Make the Spark application fail after all uploads, to see what is left behind.",
         ),
     },
     doc_md=__doc__,

@@ -1,7 +1,7 @@
-"""Every day, what dead jobs left behind: pending uploads that cost money and that no listing shows.
+"""Every day, remove what dead jobs left behind: pending uploads that cost money and that no listing shows.
 
-The teardown of a run aborts its own uploads. What this finds is the rest: runs whose scheduler was lost with
-them, writers that no DAG knows. A dry run unless the param says otherwise; look at its log first.
+The teardown of a run aborts its own uploads. The sweep finds the rest: runs that were lost together with
+their scheduler, and writers outside Airflow. By default it is a dry run: look at its log first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DESTINATION = "{{ params.destination or var.value.get('flights_destination', 's3
             type="number",
             minimum=0,
             title="Older than, in days",
-            description="A job is dead after so long without a sign of life. Longer than any job takes.",
+            description="A job is dead after this time without activity; longer than any job takes.",
         ),
         "dry_run": Param(
             default=True,

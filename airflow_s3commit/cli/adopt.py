@@ -77,7 +77,7 @@ from airflow_s3commit.protocol.model.job import JobOptions
 @click.option(
     "--force",
     is_flag=True,
-    help="End a job that may be alive; skip unreadable files if no committed file is lost by it.",
+    help="End a job that may be alive; skip unreadable files if that loses no committed file.",
 )
 def adopt(
     session: Session,
@@ -94,10 +94,10 @@ def adopt(
     older_than: float,
     force: bool,
 ) -> ExitCode:
-    """Finish or discard a job of Hadoop's S3A committers whose driver died.
+    """Finish or discard a job of Hadoop's S3A committers whose driver has died.
 
     Without --commit, --abort or --clean-up, lists the jobs of the magic committer. The Hadoop job must be
-    dead. A dry run unless --apply is given; the dry run makes the same decisions. May be repeated: it
+    dead. This is a dry run unless --apply is given; a dry run makes the same decisions. May be repeated: it
     continues where the last run stopped. A successful job is neither committed nor aborted: --clean-up
     removes its leftovers.
     """

@@ -1,4 +1,4 @@
-"""Doctor and verify: check that a bucket supports jobs, and that a table or a job is as its records say."""
+"""Doctor and verify: check that a bucket supports jobs, and that a table or a job matches its records."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def verify(session: Session, *, only_job: str | None, generation: int | None, de
     no leftovers of ended jobs, and the log and what is derived from it must agree. Objects of unfinished jobs
     are counted. Committed job: every file of its manifest must exist unchanged, and after a replace (or mode
     fail) the partitions must hold no other objects. Pending job: every upload in its records must exist.
-    Otherwise the exit code is 1. Without a log, the last commit is checked in place of the table.
+    Otherwise the exit code is 1. Without a log, the last commit is checked instead of the table.
     """
     if session.job_id not in (None, only_job or session.job_id) or (
         (only_job or session.job_id) and generation

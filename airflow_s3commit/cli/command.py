@@ -1,4 +1,4 @@
-"""Defines commands: their arguments and shared options, their session, their help, and their errors."""
+"""The building blocks of commands: arguments and shared options, sessions, help, and errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ as_uri = _checked(_uri)
 
 
 def registry_option(description: str) -> Callable[[Command], Command]:
-    """Add the option of the prefix of a registry, which the environment may give too."""
+    """Add the option for the prefix of a registry, which an environment variable can set too."""
     return click.option(
         "--registry",
         type=as_destination,
@@ -143,7 +143,7 @@ class Session:
         job_id: The job; None if the command takes none.
         staging_root: The root of the jobs' staging; None if it is the destination.
         yes: Whether ``--yes`` was given.
-        registry: The registry whose destinations the command is about; None if it is about ``destination``.
+        registry: The registry with the destinations of the command; None for ``destination`` only.
         pattern: The pattern that these destinations match; None for all.
 
     """
@@ -215,7 +215,7 @@ class Session:
             if self.pattern is not None and not matches(record.destination, self.pattern):
                 continue
             if conn_id not in (None, record.aws_conn_id):
-                self.output.note(f"left out: {record.destination} is on the connection {record.aws_conn_id}")
+                self.output.note(f"left out: {record.destination} uses the connection {record.aws_conn_id}")
                 continue
             yield entry
 
@@ -239,7 +239,7 @@ class StoreCommand(click.Command):
     """A command whose help groups its options and ends with examples.
 
     Attributes:
-        environment: The variables of its leading arguments, for command lines that leave them out.
+        environment: The variables that replace its leading arguments, for command lines without them.
 
     """
 
@@ -289,7 +289,7 @@ def store_command(
         job: Whether the command takes a job id.
         staging: Whether the command takes ``--staging``.
         confirms: Whether the command asks for confirmation, and takes ``--yes``.
-        environment: Whether destination and job may be variables, as a program's task has them.
+        environment: Whether variables may give destination and job, as for a program's task.
         registry: Whether the command takes the destinations of a registry too.
 
     """

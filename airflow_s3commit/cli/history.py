@@ -26,7 +26,7 @@ _SHOWN = 10
 
 @store_command(
     "rollback",
-    summary="Make a table what it was at an older generation.",
+    summary="Return a table to an older generation.",
     examples="""
     s3commit log s3://lake/flights/                                 list the generations
     s3commit rollback s3://lake/flights/ --to 41 --dry-run          show what would change
@@ -45,13 +45,13 @@ _SHOWN = 10
     metavar="DURATION",
     help="How long files that leave the table stay in place: 7d, 36h. Without it they are deleted at once.",
 )
-@click.option("--dry-run", is_flag=True, help="Only check, and report what would change.")
+@click.option("--dry-run", is_flag=True, help="Report what would change; change nothing.")
 def rollback(session: Session, *, to: int, retain: str, dry_run: bool) -> ExitCode:
-    """Make a table what it was at an older generation, by a new commit. Copies nothing.
+    """Return a table to an older generation, by a new commit. Copies nothing.
 
-    Refused if a file of that generation is deleted or released: older generations are there only where jobs
-    retain what they replace (job option retain). The rollback is a generation of its own, so it can be rolled
-    back too, if --retain keeps what leaves the table. Refused if another job commits meanwhile.
+    Refused if a file of that generation is deleted or released: older generations exist only if jobs retain
+    what they replace (job option retain). The rollback is a new generation, so it can be rolled back too if
+    --retain keeps what leaves the table. Refused if another job commits meanwhile.
     """
     with session.output.working("comparing the generations"):
         plan = roll_back(
@@ -124,17 +124,17 @@ def _rollback_facts(plan: RollbackReport) -> Facts:
 @click.option(
     "--accept-sizes",
     is_flag=True,
-    help="With --rebase: accept files of which only the size can be compared.",
+    help="With --rebase: accept files that can be compared only by size.",
 )
 def repair(session: Session, *, apply: bool, rebases: bool, accept_sizes: bool) -> ExitCode:
     """Rebuild records that follow from others: manifests, records of aborts, checkpoints, _SUCCESS, states.
 
     A damaged entry of the log, or list of files, cannot be rebuilt: it is named, with what depends on it. No
-    data is touched. Exit code 1 if something is left that is wrong.
+    data is touched. Exit code 1 if problems are left.
 
-    With --rebase nothing is rebuilt. The log of a copied table names the original, and counts as no history.
-    It sends a HEAD for each file that the table has or retains. If all are there and unchanged, it writes
-    their lists anew and a commit that takes over the history. Exit code 1 if files are missing or changed.
+    With --rebase nothing is rebuilt. The log of a copied table names the original, so it is ignored. This
+    sends a HEAD for each file that the table has or retains. If all exist unchanged, it rewrites their lists
+    and creates a commit that takes over the history. Exit code 1 if files are missing or changed.
     """
     if rebases:
         return _rebase(session, apply=apply, accept_sizes=accept_sizes)
@@ -186,7 +186,7 @@ def _repair_views(report: RepairReport) -> Iterator[View]:
             words = f"{report.destination} is a copy of {report.original}, whose log it has: add --rebase"
             yield Line(f"{words} to compare it with that, and to take it over", "yellow")
         elif not report.entries:
-            yield Line(f"no log is at {report.destination}: are bucket and prefix right?", "yellow")
+            yield Line(f"there is no log at {report.destination}: check the bucket and the prefix", "yellow")
         else:
             yield Line(f"nothing to repair at {report.destination}", "green")
     yield from _findings("would rebuild" if report.dry_run else "rebuilt", report.repaired, "green")
@@ -215,9 +215,9 @@ def _findings(label: str, findings: list[LogFinding], style: str, *, remedy: boo
 def baseline(session: Session, *, apply: bool) -> ExitCode:
     """List the files that are older than the log, and enter the list as a commit that adds nothing.
 
-    For a table that another program, or an older version, wrote. Readers then open it without listing the
-    destination, verify finds what other programs write, and the table can be rolled back. Files of
-    unfinished jobs are left out, and named. Run it while no other program writes to the table.
+    For a table that another program or an older version wrote. Readers then open it without listing the
+    destination, verify finds what other programs write, and the table can be rolled back. Files of unfinished
+    jobs are left out, and named. Run it while no other program writes to the table.
     """
     with session.output.working("listing files") as step:
         report = close_baseline(
@@ -231,7 +231,7 @@ def _baseline_views(report: BaselineReport) -> Iterator[View]:
         yield Line(f"commits list every file of {report.destination}: there is nothing to do", "green")
         return
     if not report.files and not report.unfinished:
-        yield Line(f"no file is at {report.destination}: are bucket and prefix right?", "yellow")
+        yield Line(f"there are no files at {report.destination}: check the bucket and the prefix", "yellow")
         return
     what = (
         f"{several(report.files, 'file')} ({size(report.bytes)}) in {several(report.partitions, 'partition')}"

@@ -43,10 +43,10 @@ _SHOWN = 40
     """,
     registry=True,
 )
-@registry_option("Instead of one destination, those of the registry at this prefix.")
+@registry_option("Read all destinations in the registry at this prefix, instead of one.")
 @click.option("--committed", is_flag=True, help="Also list jobs that are committed and cleaned up.")
 def jobs(session: Session, *, committed: bool) -> ExitCode:
-    """List the jobs of a destination that are in progress, or ended and not cleaned up.
+    """List the jobs of a destination that are in progress, or have ended and are not cleaned up.
 
     The age is the time since the job entered its state, by the store's clock. Files and size are those in the
     seal or, before the job is sealed, those of all committed task attempts.
@@ -118,7 +118,7 @@ def show(session: Session) -> ExitCode:
     """Show one job in detail, with next steps.
 
     Shows its state and owner, its options and context, its stages and their output, its pending uploads, the
-    objects that its commit replaces, and whether it holds the destination's commit lock.
+    objects that its commit replaces, and its begin entry in the log if it has one.
     """
     assert session.job_id is not None
     with session.output.working("reading records"):

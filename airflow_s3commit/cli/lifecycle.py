@@ -83,7 +83,7 @@ def commit(
             job.plan()
     _confirm_replacement(session)
     current = job.state()
-    # Somebody may have reviewed the plan: it is followed, or refused.
+    # Somebody may have reviewed the plan, so the commit follows it or is refused.
     plan_etag = current.plan_etag if current is not None and current.state == "sealed" else None
     with session.output.completing("completing uploads") as progress:
         record = job.commit(plan_etag=plan_etag, progress=progress)

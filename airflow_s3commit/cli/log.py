@@ -86,7 +86,7 @@ def _since(text: str) -> int | datetime:
     "--follow",
     "follows",
     is_flag=True,
-    help="List them oldest first, then new ones as they come, until Ctrl-C; with --json one object a line.",
+    help="List oldest first, then new commits as they come, until Ctrl-C; with --json one object per line.",
 )
 @click.option(
     "--interval",
@@ -94,7 +94,7 @@ def _since(text: str) -> int | datetime:
     default="5s",
     show_default=True,
     metavar="DURATION",
-    help="With --follow: time from one look for new commits to the next, give or take a fifth.",
+    help="With --follow: time between two searches for new commits, plus or minus a fifth.",
 )
 def log(
     session: Session,
@@ -108,11 +108,11 @@ def log(
 ) -> ExitCode:
     """List the commits to a destination, newest first: which job added and replaced what, and when.
 
-    The generation is what readers name to read the table as it was after the commit. Numbers that are
-    missing are of jobs that were aborted. The log is read from its newest entry backwards until the limit is
-    reached or, with --since, until a commit is older.
+    The generation is the number by which readers can read the table as it was after the commit. Missing
+    numbers belong to aborted jobs. The log is read backwards from its newest entry until the limit is reached
+    or, with --since, until a commit is older.
 
-    With --follow --since GENERATION all commits after it are listed, whatever the limit.
+    With --follow --since GENERATION, all commits after it are listed, whatever the limit.
     """
     wanted = {name.strip("/") for name in partitions}
     if follows:
@@ -137,8 +137,8 @@ def log(
     steps: list[NextStep] = []
     words, home = f"{nothing} in the log of {session.destination.uri}", session.destination
     if not filters and (original := original_of(session.store, home)) is not None:
-        words = f"{home.uri} is a copy of {original}, without a history of its own"
-        steps = [NextStep("take over that one", session.commands.line("repair", "--rebase"))]
+        words = f"{home.uri} is a copy of {original}, without its own history"
+        steps = [NextStep("take over the original's history", session.commands.line("repair", "--rebase"))]
     code = session.output.result(value, Line(words))
     session.output.advise(steps)
     return code
@@ -170,7 +170,7 @@ def _follow(
 
 
 def _commits(session: Session, job_id: str | None, limit: int | None) -> Iterator[ManifestRecord]:
-    """Yield commits, newest first; of one job its commit alone, without reading the whole log."""
+    """Yield commits, newest first; for one job only its commit, without reading the whole log."""
     if job_id is None:
         yield from history(session.store, session.destination, limit=limit)
         return
@@ -231,7 +231,7 @@ def _row(record: ManifestRecord) -> list[object]:
 
 
 def _line(record: ManifestRecord) -> str:
-    """Return a commit as a line of its own, whose columns are as wide as they mostly need."""
+    """Return a commit as a single line, with columns of typical width."""
     generation, when, mode, files, bytes_, _, partitions, _, job_id, context = map(str, _row(record))
     counts = f"{files:>9} files {bytes_:>9} in {partitions:>5} partitions"
     return plain(f"{generation:>8}  {when}  {mode:<14}  {counts}  {job_id}  {context}".rstrip())

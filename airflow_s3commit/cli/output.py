@@ -1,4 +1,4 @@
-"""What the program returns: results on stdout, messages on stderr, and an exit code for scripts.
+"""The output of the program: results on stdout, messages on stderr, and an exit code for scripts.
 
 Results are tables for people, or exactly one JSON object.
 """

@@ -1,4 +1,4 @@
-"""Lines, tables and facts that a command reports, and how a terminal shows them."""
+"""Lines, tables and facts that a command prints, and their layout on a terminal."""
 
 from __future__ import annotations
 

@@ -56,14 +56,14 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     type=click.Choice([mode for mode in get_args(ConflictMode) if mode != "as-written"]),
     default="fail",
     show_default=True,
-    help="What to do where there is data: refuse, add to it, or replace it.",
+    help="What to do with existing data: refuse the job, add to the data, or replace it.",
 )
 @click.option(
     "--committer",
     type=click.Choice(get_args(Committer)),
     default="partitioned",
     show_default=True,
-    help="Whether conflicts are judged by partition, or over the whole directory.",
+    help="Whether to check for conflicts by partition, or in the whole directory.",
 )
 @click.option("--name", help="A display name.")
 @click.option(
@@ -81,14 +81,14 @@ def _of_stage(function: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     help="best-effort for stores without conditional writes.",
 )
 @click.option("--retain", default="0s", show_default=True, help="How long replaced files stay, such as 7d.")
-@registry_option("Enter the destination in the registry at this prefix; a failure is only logged.")
+@registry_option("Register the destination in the registry at this prefix; a failure is only logged.")
 def setup(
     session: Session, *, new_id: str | None, name: str | None, registry: Destination | None, **options: Any
 ) -> ExitCode:
-    """Set up a job: one refresh of one destination. Prints the job's id, and nothing else.
+    """Set up a job: one refresh of one destination. Prints only the job's id.
 
-    Write its output with put, seal each stage, then commit; or abort. --object-option gives the options of
-    the objects that the job writes. With --job-id it may be repeated.
+    Write its output with put, seal each stage, then commit or abort. --object-option sets options of the
+    objects that the job writes. May be repeated with --job-id.
     """
     root = session.staging_root
     if registry is not None:
@@ -130,15 +130,15 @@ def setup(
 def put(
     session: Session, *, source: str, target: str, content_type: str, stage: str, attempt: str
 ) -> ExitCode:
-    """Upload files that stay pending: nobody sees them before the job's commit.
+    """Upload files that stay pending, and so invisible, until the job's commit.
 
     SOURCE is a file, a directory with all files below it, or - for standard input. TARGET is a path below
-    the destination; with a slash at its end, or if SOURCE is a directory, it is a directory. The job's id is
+    the destination; it is a directory if it ends with a slash or SOURCE is a directory. The job's id is
     added to each file's name.
 
-    Files are streamed in parts: memory is bounded, whatever their size. If it fails, nothing of the call
-    stays pending. It may be repeated: another put to the same TARGET in the same attempt takes the place of
-    the earlier one. Several may run at once, with a TARGET each. Seal the stage when all have ended.
+    Files are streamed in parts, so memory is bounded. If the command fails, it leaves nothing pending. It may
+    be repeated: a put to the same TARGET in the same attempt replaces the earlier one. Several may run at
+    once, each with its own TARGET. Seal the stage when all have ended.
     """
     files = list(_sources(source, target))
     job, task = session.job(), _task(target if source == "-" or Path(source).is_dir() else files[0][1])
@@ -169,7 +169,7 @@ def put(
 
 @store_command(
     "seal",
-    summary="Seal a stage: what was put is what counts.",
+    summary="Seal a stage, with what was put to it.",
     examples="""
     s3commit seal s3://lake/flights/ JOB --stage load --attempt 1
     s3commit seal s3://lake/flights/ JOB --stage load --attempt 1 --empty
@@ -177,7 +177,7 @@ def put(
     job="required",
     environment=True,
 )
-@click.option("--empty", is_flag=True, help="Seal the stage although nothing was put.")
+@click.option("--empty", is_flag=True, help="Seal the stage even if nothing was put to it.")
 @_of_stage
 def seal(session: Session, *, empty: bool, stage: str, attempt: str) -> ExitCode:
     """Seal a stage attempt with all that was put to it; later output of this attempt does not count.
@@ -232,7 +232,7 @@ def _sources(source: str, target: str) -> Iterator[tuple[Path | None, str]]:
 
 
 def _task(target: str) -> str:
-    """Return the task of a target: another put of it is another attempt of the same task."""
+    """Return the task of a target: another put to it is another attempt of the same task."""
     return f"put-{hashlib.sha256(target.encode()).hexdigest()[:32]}"
 
 

@@ -1,6 +1,6 @@
 """The options for the connection to the store.
 
-There are none for credentials, because other users of the machine can read a command line. Credentials are
+None of them takes credentials, because other users of the machine can read a command line. Credentials are
 found as boto3 finds them.
 """
 
@@ -67,7 +67,7 @@ class Connection:
         patience = values.pop("patience")
         object_options = as_object_options(values.pop("object_options"))
         if not verify_ssl and bundle is not None:
-            raise click.UsageError("--no-verify-ssl and --ca-bundle contradict each other")
+            raise click.UsageError("use only one of --no-verify-ssl and --ca-bundle")
         try:
             config = S3Config(
                 endpoint_url=endpoint,

@@ -1,4 +1,4 @@
-"""Sweep: removes leftovers of dead jobs."""
+"""Sweep: removes leftovers of dead jobs, at one destination or all of a registry."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BATCH = 1_000
     confirms=True,
     registry=True,
 )
-@registry_option("Instead of one destination, those of the registry at this prefix.")
+@registry_option("Sweep all destinations in the registry at this prefix, instead of one.")
 @click.option(
     "--older-than",
     type=as_duration,
@@ -55,18 +55,18 @@ _BATCH = 1_000
 )
 @click.option("--dry-run", is_flag=True, help="Only report the leftovers; the default.")
 def sweep(session: Session, *, older_than: float, apply: bool, dry_run: bool) -> ExitCode:
-    """Remove leftovers of dead jobs at a destination: pending uploads, records, a lapsed lock.
+    """Remove leftovers of dead jobs at a destination: pending uploads, records, an expired lock.
 
     Also removes lists of files that no entry of the log names, and files that commits replaced, after the
-    time that their jobs' option retain says; --older-than does not apply to these files. A dry run unless
-    --apply is given. Lists a job whose commit was interrupted, but does not touch it: use recover. Exit code
-    1 if a removal failed.
+    time that their jobs' option retain says; --older-than does not apply to these files. This is a dry run
+    unless --apply is given. Lists a job whose commit was interrupted, but does not touch it: use recover.
+    Exit code 1 if a removal failed.
 
-    With --registry each destination is swept by its own records; the registry only says where to look. It
-    also loses the entries of destinations of which nothing is left.
+    With --registry each destination is swept by its own records; the registry only says where to look.
+    Entries of empty destinations are removed from it.
     """
     if apply and dry_run:
-        raise click.UsageError("--apply and --dry-run exclude each other")
+        raise click.UsageError("use only one of --apply and --dry-run")
     if session.registry is not None:
         return _sweep_registry(session, older_than=older_than, apply=apply)
     with session.output.working("finding dead jobs and orphans"):
@@ -94,7 +94,7 @@ class _Registered:
 
     Attributes:
         plans: The plans, each with the session of its destination.
-        gone: The entries of destinations of which nothing is left.
+        gone: The entries of empty destinations.
         failures: Why a destination could not be read or swept, by its URI.
 
     """
@@ -110,7 +110,7 @@ class _Registered:
 
 
 def _sweep_registry(session: Session, *, older_than: float, apply: bool) -> ExitCode:
-    """Plan all sweeps, show them, ask once, and apply them; one that fails does not keep back the others."""
+    """Plan all sweeps, show them, ask once, and apply them; a failure does not stop the others."""
     found = _planned(session, older_than)
     uploads, stored = (sum(getattr(plan, what) for _, plan in found.due) for what in ("pending", "bytes"))
     nothing = not (found.due or found.gone)
@@ -259,7 +259,7 @@ def _plan_views(session: Session, plan: SweepPlan, *, dry_run: bool) -> Iterator
         if len(plan.uploads) > _SHOWN:
             yield Line(f"… and {len(plan.uploads) - _SHOWN:,} more; --json has them all", "dim")
     if plan.lock is not None:
-        yield Line(f"Lapsed lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
+        yield Line(f"Expired lock of job {plan.lock.job_id}, {age(plan.lock.age)} old")
     if plan.spent:
         yield Line(f"{several(len(plan.spent), 'record')} of old aborts")
     if plan.lists:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.job import Job
 
 
-#: Seconds without a notifier after which a process has all of its time again.
+#: Seconds without a notifier after which a process has its full time again.
 _PAUSE = 5.0
 
 #: Seconds that a notifier always has, for its first abort.
@@ -30,13 +30,13 @@ _LEAST = 4.0
 
 
 class _Budget:
-    """The time of the notifiers that a process calls in a row: Airflow limits them together."""
+    """The time of the notifiers that a process calls in a row, which Airflow limits together."""
 
     def __init__(self) -> None:
         self._spent, self._ended = 0.0, -_PAUSE
 
     def left(self, limit: float, now: float) -> float:
-        """Return the seconds that a notifier has, which begins now."""
+        """Return the seconds that a notifier has from now on."""
         if now - self._ended >= _PAUSE:
             self._spent = 0.0
         return max(limit - self._spent, min(limit, _LEAST))
@@ -52,7 +52,7 @@ _budget = _Budget()
 class AbortUploadsNotifier(BaseNotifier):
     """Aborts a run's jobs that did not commit; for ``on_failure_callback`` of a DAG or a task.
 
-    It leaves a job alone that the run's teardown has kept because the store failed the commit.
+    It leaves alone a job that the run's teardown has kept because the store failed the commit.
 
     Set it on the DAG: that callback is the only one that Airflow calls when a run exceeds ``dagrun_timeout``.
     It may be called repeatedly and does not change committed jobs. It returns after ``time_limit``, because
@@ -60,7 +60,7 @@ class AbortUploadsNotifier(BaseNotifier):
 
     It aborts at least twice, ``kill_window`` seconds apart: Airflow calls it while tasks are still being
     killed, and the next abort finds uploads that they have started since. It repeats the abort as long as it
-    finds uploads, up to six times, if ``time_limit`` leaves the time.
+    finds uploads, up to six times, if ``time_limit`` allows it.
 
     It reads the jobs from the XComs of the run's setup tasks, by the run's id. The context needs no task
     instance.

@@ -42,13 +42,13 @@ class S3CommitAbortOperator(CommitStepOperator):
     If the job has committed, which only the manifest on S3 decides, the task succeeds and changes nothing. It
     finishes a commit that was interrupted after the point of no return. It may be retried at any point.
 
-    If nothing failed, but the stages were skipped or wrote no files, because there was nothing to do, it ends
-    the job and succeeds. It fails if other stages have written output, because the skipped commit loses it.
+    If nothing failed, but stages were skipped or wrote no files because there was nothing to do, it ends the
+    job and succeeds. It fails if other stages have written output, because that output is lost.
 
-    If the store failed resolve_conflicts or commit and nothing else failed, it keeps a sealed or committing
-    job, and fails with the ways to go on: clear ``commit``, which takes up the kept job, or end it by
-    ``s3commit`` or the page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the task
-    group, because the states of its tasks say what failed.
+    If only the store made resolve_conflicts or commit fail, it keeps a sealed or committing job, and fails
+    with a message on how to continue: clear ``commit``, which takes up the kept job, or end it with
+    ``s3commit`` or on the page. A sweep ends a kept job after ``[s3commit] sweep_age_days``. This needs the
+    task group, because the states of its tasks show what failed.
 
     It aborts at least twice, because Airflow runs a teardown while a task that was marked failed may still
     run for ten seconds. It repeats the abort as long as it finds uploads, up to six times. The XCom
@@ -103,7 +103,7 @@ class S3CommitAbortOperator(CommitStepOperator):
         )
 
     def _keep(self, context: Context, job: Job) -> None:
-        """Fail without an abort if the store alone kept a sealed job from its commit."""
+        """Fail without an abort if only the store prevented the commit of a sealed job."""
         failed = self._failed_by_store(context)
         state = job.state() if failed else None
         if state is None or state.state not in ("sealed", "committing"):
@@ -114,12 +114,12 @@ class S3CommitAbortOperator(CommitStepOperator):
         raise AirflowFailException(
             f"Job {reference.job_id} is {state.state} and was kept, because the store failed"
             f" {', '.join(failed)}: clear that task to continue, or run `s3commit {command}"
-            f" {reference.destination} {reference.job_id}`. To give it up, run `s3commit abort` likewise, or"
-            " use Abort on its page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
+            f" {reference.destination} {reference.job_id}`. To give it up, run `s3commit abort` instead,"
+            " or use Abort on its page in Airflow. A sweep ends it after [s3commit] sweep_age_days."
         )
 
     def _failed_by_store(self, context: Context) -> list[str]:
-        """Return the group's tasks that the store failed; none if another task failed or has not ended."""
+        """Return the group's tasks that the store made fail; none if another task failed or has not ended."""
         states = self._states(context)
         failed = sorted(name for name, state in states.items() if state == "failed")
         if not failed or not set(states.values()) <= {"failed", "upstream_failed", "success", "skipped"}:

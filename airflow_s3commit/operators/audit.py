@@ -1,6 +1,6 @@
 """The audit gate: checks the output against rules before any of it becomes visible.
 
-It can ask a user through Airflow's human-in-the-loop, which keeps neither a worker nor a triggerer busy.
+It can ask a user through Airflow's human-in-the-loop, which occupies neither a worker nor a triggerer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class S3CommitAuditOperator(SealingOperator):
     :param on_fail: ``fail``; ``warn``: log the failed checks and succeed; or ``ask``: wait, without a worker,
         until a user approves or rejects the commit in Airflow's required actions. (templated)
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
+    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
     :param response_timeout: Time that ``ask`` waits for an answer before the audit fails; None for no limit.
         Keep it shorter than the age at which a sweep treats a job as dead.
     :param assigned_users: The users who may answer, as in Airflow's ``HITLOperator``; None for all users who

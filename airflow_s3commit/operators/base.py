@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.protocol.job import Job
 
-#: Refusals that a retry may resolve: the lock is released, or the other writer's record is read.
+#: Refusals that a retry may resolve: the other job has ended, or the other writer's record is read.
 _RETRIABLE = (LockHeld, PreconditionFailed)
 
 
-#: The XCom of a task that the store failed. Airflow deletes it when the task's next try begins.
+#: The XCom of a task that failed because of the store. Airflow deletes it when the task's next try begins.
 STORE_FAILURE = "store_failure"
 
 #: The XCom of a task that was skipped because the stages wrote no files.
@@ -33,7 +33,7 @@ NO_OUTPUT = "no_output"
 
 @contextmanager
 def store_failures_are_noted(context: Context) -> Iterator[None]:
-    """Tell the teardown that the store failed this task, so that it keeps the job.
+    """Record that the store made this task fail, so that the teardown keeps the job.
 
     :param context: The task's context.
     """
@@ -46,7 +46,7 @@ def store_failures_are_noted(context: Context) -> Iterator[None]:
 
 @contextmanager
 def refusals_are_final() -> Iterator[None]:
-    """Fail the task without retries when the protocol refuses, since a retry would be refused again.
+    """Fail the task without retries when the protocol refuses, because a retry would be refused again.
 
     Other errors (throttling, lost connections, unknown outcomes) keep the task's retries.
     """
@@ -130,7 +130,7 @@ def log_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, most: 
     :param titles: Titles of the columns.
     :param rows: The rows, each with a value for every title. Control characters in texts are escaped,
         because others choose keys and reasons.
-    :param most: The largest number of rows shown; of the others only their number.
+    :param most: Maximum number of rows to show; the others are only counted.
     """
     taken = [list(row) for row in rows]
     lines = [list(titles), *([_text(value) for value in row] for row in taken[:most])]

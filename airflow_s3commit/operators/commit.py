@@ -39,9 +39,9 @@ class CompletingOperator(CommitStepOperator):
     def on_kill(self) -> None:
         """Stop completing uploads; the next try or the teardown finishes the commit or rolls it back.
 
-        The job is not fenced here. Before the point of no return a retry finishes the commit (after a timeout
-        there may be one), or else the teardown rolls it back. After that point the data stays visible: the
-        commit continues until the process ends, and the next try finishes it.
+        The job is not fenced here. Before the point of no return, a retry (which a timeout may have) finishes
+        the commit, or else the teardown rolls it back. After that point the data stays visible: the commit
+        continues until the process ends, and the next try finishes it.
         """
         # Airflow runs execute() for up to five more seconds after this returns.
         self._killed = True
@@ -65,7 +65,7 @@ class CompletingOperator(CommitStepOperator):
 
 
 class ManifestOperator(CommitStepOperator):
-    """A step that ends with the job's manifest: it returns its summary and emits the assets' events.
+    """A step that ends with the job's manifest: it returns a summary of it and emits the assets' events.
 
     :param job: The job reference. (templated)
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
@@ -90,9 +90,9 @@ class ManifestOperator(CommitStepOperator):
         if partition_asset is not None:
             if partition_asset in declared:
                 raise ValueError(
-                    f"partition_asset {partition_asset.name!r} is an outlet already: give the partitions an "
-                    "asset of their own, because events with a partition key do not start DAGs with "
-                    "schedule=[asset]."
+                    f"partition_asset {partition_asset.name!r} is an outlet already: give the partitions a"
+                    " separate asset, because events with a partition key do not start DAGs with"
+                    " schedule=[asset]."
                 )
             declared.append(partition_asset)
         super().__init__(outlets=declared, **kwargs)
@@ -169,8 +169,8 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
     :param job: The job reference. (templated)
     :param conflicts: The output of `S3CommitResolveConflictsOperator`; the commit is refused if the job has
         another seal or plan. None if no such task ran; the commit makes the plan itself. (templated)
-    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``, because someone has looked
-        at it. False plans again if other jobs have changed the partitions since.
+    :param pin_plan: Whether to refuse any plan other than that of ``conflicts``, because someone has reviewed
+        it. False plans again if other jobs have changed the partitions since.
     :param outlets: Assets of the table. Each gets one event, with the summary and counts by partition as its
         ``extra``.
     :param partition_asset: An asset that gets an event for each partition with new files, keyed by the
@@ -187,7 +187,7 @@ class S3CommitJobOperator(CompletingOperator, ManifestOperator):
 
     @staticmethod
     def as_shards(**arguments: Any) -> ShardedCommit:
-        """Add a commit in mapped tasks, in place of this one task, as `sharded_commit` does.
+        """Add a commit in mapped tasks instead of this one task, as `sharded_commit` does.
 
         :param arguments: The arguments of `sharded_commit`.
         """
@@ -222,7 +222,7 @@ class S3CommitBeginOperator(CommitStepOperator):
     :param job: The job reference. (templated)
     :param shards: Number of shards, from 1 to 1,024, with equal numbers of files. (templated)
     :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
-    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``.
+    :param pin_plan: Whether to refuse any plan other than that of ``conflicts``.
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "shards", "conflicts")
@@ -337,7 +337,7 @@ def sharded_commit(
     partition_asset: Any = None,
     **kwargs: Any,
 ) -> ShardedCommit:
-    """Add ``begin >> shard tasks >> finish`` in place of one `S3CommitJobOperator`.
+    """Add ``begin >> shard tasks >> finish`` instead of one `S3CommitJobOperator`.
 
     The shards run in parallel. Each task may be retried, or cleared, on its own.
 
@@ -345,7 +345,7 @@ def sharded_commit(
     :param shards: Number of shards, from 1 to 1,024. (templated)
     :param task_id: The id of the last task; the others are ``<task_id>_begin`` and ``<task_id>_shards``.
     :param conflicts: The output of `S3CommitResolveConflictsOperator`, or None. (templated)
-    :param pin_plan: Whether to refuse any other plan than that of ``conflicts``.
+    :param pin_plan: Whether to refuse any plan other than that of ``conflicts``.
     :param outlets: Assets of the table, as in `S3CommitJobOperator`.
     :param partition_asset: The asset of the partitions, as in `S3CommitJobOperator`.
     :param kwargs: Arguments of all three tasks: connection, retries, pool.

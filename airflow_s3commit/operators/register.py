@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class S3CommitRegisterPartitionsOperator(S3CommitBaseOperator):
     """Makes the partitions of a table in the AWS Glue Data Catalog those of its newest commit.
 
-    It adds partitions that commits have brought, and removes those that a ``replace`` or a roll-back has
-    emptied, or that Spark added for a write that was aborted. Files are not touched. It goes by the table's
-    log alone, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
+    It adds partitions that commits have created, and removes those that a ``replace`` or a roll-back has
+    emptied, or that Spark added for a write that was aborted. It does not touch files. It uses only the
+    table's log, so it may be retried, cleared and run in any order. Put it downstream of the commit; with
     ``trigger_rule="all_done"`` it runs after a failed commit too. Returns the generation and the numbers of
     partitions.
 
@@ -56,8 +56,8 @@ class S3CommitRegisterPartitionsOperator(S3CommitBaseOperator):
         """Register the partitions, and return the generation and how many there are.
 
         :param context: The task's context.
-        :raises AirflowFailException: The table is not partitioned as its directories are, or has replaced
-            files that are retained.
+        :raises AirflowFailException: The table is not partitioned like its directories, or has replaced files
+            that are retained.
         """
         del context
         from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook  # noqa: PLC0415

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.xcom import JsonObject
 
 
-#: What a skipped stage does, and what happens when there is no output.
+#: The effect of a skipped stage, and what happens without output.
 SkippedStages: TypeAlias = Literal["skip", "ignore"]
 OnEmpty: TypeAlias = Literal["skip", "commit", "remove"]
 
@@ -36,8 +36,8 @@ _STAGE_TRY = "stage_try"
 def note_try(context: Context, *, stage: str) -> None:
     """Note the stage and the try of a task in its XCom ``stage_try``; a callback for the beginning of a try.
 
-    Airflow deletes a task's XComs before each try, so that the note is the last try's. If the task is marked
-    as successful by hand, the last try is the one that succeeded.
+    Airflow deletes a task's XComs before each try, so the note is always that of the last try. If the task is
+    marked as successful by hand, the last try is the one that succeeded.
 
     :param context: The task's context.
     :param stage: The stage's name, or a template of it.
@@ -55,10 +55,10 @@ class S3CommitStagesOperator(BaseOperator):
 
     :param stages: XComs of the stage tasks; None if one of them has none, and then the result is None.
         (templated)
-    :param skipped_stages: What it does if some stages were skipped: ``ignore`` returns the others' XComs,
+    :param skipped_stages: If some stages were skipped, ``ignore`` returns the XComs of the others, and
         ``skip`` skips this task.
-    :param on_empty: What it does if all were: ``skip`` skips this task; ``commit`` or ``remove`` returns an
-        empty list, with which the job commits no files.
+    :param on_empty: If all stages were skipped, ``skip`` skips this task; ``commit`` or ``remove`` returns an
+        empty list, so that the job commits no files.
     """
 
     template_fields: Sequence[str] = ("stages",)
@@ -94,7 +94,7 @@ class S3CommitStagesOperator(BaseOperator):
                 raise AirflowSkipException("All stages were skipped; there is nothing to commit.")
             return []
         if "skipped" in ended and self.skipped_stages == "skip":
-            raise AirflowSkipException("A stage was skipped, and with it the commit.")
+            raise AirflowSkipException("A stage was skipped, so the commit is skipped too.")
         xcoms = fetched(self.stages)
         # A skipped task has no XCom; a mapped one whose instances were all skipped has an empty list.
         return None if xcoms is None else [xcom for xcom in xcoms if xcom]
@@ -106,7 +106,7 @@ class SealingOperator(CommitStepOperator):
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage of the job,
         such as those of other engines. (templated)
     :param named_stages: Ids of tasks of other engines with a stage's name, as `S3CommitGroup.stage` has
-        named them: of their stages, the attempt of the last try counts, and no other.
+        named them: of their stages, only the attempt of the last try counts.
     """
 
     template_fields: Sequence[str] = (*CommitStepOperator.template_fields, "stages")
@@ -156,7 +156,7 @@ class SealingOperator(CommitStepOperator):
         return sealed
 
     def _tries(self, context: Context) -> list[JsonObject]:
-        """Return what the tasks with a stage's name have noted when their last try began."""
+        """Return what the tasks with a stage's name noted when their last try began."""
         if not self.named_stages:
             return []
         # Without map_indexes Airflow returns the XComs of all instances of mapped tasks.
@@ -167,12 +167,12 @@ class SealingOperator(CommitStepOperator):
 class S3CommitCollectOperator(SealingOperator):
     """Finds and verifies the stages' seals, and seals the job. Returns the location of the seal.
 
-    After it, no stage can be added to the job. `S3CommitResolveConflictsOperator` seals the job too; use this
-    operator to run a check of your own before that one. It may be retried.
+    Afterwards no stage can be added to the job. `S3CommitResolveConflictsOperator` also seals the job; use
+    this operator to run your own check before that one. It may be retried.
 
     :param job: The job reference. (templated)
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
+    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
     """
 
     ui_color = "#e8f0f7"
@@ -192,15 +192,15 @@ class S3CommitResolveConflictsOperator(SealingOperator):
     With conflict mode ``fail`` this task fails if a touched partition has data, before any output becomes
     visible. It may be retried.
 
-    If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data that nothing replaces:
+    If the stages wrote no files, ``on_empty`` decides. Only ``remove`` removes data without replacing it:
     with committer ``directory`` and conflict mode ``replace`` that is the whole table.
 
     :param job: The job reference. (templated)
     :param stages: XComs of the stage tasks; None takes the newest sealed attempt of each stage. (templated)
-    :param named_stages: Ids of tasks with a stage's name, whose last try counts and no other.
-    :param on_empty: What it does if the stages wrote no files: ``skip`` skips this task and the commit;
-        ``commit`` commits without files, and fails if that would remove data; ``remove`` commits, and
-        removes what the conflict mode replaces.
+    :param named_stages: Ids of tasks with a stage's name, of which only the last try counts.
+    :param on_empty: If the stages wrote no files, ``skip`` skips this task and the commit; ``commit`` commits
+        without files, and fails if that would remove data; ``remove`` commits, and removes what the conflict
+        mode replaces.
     """
 
     ui_color = "#e8f0f7"

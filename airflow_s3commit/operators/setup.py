@@ -38,7 +38,7 @@ _STEPS = frozenset(
     }
 )
 
-#: Seconds for which a set-up tries to enter its destination in the registry.
+#: Seconds for which a setup tries to register its destination.
 _REGISTRY_SECONDS = 5.0
 
 #: The key of the task's jobs in its ``task_state_store``.
@@ -61,7 +61,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         checks the whole destination. (templated)
     :param staging: An ``s3://`` prefix for the job's records; None keeps them below the destination.
         (templated)
-    :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which has a moment
+    :param replace_order: ``publish-then-delete``, or Hadoop's ``delete-then-publish``, which leaves a moment
         with neither the old nor the new data. (templated)
     :param track_pending: ``task``, or ``s3`` to record each upload on S3 when it begins. Stores that do not
         list pending uploads by prefix need ``s3``: otherwise an abort misses the uploads of a killed task.
@@ -69,14 +69,14 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
     :param fencing: ``required`` refuses a store without conditional writes; ``best-effort`` accepts it, and
         then only one process may commit to the destination at a time. (templated)
     :param pendingset_format: The Hadoop versions that can read the job's pending uploads: ``hadoop-3.4.2``
-        for that one and later ones, or ``hadoop-3.3`` for 3.3 to 3.4.1. (templated)
+        for 3.4.2 and later, or ``hadoop-3.3`` for 3.3 to 3.4.1. (templated)
     :param object_options: Encryption, storage class, ACL, tags and headers of the objects that the job
         writes: a dict with the entries of `ObjectOptions` (``storage_class``, ``sse``, ``sse_kms_key_id``,
         ``sse_bucket_key``, ``acl``, ``tags``, ``headers``). (templated)
     :param retain: How long the files that the commit replaces stay in place, such as ``7d``; ``0s`` deletes
         them at once. For tables that are read by generation. (templated)
     :param partition_success: Whether to write a ``_SUCCESS`` in each partition too, for readers that wait for
-        one. From then on every commit to the destination does. Excludes ``retain``.
+        one. From then on every commit to the destination writes them. Cannot be combined with ``retain``.
     :param kill_window: Seconds between two aborts of an earlier job whose tasks may still be running.
     """
 
@@ -186,7 +186,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             raise AirflowFailException(f"Task {self.task_id}: {error}") from error
 
     def _choose_job(self) -> JobReference:
-        """Choose the new job's id before its set-up, so that it can be stored first."""
+        """Choose the new job's id before its setup, so that it can be stored first."""
         from airflow_s3commit.protocol.model.job import JobReference  # noqa: PLC0415
         from airflow_s3commit.protocol.model.layout import Layout  # noqa: PLC0415
 
@@ -196,7 +196,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         return JobReference(job_id=layout.job_id, destination=destination.uri, staging=layout.staging.uri)
 
     def _register(self, reference: JobReference) -> None:
-        """Enter the destination in the installation's registry, if there is one: one request."""
+        """Register the destination in the installation's registry, if there is one, with one request."""
         from airflow_s3commit.protocol.metadata.registry import (  # noqa: PLC0415 - keeps DAG parsing light
             failures_logged,
             register_destination,
@@ -217,7 +217,7 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
             )
 
     def _taken_up(self, context: Context, options: JobOptions) -> dict[str, str] | None:
-        """Return the run's earlier job if it can go on, and no stage was cleared; otherwise None."""
+        """Return the run's earlier job if it can continue and no stage was cleared; otherwise None."""
         state_store = context.get("task_state_store")
         earlier = cast("list[dict[str, str]]", state_store.get(REMEMBERED_JOBS) or []) if state_store else []
         if len(earlier) != 1 or not self._stages_stand(context):
@@ -233,13 +233,13 @@ class S3CommitSetupOperator(S3CommitBaseOperator):
         if state is None or state.state not in ("sealed", "committing", "committed"):
             return None
         if job.record().options != options:
-            self.log.warning("Job %s has other options than this task; starting anew", reference.job_id)
+            self.log.warning("Job %s has other options than this task; starting over", reference.job_id)
             return None
         self.log.info("Taking up job %s, which is %s: no stage was cleared", reference.job_id, state.state)
         return reference.to_dict()
 
     def _stages_stand(self, context: Context) -> bool:
-        """Return whether every stage behind this task has succeeded or was skipped, and none was cleared."""
+        """Return whether every stage after this task has succeeded or was skipped, and none was cleared."""
         ti = context["ti"]
         if self.get_dag() is None or (ti.map_index is not None and ti.map_index >= 0):
             return False

@@ -1,4 +1,4 @@
-"""Stages of a task group that run with ``spark-submit``: single, mapped, and in SQL."""
+"""Stages of a task group that run with ``spark-submit``: single, mapped, and SQL stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: The main class of Spark's own SQL shell, ``spark-sql``.
 _SQL_SHELL = "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver"
 
-#: Arguments of an application, which the shell is not.
+#: Arguments for an application, which the shell does not take.
 _NOT_THE_SHELLS = {"application", "application_args", "deploy_mode", "java_class", "writer"}
 
 
@@ -88,7 +88,7 @@ def add_sql(
     """Add a stage that runs SQL in Spark's own shell, and return its task.
 
     :param stages: Adds the stage.
-    :param sql: Statements with ``;`` between them; or a list of such texts, or an XCom with one, for a mapped
+    :param sql: Statements separated by ``;``; or a list of such strings, or an XCom with one, for a mapped
         task with an instance for each. (templated)
     :param kwargs: Arguments of `S3CommitSparkSubmitOperator` without ``job``, ``writer`` and those of an
         application.
@@ -111,7 +111,7 @@ def add_sql(
 def save_modes_decide(group_id: str | None, stages: Iterable[Any]) -> bool:
     """Return whether Spark's save modes decide in a group that names no conflict mode.
 
-    They do if its Spark stages write by themselves, with ``writer="spark"``.
+    They do if its Spark stages have ``writer="spark"``.
 
     :param group_id: The group's id, for the message of the error.
     :param stages: The group's stages: tasks, mapped tasks and groups.
@@ -149,5 +149,5 @@ def _operator() -> type[S3CommitSparkSubmitOperator]:
 def _shell_arguments(sql: str) -> list[str]:
     """Return the arguments of Spark's SQL shell for statements."""
     if not sql.strip():
-        raise ValueError("there is no SQL to run: give commit.spark_sql statements with ; between them")
+        raise ValueError("there is no SQL to run: give commit.spark_sql statements separated by ;")
     return ["-e", sql]

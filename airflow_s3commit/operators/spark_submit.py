@@ -47,13 +47,13 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
     if the job's conflict mode is ``as-written``. The cluster needs ``hadoop-aws``; the operator adds the jar
     of the commit protocol to ``jars``.
 
-    The operator adds the job, stage and stage attempt to the application's configuration. Where it adds to a
-    list, such as the jars or ``spark.sql.extensions``, it keeps what ``conf``, ``properties_file`` or this
-    machine's ``spark-defaults.conf`` has there.
+    The operator adds the job, stage and stage attempt to the application's configuration. If it adds to a
+    list, such as the jars or ``spark.sql.extensions``, it keeps the entries of ``conf``, ``properties_file``
+    or this machine's ``spark-defaults.conf``.
 
     A retry uses the stage attempt of an earlier try if it is sealed, and aborts it otherwise. If a dead
-    worker left a driver running on a cluster, a retry reconnects to it, and seals the stage attempt that the
-    driver was started with, unless the driver does that.
+    worker left a driver running on a cluster, a retry reconnects to it, and seals the stage attempt with
+    which the driver was started, unless the driver does that.
 
     It supports client and cluster mode on local and standalone masters, YARN and Kubernetes. To watch and
     kill drivers on a standalone cluster, the master's REST server must run. That server accepts no Python
@@ -192,7 +192,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
             self.log.info("Aborted %d uploads of attempt %s of stage %s", uploads, self._stage_attempt, stage)
         self._stage_attempt = str(context["ti"].try_number)
         self._remember(context, job.reference)
-        # Spark's own files too: a value on the command line hides theirs.
+        # Includes Spark's own files, whose values a value on the command line would hide.
         given = {**self._sparks_defaults(), **(self.conf or {})}
         if self.ship_package:
             self._ship(given)
@@ -223,7 +223,7 @@ class S3CommitSparkSubmitOperator(SparkSubmitOperator):
         return found
 
     def _add_protocol(self, given: Mapping[str, str]) -> None:
-        """Add the jar of the commit protocol, and keep what the given conf has under the keys of that."""
+        """Add the jar of the commit protocol, and keep what the given conf has under the same keys."""
         from airflow_s3commit.spark.session import EXTENSIONS, OTHER_PROTOCOL, PROTOCOL  # noqa: PLC0415
         from airflow_s3commit.spark.shipping import (  # noqa: PLC0415 - light parsing
             GUARD_CLASS,

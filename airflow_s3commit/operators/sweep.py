@@ -1,4 +1,4 @@
-"""The operator that sweeps a destination: it removes the remains of dead jobs."""
+"""The operator that sweeps destinations: it removes leftovers of dead jobs."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _HOUR = 3600.0
 
 
 class S3CommitSweepOperator(S3CommitBaseOperator):
-    """Removes the remains of dead jobs at a destination: pending uploads, records, a lapsed lock.
+    """Removes leftovers of dead jobs at a destination: pending uploads, records, an expired lock.
 
     It is for jobs whose teardown and callback did not run, because the scheduler was lost with the run. By
     default it is a dry run, which logs what it would remove and why. It reports a job with an interrupted
-    commit, and does not change it: recover such a job. Returns the totals; the log has a table of everything
+    commit, but does not change it: recover such a job. Returns the totals; the log has a table of everything
     found.
 
-    Each run, a dry run too, reports the jobs that are in progress then as the metrics ``s3commit.pending.*``.
+    Each run, including a dry run, reports the jobs in progress as the metrics ``s3commit.pending.*``.
 
     If something could not be removed, the task removes the rest and then fails, with its totals in the XCom
     ``sweep_report``. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`; or a pattern such
         as ``s3://lake/*``, for the destinations of ``[s3commit] registry`` that match, each with the
-        connection and the staging of its entry, and swept by its own records; entries of which nothing is
-        left are removed. (templated)
+        connection and the staging of its entry, and swept by its own records; entries of empty destinations
+        are removed. (templated)
     :param older_than: Time without a new upload or record after which a job is dead: seconds, a
-        ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone, from
-        which on it had none. It must be longer than any task of a job runs. By default
-        ``[s3commit] sweep_age_days``. (templated)
+        ``timedelta``, a duration such as ``7d``; or a time, a date or a data interval in the DAG's zone,
+        since which it had none. It must be longer than any task of a job runs. By default ``[s3commit]
+        sweep_age_days``. (templated)
     :param apply: True removes, False is a dry run. Text must be a word for true or false, such as ``yes``.
         (templated)
     :param staging: The prefix of the staging of jobs on this destination, if it is not below the

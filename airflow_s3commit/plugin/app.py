@@ -44,7 +44,7 @@ _CLIENT_DISCONNECTED = 499
 #: Jobs on one page of a destination.
 _PAGE = 25
 
-#: Maximum number of destinations to show with their jobs; of more, and of a search, there is a list.
+#: Maximum number of destinations to show with their jobs; more, or a search, are shown as a list.
 _CARDS = 12
 
 #: Rows on one page of that list.
@@ -114,7 +114,7 @@ JobId = Annotated[str, Query(max_length=200)]
 
 
 def create_app(service: DestinationService | None = None, metadata: Metadata | None = None) -> FastAPI:
-    """Return the application. Every route requires a signed-in user, who may read a DAG.
+    """Return the application. Every route requires a signed-in user who may read a DAG.
 
     Args:
         service: Reads the stores; by default with a timeout of eight seconds.

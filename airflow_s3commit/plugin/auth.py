@@ -65,13 +65,13 @@ class Access:
         self._all: dict[_Method, bool] = {}
 
     def may_look(self) -> bool:
-        """Return whether the user may read any DAG, without which the page shows not even a destination."""
+        """Return whether the user may read any DAG; otherwise the page does not even show destinations."""
         return self._manager.is_authorized_dag(method="GET", user=self._user)
 
     def prefetch(self, contexts: Iterable[Mapping[str, str]]) -> None:
         """Check in one request whether the user may read the runs of several jobs.
 
-        Optional: `may_read` returns the same without it, with more requests to the auth manager.
+        Optional: `may_read` returns the same without this call, with more requests to the auth manager.
 
         Args:
             contexts: The contexts of the jobs.

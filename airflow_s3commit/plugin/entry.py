@@ -1,4 +1,4 @@
-"""The plugin that Airflow loads. Its imports are few, because every task process loads it too."""
+"""The plugin that Airflow loads. It imports little, because every task process loads it too."""
 
 from __future__ import annotations
 

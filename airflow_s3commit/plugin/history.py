@@ -1,4 +1,4 @@
-"""The generations of a table, for a page: newest first, a page at a time, with a picture of the table's size.
+"""The generations of a table, for a page: newest first, a page at a time, with charts of the table's size.
 
 A page takes a bounded number of requests, however long the log is: its entries, and one entry for each commit
 that still had files, to know the size of the table.
@@ -48,7 +48,7 @@ class Step:
     Attributes:
         number: Its number; the generation of a commit.
         kind: Its kind, such as ``commit``; ``imported`` for a commit of a version without a log.
-        job_id: Its job; empty for entries of no job.
+        job_id: Its job; empty for entries without a job.
         context: The job's context.
         at: Time of the entry, in milliseconds since the epoch by the writer's clock; None if unknown.
         mode: Conflict mode of a commit.
@@ -85,7 +85,7 @@ class HistoryView:
         older: The number to continue before; None if these are the oldest entries of the history.
         hidden: Number of entries on the page that the user may not see.
         sized: Contexts of the commits whose files the sizes count.
-        since_baseline: Whether the sizes are without data that is older than the log.
+        since_baseline: Whether the sizes exclude data that is older than the log.
 
     """
 
@@ -97,7 +97,7 @@ class HistoryView:
     since_baseline: bool = False
 
     def visible_to(self, may_read: Callable[[Mapping[str, str]], bool]) -> HistoryView:
-        """Return the view without the jobs that a user may not see, nor sizes that would tell of them.
+        """Return the view without the jobs that a user may not see, and without sizes that would reveal them.
 
         Args:
             may_read: Returns whether the user may see a job with a given context.
@@ -183,7 +183,7 @@ def _note(entry: LogEntry) -> str:
 
 
 def _size_before(entry: LogEntry, size: Counts) -> Counts | None:
-    """Return the size of the table before an entry; None if the entry does not tell."""
+    """Return the size of the table before an entry; None if the entry does not have it."""
     if entry.kind == "baseline" or entry.restores is not None:
         return None
     if entry.manifest is None or entry.rebase is not None:
@@ -314,6 +314,7 @@ def _chart(name: str, sizes: Sequence[tuple[int, int]], text: Callable[[int], st
         points,
         first,
         last,
-        f"From generation {first} to {last} the table goes from {text(began)} to {text(ended)}; the least is"
-        f" {text(least)}, the most {text(most)}. The table below has every value.",
+        f"From generation {first} to {last} the table goes from {text(began)} to {text(ended)}; the minimum"
+        " is"
+        f" {text(least)}, the maximum {text(most)}. The table below has every value.",
     )

@@ -1,4 +1,4 @@
-"""Renders pages as HTML, with a style sheet, a small script, and pictures of the jobs' timelines."""
+"""Renders pages as HTML, with a style sheet, a small script, and charts of the jobs' timelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the configured destinations within the time limit of a page, and ends jobs there."""
+"""Reads the destinations of the page within its time limit, and ends jobs there."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from airflow_s3commit.store.base import ObjectStore
 
 Step: TypeAlias = Literal["commit", "abort", "recover", "rollback"]
 
-#: Seconds that a page waits for all of its stores together.
+#: Seconds that a page waits for all of its stores in total.
 WAIT = 8.0
 
 #: Seconds for which the page of all destinations reuses what it read, and any page the registry.
 FRESH = 30.0
 
-#: Readings at once for the page of all destinations, of one connection and together.
+#: Maximum number of concurrent readings for the page of all destinations: per connection, and in total.
 _FLEET_LANE, _FLEET_THREADS = 16, 128
 
 #: Maximum number of pending uploads on a page.
@@ -176,8 +176,8 @@ class Known(NamedTuple):
 
     Attributes:
         places: The configured destinations, and those of the registry.
-        configured: The configured destinations alone.
-        problem: Why the registry could not be read now; None if it was, or if there is none.
+        configured: Only the configured destinations.
+        problem: Why the registry could not be read now; None if it was read, or if there is none.
 
     """
 
@@ -223,7 +223,7 @@ class DestinationService:
         self._fleet: dict[Place, tuple[float, DestinationView]] = {}
 
     async def places(self) -> Known:
-        """Return the destinations that the page knows. If the registry cannot be read, those read before.
+        """Return the destinations that the page knows; if the registry cannot be read, those read before.
 
         Raises:
             InvalidDestination: The configuration is not valid.
@@ -247,7 +247,7 @@ class DestinationService:
         return Known(with_registered(configured, entries), configured, problem)
 
     async def place(self, uri: str) -> Place:
-        """Return a destination that the page knows by its URI. The page reads no other destinations.
+        """Return a destination that the page knows, by its URI. The page reads no other destinations.
 
         Raises:
             InvalidDestination: The destination is neither configured nor in the registry.
@@ -264,9 +264,9 @@ class DestinationService:
     async def fleet(self, places: Sequence[Place]) -> list[DestinationView]:
         """Read the jobs in progress of many destinations, within the time of a page.
 
-        One without jobs takes one request. What was read in the last `FRESH` seconds is not read again. A
-        destination that cannot be read now has a ``problem``, beside what was read before. Those that were
-        not read for the longest time come first, so that reloading the page completes it.
+        A destination without jobs takes one request. What was read in the last `FRESH` seconds is not read
+        again. A destination that cannot be read now has a ``problem`` and what was read before. Those that
+        have not been read for the longest time come first, so that reloading the page completes it.
         """
         now, never = self._clock.monotonic(), float("-inf")
         read = {place: self._fleet[place][0] if place in self._fleet else never for place in places}

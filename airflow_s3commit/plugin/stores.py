@@ -1,9 +1,9 @@
-"""The stores behind the page: which destinations are configured, how their stores are opened and read.
+"""The stores behind the page: finds the configured destinations, and opens and reads their stores.
 
 The destinations are those in ``[s3commit] destinations`` of Airflow's configuration. A store is read within a
-time limit, and only while an HTTP request waits for the result. A reading runs on a thread. HTTP requests for
-the same reading share it. It stops at its next call of the store once its time is up or the last waiting
-request is gone. Each destination gets few threads, so a slow destination does not delay the others.
+time limit, and only while an HTTP request waits for the result. Each reading runs on a thread, and HTTP
+requests for the same reading share it. It stops at its next call of the store once its time is up or the last
+waiting request is gone. Each destination gets few threads, so a slow destination does not delay the others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def configured_places() -> list[Place]:
 
 
 def with_registered(configured: Iterable[Place], entries: Iterable[Registered]) -> list[Place]:
-    """Return the configured destinations, and those of a registry, one of each URI."""
+    """Return the configured destinations and those of a registry, one for each URI."""
     places = {place.uri: place for place in configured}
     for entry in entries:
         record = entry.record
@@ -133,9 +133,9 @@ def _place(entry: Any) -> Place:
 
 
 def load_clients() -> None:
-    """Import what opens stores, and make a first client, which takes a process seconds. Sends no request.
+    """Import what opens stores, and create a first client, which takes seconds. Sends no request.
 
-    Else the first page after a restart spends its time on this, and lacks what it would have read.
+    Otherwise the first page after a restart spends its time on this, and cannot read everything.
     """
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook  # noqa: F401, PLC0415
 
@@ -215,7 +215,7 @@ class StoreCache:
             return known[1]
 
 
-#: What a reading is doing: it waits for a thread, connects, or reads the store.
+#: The phase of a reading: it waits for a thread, connects, or reads the store.
 Step: TypeAlias = Literal["queued", "connecting", "reading"]
 
 
@@ -224,7 +224,7 @@ class StillRunning(Unavailable):
 
     Args:
         message: The message.
-        of_store: Whether it waited for the store, and not for a thread or a connection.
+        of_store: Whether it waited for the store, not for a thread or a connection.
 
     """
 
@@ -323,7 +323,7 @@ class _Reading(Generic[T]):
 
 
 class Reader:
-    """Runs readings on threads of its own.
+    """Runs readings on its own threads.
 
     Args:
         seconds: Seconds that a request waits, in the queue and for the reading together.

@@ -89,7 +89,8 @@ def read_destination(store: ObjectStore, place: Place, *, ended: bool = True) ->
     Args:
         store: The store of the destination.
         place: The destination.
-        ended: Whether to read the jobs that ended; without them and without jobs it takes one request.
+        ended: Whether to read the jobs that ended; without this, a destination without jobs takes one
+            request.
 
     Raises:
         S3CommitError: A request failed.
@@ -247,7 +248,7 @@ class Wanted:
         text: Part of a destination's URI, a job's id, its name, its DAG or run, regardless of case; or a
             pattern of URIs, such as ``s3://lake/*/orders``. Empty for all.
         state: One of `STATES`.
-        idle: Seconds without activity that a job has at least.
+        idle: Minimum seconds without activity.
 
     """
 
@@ -286,7 +287,7 @@ class Row:
 
     @property
     def idle(self) -> float | None:
-        """Seconds without activity of the job that is idle longest; None without jobs."""
+        """Idle time in seconds of the job that has been idle longest; None without jobs."""
         return max((idle for job in self.jobs if (idle := idle_of(job)) is not None), default=None)
 
     @property
@@ -301,9 +302,9 @@ class Fleet:
 
     Attributes:
         rows: The destinations, with the most pending bytes first.
-        jobs: Their jobs with their destinations: commits first, then those that are idle longest.
-        unread: Destinations that could not be read, by the reason.
-        stale: Number of destinations that could not be read now, and are shown as they were read before.
+        jobs: Their jobs with their destinations: commits first, then those that have been idle longest.
+        unread: Destinations that could not be read, by reason.
+        stale: Number of destinations that could not be read now, and are shown as last read.
 
     """
 
@@ -319,7 +320,7 @@ class Fleet:
 
     @property
     def idle(self) -> float | None:
-        """Seconds without activity of the job that is idle longest; None without jobs."""
+        """Idle time in seconds of the job that has been idle longest; None without jobs."""
         return max((row.idle for row in self.rows if row.idle is not None), default=None)
 
 

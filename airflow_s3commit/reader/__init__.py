@@ -1,7 +1,7 @@
 """Reads of a table by its log: one consistent generation, even during a later commit.
 
 `dataset` returns a ``pyarrow.dataset.Dataset`` of exactly the files that commits have left in the table. A
-reader that lists the destination may see half a commit. This one sees the last commit until the next job has
+reader that lists the destination may see half a commit; this one sees the last commit until the next job has
 committed. Importing this package does not import pyarrow; its names do.
 """
 

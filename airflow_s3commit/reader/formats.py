@@ -1,7 +1,7 @@
 """The file format of a table's files, and pyarrow's settings for reading it.
 
-In Spark's CSV files a backslash is an escape in quoted values only. Arrow takes it for an escape everywhere.
-So the text is rewritten between decompression and parser, in a character encoding: the only place where
+In Spark's CSV files a backslash is an escape only in quoted values, but Arrow treats it as an escape
+everywhere. So a character encoding rewrites the text between decompression and parser, the only place where
 pyarrow lets Python change a dataset's text.
 """
 
@@ -128,7 +128,7 @@ _BLOCK_BYTES = 8 * 1024 * 1024
 #: Endings of compressed text that pyarrow decompresses by itself.
 _DECOMPRESSED = frozenset({"gz", "bz2", "zst"})
 
-#: Endings of compressed text that pyarrow does not know, or takes for another compression.
+#: Extensions of compressed text that pyarrow does not know, or mistakes for another compression.
 _UNREADABLE = frozenset({"deflate", "snappy", "lz4", "zstd", "br", "xz", "zip", "Z"})
 
 #: The attribute that holds Spark's type of an ORC column where ORC has no such type; our writer sets it too.

@@ -1,4 +1,4 @@
-"""Which files a read consists of: a table at a generation, what came since one, or one job's files."""
+"""Finds the files of a read: a table at a generation, what was added since one, or one job's files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.protocol.model.snapshot import TableSnapshot
     from airflow_s3commit.store.base import ObjectStore
 
-    #: Returns those of all directories of a table whose files are wanted.
+    #: Chooses, of all directories of a table, those whose files are wanted.
     Pick = Callable[[Collection[str]], Collection[str]]
 
 
@@ -55,7 +55,7 @@ class Choice:
             raise ValueError(f"generations count from 1: there is no generation {self.generation}")
         if self.since is not None and not 0 <= self.since <= (self.generation or self.since):
             raise ValueError(
-                f"since={self.since} is no generation before "
+                f"since={self.since} is not a generation before "
                 + (f"generation {self.generation}" if self.generation else "the newest one")
             )
 

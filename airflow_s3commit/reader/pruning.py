@@ -1,9 +1,9 @@
-"""What is known of a file before it is opened, as expressions by which pyarrow skips files.
+"""What is known about a file before it is opened, as expressions that let pyarrow skip files.
 
-Partition values come from the directories that Hive, Spark and this package write, bounds of columns from
+Partition values come from the directories that Hive, Spark and this package write, and bounds of columns from
 the lists of files. A bound is used only if it orders values as pyarrow does and fits the column's type
-without loss; otherwise the file is read. Floats are left out: pyarrow draws wrong conclusions from bounds
-when a filter compares with NaN.
+without loss; otherwise the file is read. Floats are left out, because pyarrow draws wrong conclusions from
+bounds when a filter compares with NaN.
 """
 
 from __future__ import annotations

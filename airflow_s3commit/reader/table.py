@@ -130,7 +130,7 @@ class CommittedFiles(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has 
         return list(self._inner.get_file_info(paths))
 
     def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        """Refuse to list: the log is the listing."""
+        """Refuse to list, because the log takes the place of a listing."""
         self._refuse(selector)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -211,11 +211,11 @@ def dataset(
 ) -> ds.Dataset:
     """Return the whole table at one generation as a dataset.
 
-    Each commit to the destination makes a generation of the table: what the commit replaces goes, its files
-    come. The call fixes the generation, the newest by default: later commits do not change the dataset. Its
-    schema's metadata names the generation, as ``s3commit.generation``. A scan does not open files whose
-    partition its filter excludes, and reads only the columns that it selects. The call changes nothing in
-    the store and may be repeated.
+    Each commit to the destination makes a generation of the table: it removes the files that it replaces, and
+    adds its own. The call fixes the generation, by default the newest: later commits do not change the
+    dataset. Its schema's metadata has the generation as ``s3commit.generation``. A scan does not open files
+    whose partition its filter excludes, and reads only the columns that it selects. The call changes nothing
+    in the store and may be repeated.
 
     Args:
         store: The store with the manifest, or an `S3Config` to connect with.
@@ -227,12 +227,12 @@ def dataset(
         job_id: Read the files that one job committed, whether or not a later commit has replaced them. Not
             together with ``generation`` or ``since``.
         schema: The columns, without partition columns. By default those of all commits: a column that a later
-            commit added, or gave a wider type, is read so from all files; one that a file lacks is null. For
-            text they are those of the first file, with types inferred from its first rows. For CSV without a
-            header the schema names all columns, in order.
+            commit added or widened is read so from all files; it is null where a file lacks it. For text they
+            are those of the first file, with types inferred from its first rows. For CSV without a header the
+            schema names all columns, in order.
         partition_schema: Types of partition columns; the types of others are inferred from their values.
-        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. It
-            pays for columns by which the rows are sorted.
+        prune_by: Columns whose bounds in the manifest let a filter exclude a file without opening it. This
+            helps for columns by which the rows are sorted.
         filesystem: The file system with the data, by paths ``bucket/key``; by default made from the config.
         format: ``parquet``, ``orc``, ``csv`` or ``json``, for files whose names do not end with it.
         options: Options of reading CSV and JSON, by Spark's names:
@@ -276,8 +276,8 @@ def schemas_of(
 ) -> list[tuple[str, WrittenSchema]]:
     """Return the different schemas of a table's files, each with a job that wrote it; none without a file.
 
-    They are those that the jobs recorded. Of commits without a record, a file is opened: of the oldest one
-    and of the 32 newest. Text has no schema: it is that of the first file that has rows.
+    They are those that the jobs recorded. For commits without a record, a file is opened of the oldest one
+    and of each of the 32 newest. Text has no stored schema: it is inferred from the first file with rows.
 
     Args:
         table: The files.

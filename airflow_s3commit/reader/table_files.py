@@ -1,8 +1,8 @@
-"""The files of a table, a million in little memory, and parts of large ones.
+"""The files of a table, a million of them in little memory, and parts of large files.
 
 Packed files take a third of the memory of as many objects. A part is a range of a file's bytes, because a
-plan knows only the sizes of files; the task that reads it finds the row groups of Parquet, or the stripes of
-ORC, in it by the footer. Of all parts of a file, each row group or stripe is in exactly one.
+plan knows only the sizes of files; the task that reads it uses the footer to find the row groups of Parquet,
+or the stripes of ORC, in it. Each row group or stripe of a file is in exactly one part.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def stripes_of(
 ) -> Iterator[pa.Table]:
     """Yield the stripes of an ORC file that are in a part, with the partition columns.
 
-    pyarrow does not tell where a stripe begins: all count as equally long.
+    pyarrow does not tell where a stripe begins, so all are assumed to be equally long.
 
     Args:
         part: The part.

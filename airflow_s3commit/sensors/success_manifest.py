@@ -1,4 +1,4 @@
-"""The sensor that waits for a manifest that meets conditions, not for any ``_SUCCESS``."""
+"""The sensor that waits for a manifest that meets conditions, not just for any ``_SUCCESS``."""
 
 from __future__ import annotations
 
@@ -46,20 +46,19 @@ class S3SuccessManifestSensor(BaseSensorOperator):
     meet all conditions; if several do, the sensor returns the newest. A ``_SUCCESS`` of 0 bytes (the classic
     committer's) or of another program is logged and ignored. A missing bucket, or missing permission, fails
     the task at once. After the timeout, the error has the outcome of the last search: nothing, a stale
-    manifest, 0 bytes, half a file. A condition that has no value in this run (an XCom that is not there, a
-    template that renders to nothing) fails the task at once: without it any manifest would do. It may be
-    retried.
+    manifest, 0 bytes, half a file. A condition without a value in this run (a missing XCom, a template that
+    renders to nothing) fails the task at once: without it any manifest would do. It may be retried.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`. (templated)
     :param job: The job, as its reference (the output of an `S3CommitSetupOperator`) or its id. (templated)
     :param run_id: The run that committed. (templated)
     :param context: Further facts of that run: ``dag_id``, ``partition_key``, ``logical_date``, … (templated)
     :param newer_than: Ignore commits up to this time: a time, a date (its beginning) or a data interval (its
-        start), in the DAG's zone; or a duration before the run's ``run_after``, such as ``1d12h``, whose days
-        are days of the calendar. (templated)
+        start), in the DAG's zone; or a duration before the run's ``run_after``, such as ``1d12h``, with
+        calendar days. (templated)
     :param partitions: Partitions that the commit added files to, such as ``dt=2013-01-01``. (templated)
-    :param min_files: The smallest number of files in the manifest. (templated)
-    :param search_depth: The largest number of manifests that one poke reads, newest first.
+    :param min_files: Minimum number of files in the manifest. (templated)
+    :param search_depth: Maximum number of manifests that one poke reads, newest first.
     :param poke_interval: Seconds between two pokes; by default ``[s3commit] poke_interval``.
     :param deferrable: Poke once, then wait in the triggerer instead of on a worker; by default
         ``[operators] default_deferrable``.
@@ -146,8 +145,8 @@ class S3SuccessManifestSensor(BaseSensorOperator):
 
         :param context: The task's context.
         :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        :raises AirflowFailException: The store refuses the search, so waiting is useless; or a condition has
-            no value in this run.
+        :raises AirflowFailException: The store refuses the search, so waiting is pointless; or a condition
+            has no value in this run.
         """
         self._began_after = getattr(context.get("dag_run"), "run_after", None)
         if self.deferrable:
@@ -162,7 +161,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         """Search for the manifest once; return its summary, or False.
 
         :param context: The task's context.
-        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        :raises AirflowFailException: The store refuses the search, so waiting is pointless.
         """
         from airflow_s3commit.protocol.watch.search import FINAL, outcome_of  # noqa: PLC0415 - keeps parsing light
         from airflow_s3commit.xcom import manifest_summary  # noqa: PLC0415
@@ -191,7 +190,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         :param context: The task's context.
         :param event: The event of `S3SuccessManifestTrigger`.
         :raises AirflowSensorTimeout: No manifest met the conditions in time.
-        :raises AirflowFailException: The store refuses the search, so waiting is useless.
+        :raises AirflowFailException: The store refuses the search, so waiting is pointless.
         :raises AirflowException: The trigger ended with another error, or there is no event.
         """
         from airflow_s3commit.protocol.watch.search import FINAL  # noqa: PLC0415 - keeps parsing light
@@ -269,7 +268,7 @@ class S3SuccessManifestSensor(BaseSensorOperator):
         lost = [name for name in self._conditions if getattr(self, name) is None]
         if lost:
             raise AirflowFailException(
-                f"Task {self.task_id}: the condition {', '.join(lost)} has no value in this run: look at the"
+                f"Task {self.task_id}: the condition {', '.join(lost)} has no value in this run: check the"
                 " task whose XCom it reads."
             )
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_s3commit.store.base import ObjectStore
 
-#: Hive's and Spark's directory of null.
+#: The directory of null in Hive and Spark.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 #: Partitions in one statement.
@@ -62,7 +62,7 @@ class SparkTable:
         return self._describe(f"PARTITION ({self._spec(partition)})")["Location"]
 
     def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
-        """Add partitions in their default directories. Those that are there stay as they are.
+        """Add partitions in their default directories. Existing ones are not changed.
 
         Args:
             partitions: Their values.
@@ -119,7 +119,7 @@ def register_partitions(
 ) -> registration.RegistrationReport:
     """Make the partitions of a table in a session's catalog those of its newest commit.
 
-    What it does, raises, and when it may be repeated, is that of `airflow_s3commit.register_partitions`.
+    Effect, errors and repeatability are those of `airflow_s3commit.register_partitions`.
 
     Args:
         session: The session.
@@ -127,7 +127,7 @@ def register_partitions(
         store: The store of the table; by default that of the session's conf, with this process's credentials.
 
     Raises:
-        InvalidOption: As there; or the table is managed, and has partitions that the newest commit has not.
+        InvalidOption: As there; or the table is managed, and has partitions that the newest commit lacks.
 
     """
     there = store or store_of_process(store_from_conf(conf_of(session)))

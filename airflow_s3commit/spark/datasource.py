@@ -1,7 +1,7 @@
 """The data source of ``format("s3commit")`` and its writer; `airflow_s3commit.spark.reading` has the reader.
 
 Spark creates the data source and the writer in a Python process beside the driver, which has the options but
-not the session. Only tasks have the session's conf, as local properties. So the tasks find the job, and send
+not the session. Only tasks have the session's conf, as local properties, so the tasks find the job and send
 it to the driver in their messages.
 """
 
@@ -213,7 +213,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
         Raises:
             InvalidOption: The session sets something that s3commit cannot do, or an overwrite would replace
-                other data than it seems to.
+                other data than intended.
             JobMismatch: The save mode or the object options contradict the job.
             InvalidDestination: There is no path, or it differs from the job's destination.
             S3CommitError: The job takes no more output, or the store refused an upload.
@@ -223,7 +223,7 @@ class S3CommitWriter(DataSourceArrowWriter):
         if context is None:
             raise RuntimeError("S3CommitWriter.write runs in Spark tasks only")
         hadoop, session = self._hadoop, context.getLocalProperty
-        # Only the whole has the keys that end with the name of a column.
+        # Only the whole configuration has the keys that end with the name of a column.
         columns = column_settings(getattr(context, "_localProperties", None) or {})
 
         def conf(key: str) -> str | None:
@@ -244,7 +244,7 @@ class S3CommitWriter(DataSourceArrowWriter):
 
     @refusals_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Seal the stage with the task attempts that Spark counts; commit the job if it is the write's own.
+        """Seal the stage with the task attempts that Spark counts; commit the job if the write set it up.
 
         Raises:
             InvalidRecord: A task did not report.
@@ -289,11 +289,11 @@ def register(spark: SparkSession) -> None:
     Connect, a write reads the driver's configuration files (``core-site.xml``). A job in the conf, and
     ``spark.sql.*``, are looked up at each write.
 
-    It also cuts the processor time of writes by a fifth to two fifths: unless the session sets the size of
-    an Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
-    2,000 rows from now on and no limit in bytes, which Spark would check at each row. If rows have more
-    than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits for
-    the time of the write only, and not for rows with binary or variant columns.
+    It also cuts the processor time of writes by a fifth to two fifths. Unless the session sets the size of an
+    Arrow batch (``spark.sql.execution.arrow.maxRecordsPerBatch`` or ``….maxBytesPerBatch``), a batch has
+    2,000 rows from now on, and no limit in bytes, which Spark would check for each row. If rows have more
+    than about 32 KiB on average, set ``maxBytesPerBatch`` to ``64m``. `write_pending` sets these limits only
+    during the write, and not for rows with binary or variant columns.
 
     Reads get the session's ``spark.sql.files.maxPartitionBytes``, ``….openCostInBytes`` and
     ``….minPartitionNum`` as they are now.
@@ -303,7 +303,7 @@ def register(spark: SparkSession) -> None:
 
     Raises:
         ImportError: PySpark or pyarrow is missing.
-        ValueError: One of these settings is no size or number.
+        ValueError: One of these settings is not a size or number.
 
     """
     # PySpark is heavy, and Airflow's processes import this package without it.

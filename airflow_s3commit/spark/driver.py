@@ -1,6 +1,6 @@
 """The driver's side of a write: finds or sets up its job, and seals, commits or aborts it after the tasks.
 
-A job in the Spark conf belongs to somebody else, such as Airflow; the write only seals its stage. Without
+A job in the Spark conf belongs to another owner, such as Airflow, and the write only seals its stage. Without
 such a job the write sets up its own, and seals, plans and commits it.
 """
 
@@ -65,13 +65,13 @@ _ABORTABLE = ("open", "sealed", "aborting", "aborted")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The job that a write is for, and its store; can be pickled.
+    """The job of a write, and its store; can be pickled.
 
     Attributes:
         reference: The job.
         stage: Name of this write's stage in the job.
         stage_attempt: Id of the stage attempt.
-        own: Whether the write sets the job up, and so commits it.
+        own: Whether the write sets up the job, and so commits it.
         store: The store's address.
         twins: Whether Spark may run two attempts at a task at the same time.
         object_options: Encryption, storage class, ACL, tags and headers of the objects of a write's own job.
@@ -95,7 +95,7 @@ class Target:
         return Job.at(self.job_store(), self.reference)
 
     def job_store(self) -> ObjectStore:
-        """Return this process's store, with the headers that an own job's records get."""
+        """Return this process's store, with the headers for records of the write's own job."""
         return with_headers(store_of_process(self.store), self.object_options.of_records)
 
 
@@ -119,8 +119,8 @@ def own_target(options: WriteOptions, job_id: str) -> Target:
     if options.destination is None:
         raise InvalidDestination(
             'the write has no destination: call .save("s3://bucket/table"), or set a job in the Spark conf'
-            " (spark.s3commit.job.id and the other keys of committer_conf). Spark does not pass on what a"
-            " table of SQL was created with: write INSERT INTO t WITH (path = 's3://bucket/table',"
+            " (spark.s3commit.job.id and the other keys of committer_conf). Spark does not pass on how a SQL"
+            " table was created: write INSERT INTO t WITH (path = 's3://bucket/table',"
             " partitionBy = 'dt'), and give saveAsTable and writeTo these options; CREATE TABLE AS SELECT"
             " cannot have them"
         )
@@ -184,14 +184,14 @@ def target_of(options: WriteOptions, job_id: str, conf: ConfGet, given: JobInCon
 
 
 def ready_job(target: Target, options: WriteOptions, job: Job | None = None) -> Job:
-    """Return the target's job: set up, if it is the write's own, or else checked against the write's options.
+    """Return the target's job: set up if it is the write's own, else checked against the write's options.
 
     Repeatable; every task calls it.
 
     Args:
         target: The target.
         options: The options of the write.
-        job: The job as this process has it, if it has.
+        job: The job, if this process has it already.
 
     Raises:
         InvalidOption: An overwrite would replace other data than it means to; see `check_own_overwrite`.
@@ -238,7 +238,7 @@ def commit_write(
         target: The target.
         options: The options of the write.
         tasks: The tasks.
-        job: The job as this process has it, if it has.
+        job: The job, if this process has it already.
         layout_known: Whether the caller has passed `check_layout` for this table before.
 
     Returns:
@@ -269,15 +269,15 @@ def commit_write(
 
 
 def _settles_layout(job: Job, target: Target) -> bool:
-    """Return whether a job's rows cannot be beside another layout's, so that nobody need look again."""
+    """Return whether a job's rows cannot end up beside those of another layout, so no check is needed."""
     options = job.record().options
-    # The commit replaces all data or refuses any; and the set-up of an own overwrite has looked already.
+    # The commit replaces all data or refuses any; and the setup of the write's own overwrite has checked.
     whole = options.whole_destination and options.conflict_mode != "append"
     return whole or (target.own and options.conflict_mode == "replace")
 
 
 def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
-    """Refuse a write that the driver planned without a configuration that asks for something else.
+    """Refuse a write if this machine's configuration asks for something that the driver did not see.
 
     Args:
         job: The write's job.
@@ -286,7 +286,7 @@ def check_site(job: Job, options: WriteOptions, conf: ConfGet) -> None:
 
     Raises:
         InvalidOption: It asks for files that s3commit cannot write, such as encrypted ones.
-        JobMismatch: It asks for other stored objects than the job's, such as encrypted ones.
+        JobMismatch: It asks for stored objects that differ from the job's, such as encrypted ones.
 
     """
     with_file_settings(options, conf)

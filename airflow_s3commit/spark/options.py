@@ -68,7 +68,7 @@ def _texts(value: str) -> dict[str, str]:
 
 def _path(value: str) -> str:
     if value != value.strip():
-        raise ValueError("white space at its start or end: remove it")
+        raise ValueError("whitespace at its start or end: remove it")
     if (pattern := re.search(r"[*?{}\[\]]", value)) is not None:
         raise ValueError(
             f"{pattern[0]!r} is for templates and patterns, and Spark reads no such path: name one place"
@@ -161,7 +161,7 @@ class WriteOptions:
 
     Attributes:
         table: The options of the files.
-        text: The options of CSV and JSON, by Spark's names; Spark itself reads them.
+        text: The options of CSV and JSON, by Spark's names; Spark itself interprets them.
         overwrite: Whether the save mode is ``overwrite``.
         object_options: Encryption, storage class, ACL, tags and headers of the files.
         store: The store's address.
@@ -263,7 +263,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *STORE_OPTIONS,
 )
 
-#: Names that are set elsewhere, with what to do.
+#: Options of Spark that are set elsewhere, with what to do instead.
 _NO_OPTIONS = (
     (re.compile(r"^(parquet|orc)\."), f"leave it out, or {OTHER_WRITER}"),
     (
@@ -288,7 +288,7 @@ def store_address(found: dict[str, Any]) -> StoreAddress:
     """Return the store's address, and remove its fields from those of the options.
 
     Raises:
-        InvalidOption: The endpoint is no URL of a store, or has a password in it.
+        InvalidOption: The endpoint is not the URL of a store, or contains a password.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Plans a write: refuses what would replace or mix more than it means to, and returns its tasks' settings.
+"""Plans a write: refuses to replace or mix data by accident, and returns the settings of the tasks.
 
 Spark's default overwrite mode, ``static``, replaces the whole table; here the default replaces the partitions
 that get rows. The rows of CSV and JSON of `write_pending` are rendered as lines by Spark, with ``to_csv`` and
@@ -67,7 +67,7 @@ def sets_static(get: ConfGet) -> bool:
 def check_own_overwrite(
     store: ObjectStore, destination: str, options: WriteOptions, *, session_static: bool
 ) -> None:
-    """Refuse an overwrite, by a job of its own, that would replace other data than its user expects.
+    """Refuse an overwrite, by a job of its own, that would replace other data than the user expects.
 
     Args:
         store: The store.
@@ -93,15 +93,15 @@ def check_own_overwrite(
         raise InvalidOption(
             f"overwrite of {destination}: the table is {_layout(theirs)}, but the write is"
             f" {_layout(options.table.partition_by)}, so old rows would stay beside the new ones (such as"
-            f" {path}); partition the write as the table is, or replace the whole table with the option"
+            f" {path}); partition the write like the table, or replace the whole table with the option"
             " partitionOverwriteMode=static"
         )
 
 
 def check_layout(store: ObjectStore, destination: str, options: WriteOptions) -> None:
-    """Refuse a write without partition columns to a table that has some, beside which its rows would be.
+    """Refuse a write without partition columns to a table that has some.
 
-    In SQL partition columns are easily lost: Spark does not pass ``PARTITIONED BY`` of a table on.
+    In SQL, partition columns are easily lost: Spark does not pass on a table's ``PARTITIONED BY``.
 
     Raises:
         InvalidOption: The table is partitioned, and the write is not.
@@ -128,7 +128,7 @@ def _partition_columns(path: str | None) -> list[str] | None:
 
 
 def check_job_overwrite(job: Job, options: WriteOptions, *, session_static: bool) -> None:
-    """Refuse a write for another's job whose overwrite mode contradicts what the job replaces.
+    """Refuse a write for a given job whose overwrite mode contradicts what the job replaces.
 
     Raises:
         JobMismatch: They contradict each other.
@@ -153,7 +153,7 @@ def check_job_overwrite(job: Job, options: WriteOptions, *, session_static: bool
 def check_rows(
     store: ObjectStore, destination: str, options: WriteOptions, tasks: Iterable[CommittedTask]
 ) -> None:
-    """Refuse to commit an own overwrite without rows, unless its option says what it replaces.
+    """Refuse to commit the write's own overwrite without rows, unless its option says what it replaces.
 
     Raises:
         InvalidOption: There are no rows, and the table has data.
@@ -238,7 +238,7 @@ def plan_table(schema: StructType, options: WriteOptions, months: frozenset[str]
 
 @contextmanager
 def naming_other_writer() -> Iterator[None]:
-    """Add Spark's own writer to what to do about a column that the formats of this package cannot hold."""
+    """Suggest Spark's own writer too for a column that the formats of this package cannot hold."""
     try:
         yield
     except UnsupportedColumn as error:
@@ -246,7 +246,7 @@ def naming_other_writer() -> Iterator[None]:
 
 
 def partition_types(schema: StructType, names: Sequence[str]) -> tuple[pa.DataType, ...]:
-    """Return the types of partition columns; text for a type that Arrow has not."""
+    """Return the types of partition columns; text for a type that Arrow lacks."""
 
     def arrow_type(field: StructField) -> pa.DataType:
         try:
@@ -318,7 +318,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _check_type(name: str, kind: DataType, file_format: str, *, within: bool = False) -> None:
-    """Refuse a type, at any depth, whose values would arrive as something else in the files."""
+    """Refuse a type, at any depth, whose values would change in the files."""
     _check_plain(name, kind, file_format, within=within)
     if isinstance(kind, ArrayType | MapType | StructType):
         inner: list[DataType]
@@ -340,7 +340,7 @@ def _check_type(name: str, kind: DataType, file_format: str, *, within: bool = F
 
 
 def _check_plain(name: str, kind: DataType, file_format: str, *, within: bool) -> None:
-    """Refuse a type that is not nested, and whose values the files cannot hold as Spark's own do."""
+    """Refuse a type that is not nested and whose values the files cannot hold as Spark's files do."""
     type_name = kind.simpleString()
     has, of_column = ("holds", "") if within else ("has", f"({name})")
     if type_name.startswith(("geometry", "geography")):
@@ -437,7 +437,7 @@ def plan_lines(frame: DataFrame, options: WriteOptions) -> tuple[TablePlan, Data
     form = LinesForm(
         file_format,
         options.table.codec,
-        # Spark's CSV also turns line feeds within values into the line separator.
+        # Spark's CSV also turns line feeds in values into the line separator.
         line_separator=given.get("lineSep", "\n"),
         encoding=python,
         begin=begin,

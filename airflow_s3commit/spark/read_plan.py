@@ -1,8 +1,8 @@
-"""Plans a read: the files that Spark's pushed filters leave, and which of them each task gets.
+"""Plans a read: the files that Spark's pushed filters leave, and how they are assigned to tasks.
 
-Arrow decides by what is known of each file: its partition values, and the bounds of its columns in the list
-of files. An expression keeps every row that the filter keeps, and may keep more: Spark applies all filters
-itself. Files and parts of large files are grouped as Spark groups them.
+Arrow decides by what is known about each file: its partition values, and the bounds of its columns in the
+list of files. An expression keeps every row that the filter keeps, and may keep more, because Spark applies
+all filters itself. Files and parts of large files are grouped as Spark groups them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _column(asked: Any) -> str | None:
 
 
 def _of_filter(each: Filter, schema: pa.Schema) -> ds.Expression | None:
-    """Return the expression of one filter; None if no expression is sure to keep its rows."""
+    """Return the expression of one filter; None if no expression is certain to keep its rows."""
     asked, is_negated = _asked(each), hasattr(each, "child")
     column, kind_of_filter = _column(asked), type(asked).__name__
     if column not in schema.names:
@@ -192,8 +192,8 @@ class SplitSizes:
 
     Attributes:
         partition_bytes: Maximum bytes of a task, as ``spark.sql.files.maxPartitionBytes``.
-        open_cost: Bytes that opening a file is worth, as ``spark.sql.files.openCostInBytes``.
-        tasks: Number of tasks to have at least, if there are enough bytes; 0 if it is not known.
+        open_cost: Cost of opening a file, in bytes, as ``spark.sql.files.openCostInBytes``.
+        tasks: Minimum number of tasks, if there are enough bytes; 0 if unknown.
 
     """
 
@@ -203,14 +203,14 @@ class SplitSizes:
 
     @classmethod
     def of_conf(cls, get: ConfGet, parallelism: int = 0) -> SplitSizes:
-        """Return the sizes of a session.
+        """Return the sizes that a session's conf sets.
 
         Args:
             get: The session's conf.
-            parallelism: Tasks that run at once; 0 if it is not known.
+            parallelism: Tasks that run at once; 0 if unknown.
 
         Raises:
-            ValueError: A setting is no size or number.
+            ValueError: A setting is not a size or number.
 
         """
         sizes = cls()

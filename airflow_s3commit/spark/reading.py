@@ -120,7 +120,7 @@ class ReadOptions:
         Option(
             "pruneFiles",
             _flag_of_pushing,
-            "Leave out files without rows for the query's filters. Only for a DataFrame of one query.",
+            "Leave out files without rows for the query's filters. Use such a DataFrame for one query only.",
         ),
         default=False,
     )
@@ -154,7 +154,7 @@ def parse_read_options(options: Mapping[str, str], store_defaults: StoreAddress)
     if "owner" in options:
         # A property that Spark gives every table that it creates.
         raise InvalidOption(
-            "Spark does not pass on what a table of SQL was created with: name the columns, CREATE TABLE t"
+            "Spark does not pass on how a SQL table was created: name the columns, CREATE TABLE t"
             " (id BIGINT, dt STRING) USING s3commit, and the path in each statement, SELECT * FROM t WITH"
             " (path = 's3://bucket/table')"
         )
@@ -193,7 +193,7 @@ def read_schema(options: ReadOptions) -> tuple[dict[str, str], StructType]:
     for _, schema in schemas:
         written = (schema.files.metadata or {}).get(_ROW_METADATA)
         for column in StructType.fromJson(json.loads(written)).fields if written is not None else ():
-            # Of a column that was widened, the type of the widest one.
+            # A column that was widened has its widest type.
             own, all_ = (found.get_field_index(column.name) for found in (schema.files, columns))
             if own >= 0 and schema.files.field(own).type == columns.field(all_).type:
                 known.setdefault(column.name, column)
@@ -242,7 +242,7 @@ class S3CommitReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the files of each task; large files of Parquet and ORC are read by several tasks.
 
-        Files that no row of can pass the pushed filters are left out: by their partition values, and by the
+        Files without rows that can pass the pushed filters are left out, by their partition values and by the
         bounds of their columns in the list of files.
 
         Raises:

@@ -5,8 +5,8 @@ The conf never contains credentials: executors take them from their own environm
 Spark limits an Arrow batch to 10,000 rows, and since 4.0 to 64 MiB too (SPARK-51316). To count the bytes, it
 computes the size of every column before each row that it adds. With 14 columns that was half of the cost of
 passing the rows to Python (`benchmarks/write.py`). With a limit of 2^31 - 1 bytes Spark does not count, and
-only the number of rows limits a batch: 2,000 rows cost no more than 10,000, and take less than 64 MiB if a
-row has less than 32 KiB on average.
+only the number of rows limits a batch: batches of 2,000 rows cost no more than batches of 10,000, and take
+less than 64 MiB if rows have less than 32 KiB on average.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def committer_conf(
     writer: Writer = "python",
     object_options: ObjectOptions | None = None,
 ) -> dict[str, str]:
-    """Return the Spark conf with which an application writes for a job, and does not commit.
+    """Return the Spark conf with which an application writes for a job without committing it.
 
-    The conf has the job and the store's address. It has no credentials: executors take theirs from their own
+    The conf has the job and the store's address, but no credentials: executors take theirs from their own
     environment, profile or role.
 
     With the writer ``python`` the application writes with ``df.write.format("s3commit")``, and seals the
@@ -119,7 +119,7 @@ def committer_conf(
     the session needs other extensions, add them to the value of ``spark.sql.extensions``, after a comma.
 
     Args:
-        reference: The job, as its set-up returned it.
+        reference: The job, as its setup returned it.
         stage: Name of this application's stage in the job.
         stage_attempt: Id of the stage attempt, new in each run: letters and digits.
         endpoint_url: The store's address, if it is not AWS.
@@ -165,7 +165,7 @@ def _conf_of_sparks_own(
     if layout.staging != Destination.parse(reference.staging):
         raise InvalidOption(
             f"job {reference.job_id} has its staging at {reference.staging}; Spark's own writers need it"
-            f" below {reference.destination}: set the job up without staging, or use writer='python'"
+            f" below {reference.destination}: set up the job without staging, or use writer='python'"
         )
     layout.stage(stage, stage_attempt)
     job = f"{PENDING_JOB}{reference.job_id}."
@@ -321,8 +321,8 @@ def count_rows(session: SparkSession) -> bool:
 def rows_counted(session: SparkSession, schema: StructType) -> Iterator[None]:
     """Limit a session's Arrow batches by rows only, within the ``with`` block.
 
-    The limits stay as they are for a schema with binary or variant columns. A thread that writes in the same
-    session takes these limits for the session's own. If this block ends first, that write continues with
+    The limits are not changed for a schema with binary or variant columns. Another thread that writes in the
+    same session treats these limits as the session's own; if this block ends first, that write continues with
     Spark's limits, and is only slower.
     """
     changed = not _has_large(schema) and count_rows(session)

@@ -150,7 +150,8 @@ def require_libraries(names: Iterable[str] | None = None) -> None:
 #: The commit protocol, for ``spark.sql.sources.commitProtocolClass``.
 PROTOCOL_CLASS = "s3commit.spark.PendingCommitProtocol"
 
-#: What refuses commands that delete a job's table without the protocol, for ``spark.sql.extensions``.
+#: The guard that refuses commands that would delete a job's table without the protocol, for
+#: ``spark.sql.extensions``.
 GUARD_CLASS = "s3commit.spark.CatalogGuard"
 
 #: The services of the jar. Spark 4 loads the guard by itself if an application sets other extensions; a
@@ -169,7 +170,7 @@ class MissingJar(RuntimeError):
 
 
 def pending_jar() -> str:
-    """Return the path of the jar for ``--jars`` of a job whose own writes are to stay pending.
+    """Return the path of the jar, for ``--jars`` of an application whose own writes must stay pending.
 
     It depends on Spark 3.5 or newer and on ``hadoop-aws`` 3.3.7, 3.4 or newer, which the cluster must have.
     Repeatable: in a checkout, the jar is compiled once and kept in ``$XDG_CACHE_HOME/airflow-s3commit`` or

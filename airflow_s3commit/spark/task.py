@@ -72,10 +72,10 @@ class TaskIds:
 
 @contextmanager
 def refusals_first() -> Iterator[None]:
-    """Let an error that Spark makes of a refusal begin with the refusal's line, not with a traceback.
+    """Make Spark's error for a refusal begin with the refusal's line, not with a traceback.
 
-    Outside of Spark's own Python processes it does nothing. Such a process ends with the error that it
-    reports, so no other error loses its traceback.
+    It only acts in Spark's own Python processes. Such a process ends with the error that it reports, so no
+    other error loses its traceback.
     """
     try:
         yield

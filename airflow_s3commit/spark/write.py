@@ -146,8 +146,8 @@ def write_pending(
     """Write a DataFrame as pending uploads; seal them for a job, or commit them as a job of their own.
 
     For the job in the arguments, or else in the Spark conf, the write only seals its stage. Without a job it
-    sets up its own job, commits it, and aborts it if anything fails. A call with a new ``stage_attempt`` may
-    be repeated for a job; without a job each call is a write of its own.
+    sets up its own job, commits it, and aborts it if anything fails. For a job, the call may be repeated with
+    a new ``stage_attempt``; without a job, each call is a separate write.
 
     Args:
         frame: The rows.
@@ -174,9 +174,9 @@ def write_pending(
 
     Raises:
         InvalidOption: An option is unknown, malformed, or an argument of this function; the session sets
-            something for files that s3commit cannot do; or an overwrite
-            without a job would replace other data than it seems to: it has no rows, the table has other
-            partition columns, or the session sets Spark's ``partitionOverwriteMode=static``.
+            something for files that s3commit cannot do; or an overwrite without a job would replace other
+            data than intended: it has no rows, the table has other partition columns, or the session sets
+            Spark's ``partitionOverwriteMode=static``.
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.
         UnsupportedColumn: The format, or Arrow, cannot hold a column's type.
         InvalidDestination: There is no destination, or it differs from the job's.
@@ -248,7 +248,7 @@ def write_frame(frame: DataFrame, settings: FrameSettings, job: Job | None = Non
     Args:
         frame: The rows.
         settings: The settings of the write.
-        job: The job as this process has it, if it has.
+        job: The job, if this process has it already.
 
     Raises:
         UnsupportedPartition: A partition column is missing, or a value cannot be part of a path.

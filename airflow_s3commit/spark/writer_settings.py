@@ -1,7 +1,7 @@
-"""A session's settings that Spark's own writer heeds: each is honoured here, or refused by name.
+"""The session settings that affect Spark's own writer: each is honoured here, or refused by name.
 
-They are settings of files, and S3A's settings of stored objects. Settings that are not set, or set to what
-Spark does by default, change nothing.
+They are settings of files, and S3A's settings of stored objects. Settings that are unset or at Spark's
+defaults change nothing.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ _FIXED = {
     "zlib.compress.strategy": _Fixed((*_PARQUET, *_TEXT), ("default_strategy",)),
 }
 
-#: Every key that a write heeds, or is refused for.
+#: Every key that a write follows or refuses.
 SETTINGS = (*_HONOURED, *_FIXED)
 
-#: Hive's names of ORC's keys, which ORC heeds too.
+#: Hive's names of ORC's keys, which ORC follows too.
 _HIVE_NAMES = {
     "orc.stripe.size": "hive.exec.orc.default.stripe.size",
     "orc.row.index.stride": "hive.exec.orc.default.row.index.stride",
@@ -173,7 +173,8 @@ def with_file_settings(options: WriteOptions, get: ConfGet) -> WriteOptions:
         get: Looks a key up in the session's conf.
 
     Raises:
-        InvalidOption: The session sets something that Spark's own writer heeds and this package cannot do.
+        InvalidOption: The session sets something that affects Spark's own writer and that this package cannot
+            do.
 
     """
     file_format = options.table.format
@@ -348,7 +349,7 @@ def conf_of(session: Any) -> ConfGet:
 
 
 def is_classic(session: Any) -> bool:
-    """Return whether a session has its JVM beside it, as one of Spark Connect has not."""
+    """Return whether a session has a JVM in this machine, which a Spark Connect client lacks."""
     return getattr(session, "_jsparkSession", None) is not None
 
 
@@ -400,7 +401,7 @@ def _properties(path: Path) -> dict[str, str]:
     except (OSError, ET.ParseError) as error:
         raise InvalidOption(
             f"Hadoop's configuration file {path} cannot be read ({error}), and it may ask for encryption:"
-            " mend it, or call airflow_s3commit.spark.register(spark) before the write"
+            " repair it, or call airflow_s3commit.spark.register(spark) before the write"
         ) from error
     return {
         name.strip(): value
@@ -411,7 +412,7 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _kept(properties: Mapping[str, str | None]) -> dict[str, str]:
-    """Return those of Hadoop's properties that a write heeds, or is refused for."""
+    """Return those of Hadoop's properties that a write follows or refuses."""
     present = {key: value for key, value in properties.items() if value}
     ends = tuple(f".{name}" for name in _NAMES)
     kept = {

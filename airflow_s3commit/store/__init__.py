@@ -1,3 +1,3 @@
-"""The seam to S3: the only home of boto3."""
+"""The object store interface and its implementations; the only package that imports boto3."""
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ObjectInfo:
         size: Its length in bytes.
         etag: Its ETag without the quotes.
         modified: When it was written, in seconds since the epoch by the store's clock.
-        metadata: User metadata, names in lower case. Empty in listings.
+        metadata: User metadata, with names in lower case. Empty in listings.
         headers: Other headers that describe it, names in lower case: storage class, encryption, number of
             tags, ``cache-control`` and the like, as far as the store returns them. Empty in listings.
 
@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load that a client puts on its store.
+    """The load that a client puts on its store.
 
     Attributes:
         concurrency: Calls of `ObjectStore.perform` that may be in flight at present.
@@ -133,7 +133,7 @@ class ObjectStore(Protocol):
         ...
 
     def profile(self, bucket: str) -> StoreProfile:
-        """Return what is known of a bucket, measured or learned from responses; sends no request.
+        """Return what is known about a bucket, measured or learned from responses; sends no request.
 
         Args:
             bucket: The bucket.
@@ -142,7 +142,7 @@ class ObjectStore(Protocol):
         ...
 
     def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Send further requests as a bucket's profile says; sends no request.
+        """Adapt further requests to a bucket's profile; sends no request itself.
 
         Args:
             bucket: The bucket.
@@ -171,7 +171,7 @@ class ObjectStore(Protocol):
             prefix: The prefix of the uploads' keys.
 
         Returns:
-            The shortest of them; None if no rule does, or these credentials may not read the rules.
+            The shortest time; None if no rule does, or these credentials may not read the rules.
 
         """
         ...
@@ -195,7 +195,7 @@ class ObjectStore(Protocol):
         Args:
             bucket: The bucket.
             key: The key.
-            limit: Bytes to read at most; None for no limit.
+            limit: Maximum bytes to read; None for no limit.
 
         Raises:
             NoSuchKey: The object does not exist.
@@ -273,8 +273,8 @@ class ObjectStore(Protocol):
             objects: The objects; a missing one counts as deleted.
 
         Returns:
-            The objects that were not deleted; those whose ETag changed with code ``PreconditionFailed``, by
-            stores that compare it.
+            The objects that were not deleted; on stores that compare ETags, those with another ETag have the
+            code ``PreconditionFailed``.
 
         """
         ...
@@ -297,7 +297,7 @@ class ObjectStore(Protocol):
             prefix: The prefix.
             recursive: False yields only keys without another ``/`` after the prefix.
             start_after: Yield only keys after this one.
-            page: Objects to fetch with one request at most; None for the store's own limit.
+            page: Maximum objects to fetch with one request; None for the store's own limit.
 
         """
         ...
@@ -380,7 +380,7 @@ class ObjectStore(Protocol):
         Args:
             bucket: The bucket.
             prefix: The prefix.
-            page: Uploads to fetch with one request at most; None for the store's own limit.
+            page: Maximum uploads to fetch with one request; None for the store's own limit.
 
         """
         ...
@@ -413,9 +413,9 @@ class ObjectStore(Protocol):
 
 
 # Structs, not dataclasses: one is created per file, and a frozen dataclass takes microseconds. They hold only
-# text and so cannot be part of a cycle: the garbage collector need not track them.
+# text, so they cannot be part of a cycle, and the garbage collector need not track them.
 class ObjectToDelete(Struct, frozen=True, gc=False):
-    """An object to delete; with an ETag only if it still has it, on stores that compare ETags."""
+    """An object to delete; with an ETag, stores that compare ETags delete only the object that has it."""
 
     key: str
     etag: str | None = None

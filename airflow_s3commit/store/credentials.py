@@ -1,4 +1,4 @@
-"""Validation of endpoints and credentials, wherever they come from. No error message shows a secret."""
+"""Validates endpoints and credentials from any source. No error message shows a secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Url = TypeVar("Url", str, str | None)
 
 _VISIBLE = re.compile(r"[!-~]*")
-#: Paths that every client signs as they are.
+#: Paths that every client signs unchanged.
 _PLAIN_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)*", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _USERINFO = re.compile(r"(?<=//).*(?:@|%40)", re.DOTALL | re.IGNORECASE)
@@ -31,7 +31,7 @@ class StoreAddress:
             ``AWS_ENDPOINT_URL`` or the profile name.
         region: The bucket's region; None for the one that boto3's default chain finds.
         path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
-            everywhere but on AWS.
+            everywhere except on AWS.
 
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
@@ -58,11 +58,11 @@ class StoreAddress:
 def plain_endpoint(url: Url, where: str) -> Url:
     """Return an endpoint's URL if it is valid and safe to log and to put into a Spark conf.
 
-    Slashes at its end are left out: with and without them it is the same store.
+    Trailing slashes are removed: with and without them it is the same store.
 
     Args:
         url: The URL; None is returned as it is.
-        where: Where it comes from, for the message.
+        where: Its source, for the message.
 
     Raises:
         StoreUnsuitable: It holds a user name or password, or is not an HTTP URL. Its message
@@ -78,10 +78,11 @@ def plain_endpoint(url: Url, where: str) -> Url:
             " access key and secret key (of an Airflow connection: its login and password)"
         )
     elif not _VISIBLE.fullmatch(url):
-        why = "has white space, control characters or letters beyond ASCII: remove them"
+        why = "has whitespace, control characters or non-ASCII letters: remove them"
     elif not _is_address(url):
         why = (
-            "is no URL of a store: write it as http://host[:port] or https://host[:port], followed by a path"
+            "is not the URL of a store: write it as http://host[:port] or https://host[:port], followed by a"
+            " path"
             " of letters, digits, '.', '_', '~', '-' and '/' if the store has one"
         )
     if why is not None:
@@ -93,13 +94,13 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     """Refuse credentials that cannot sign a request.
 
     Access key and token are sent in headers, so they must be visible ASCII. A secret key is any text without
-    control characters; its UTF-8 signs.
+    control characters; its UTF-8 encoding signs.
 
     Args:
         access_key: The access key.
         secret_key: The secret key.
         token: The session token.
-        where: Where they come from, for the message.
+        where: Their source, for the message.
 
     Raises:
         AccessDenied: One of them is not usable. The message names it without its value.
@@ -109,7 +110,9 @@ def check_keys(access_key: str | None, secret_key: str | None, token: str | None
     for name, value in named:
         why = _unusable(value, is_sent=name != "secret key") if value else None
         if why is not None:
-            raise AccessDenied(f"the {name} {where} {why}: copy it anew, all of it and nothing else")
+            raise AccessDenied(
+                f"the {name} {where} {why}: copy it again, completely and without anything else"
+            )
 
 
 def without_userinfo(text: str) -> str:
@@ -129,9 +132,9 @@ def _is_address(url: str) -> bool:
 
 def _unusable(value: str, *, is_sent: bool) -> str | None:
     if value != value.strip():
-        return "begins or ends with white space or a line end"
+        return "begins or ends with whitespace or a line break"
     if _CONTROL.search(value):
-        return "has a line end or another control character in it"
+        return "contains a line break or another control character"
     if is_sent and not _VISIBLE.fullmatch(value):
         return "has characters that are not visible ASCII"
     try:

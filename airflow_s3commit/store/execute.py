@@ -1,4 +1,4 @@
-"""Makes calls: one with retries until a deadline, or many that are given as values, from several threads.
+"""Makes calls: one call with retries until a deadline, or many calls given as values, from several threads.
 
 Retries have full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each
 pause is drawn evenly between zero and a bound that doubles up to a cap.
@@ -36,8 +36,8 @@ class RetryPolicy:
     """When, and for how long, a call is retried.
 
     A call is retried when it did not happen (`Unavailable`) or may have happened (`OutcomeUnknown`). Every
-    method of `ObjectStore` may be repeated, or its caller finds out the effect by reading back. A pause that
-    the store asks for takes precedence over a drawn one.
+    method of `ObjectStore` may be repeated, or its caller reads back the effect. A pause that the store asks
+    for takes precedence over a drawn one.
 
     Attributes:
         deadline: Seconds after the first attempt's start after which no further attempt begins.
@@ -78,7 +78,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """The retries of one call, for callers that do the waiting themselves.
+    """The retries of one call, for callers that wait by themselves.
 
     Args:
         policy: The policy.
@@ -176,7 +176,7 @@ def make_call(store: ObjectStore, call: Call) -> Outcome:  # noqa: PLR0911 - one
 def outcomes(
     store: ObjectStore, calls: Iterable[tuple[T, Call]], *expected: type[S3CommitError]
 ) -> Iterator[tuple[T, Outcome]]:
-    """Make the calls and yield their outcomes in any order; raise any error that is not an expected one."""
+    """Make the calls and yield their outcomes in any order; raise any unexpected error."""
     for tag, outcome in store.perform(calls):
         if isinstance(outcome, S3CommitError) and not isinstance(outcome, expected):
             raise outcome

@@ -31,7 +31,7 @@ from airflow_s3commit.store.profile import StoreProfile
 
 T = TypeVar("T")
 
-#: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A listing counts as one request however many pages
+#: ``org.apache.hadoop.fs.s3a.Statistic`` of each method. A listing counts as one request, however many pages
 #: it has; retries are not counted.
 _STATISTICS = {
     "abort_upload": "object_multipart_aborted",
@@ -104,7 +104,7 @@ class ForwardingStore:
         return self.inner.profile(bucket)
 
     def follow(self, bucket: str, profile: StoreProfile) -> None:
-        """Have the inner store follow a profile; sends no request."""
+        """Make the inner store follow a profile; sends no request."""
         self.inner.follow(bucket, profile)
 
     def check_bucket(self, bucket: str) -> None:

@@ -83,7 +83,7 @@ class _HeaderStore(ForwardingStore):
     """An `ObjectStore` with default headers, which `store_without_headers` recognises."""
 
     def perform(self, calls: Iterable[tuple[T, Call]]) -> Iterator[tuple[T, Outcome]]:
-        """Pass the calls on, writes with the headers."""
+        """Pass on the calls, writes with the headers."""
         return self.inner.perform((tag, self._described(call)) for tag, call in calls)
 
     def _described(self, call: Call) -> Call:

@@ -322,7 +322,7 @@ class MemoryStore:
     @staticmethod
     def _match(bucket: str, key: str, current: _Stored | None, if_match: str) -> None:
         if current is None or current.info.etag != if_match.strip('"'):
-            raise PreconditionFailed(f"s3://{bucket}/{key} has not the ETag {if_match}")
+            raise PreconditionFailed(f"s3://{bucket}/{key} does not have the ETag {if_match}")
 
 
 def _object_info(key: str, size: int, etag: str, modified: float, sent: Mapping[str, str]) -> ObjectInfo:

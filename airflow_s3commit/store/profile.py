@@ -32,27 +32,27 @@ class StoreProfile(Struct, frozen=True, kw_only=True):
 
     @property
     def fences(self) -> bool:
-        """Whether conditional writes keep two committers apart."""
+        """Whether conditional writes prevent two committers from succeeding at once."""
         return self.create_only and self.compare_and_swap
 
     @property
     def losses(self) -> list[str]:
-        """Guarantees that jobs lose here, compared with AWS S3, in sentences."""
+        """Guarantees that jobs lose here, compared with AWS S3, as sentences."""
         found = []
         if not self.create_only:
             found.append(
-                "writes with If-None-Match: * are refused, or several of one key succeed, so nothing keeps"
-                " two concurrent commits of one destination apart"
+                "writes with If-None-Match: * are refused, or several of one key succeed, so nothing"
+                " prevents two concurrent commits to one destination"
             )
         elif not self.compare_and_swap:
             found.append(
                 "writes with If-Match are refused, or several over one ETag succeed, or one of a missing"
-                " object does: a record is compared right before it is overwritten, so two processes that act"
-                " on one job at the same moment may both succeed"
+                " object does: a record is compared right before it is overwritten, so two processes that"
+                " act on one job at the same time may both succeed"
             )
         if not self.conditional_delete:
             found.append(
                 "deletes ignore If-Match or are refused with it: an object is compared right before it is"
-                " deleted, so a change in that moment is lost"
+                " deleted, so a change in between is lost"
             )
         return found

@@ -1,12 +1,12 @@
-"""What records hold of the columns of written files: their schema as text, and their statistics.
+"""The columns of written files as records keep them: their schema as text, and their statistics.
 
 The text is Arrow's own encoding of a schema, in base64: the columns as a file's footer has them, then the
-partition columns. So a reader opens no file to learn the columns, and an empty table has some. The schemas of
-several commits add up to one.
+partition columns. So a reader learns the columns without opening a file, even those of an empty table. The
+schemas of several commits are merged into one.
 
 Null counts come from the rows, least and greatest values from a Parquet footer. There are no bounds where
-readers may order values differently: binary and nested values, intervals, floats with a NaN among them. Long
-texts have none either.
+readers may order values differently (binary and nested values, intervals, floats with a NaN among them), and
+none for long strings.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def from_text(text: str, where: str) -> WrittenSchema:
 
 
 class DifferentTypes(ValueError):
-    """Two schemas have a column in types of which none holds the values of the other.
+    """Two schemas have a column in types that cannot hold each other's values.
 
     Attributes:
         column: Name of the column.

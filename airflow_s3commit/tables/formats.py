@@ -1,4 +1,4 @@
-"""File formats: Spark's names, file name endings and codecs, and the interfaces of encoders.
+"""File formats: Spark's names, file name extensions and codecs, and the interfaces of encoders.
 
 The module does not import pyarrow.
 """
@@ -229,11 +229,11 @@ class DetachableSink:
         self._held: list[bytes] | None = None
 
     def hold(self) -> None:
-        """Keep further bytes back until `release`."""
+        """Hold further bytes back until `release`."""
         self._held = []
 
     def release(self, change: Callable[[bytes], bytes]) -> None:
-        """Write the bytes that were kept back, as ``change`` returns them."""
+        """Write the bytes that were held back, as changed by ``change``."""
         held, self._held = b"".join(self._held or ()), None
         self.write(change(held))
 

@@ -1,7 +1,7 @@
 """The open files of a task and the rows buffered for them, both bounded.
 
-Rows are buffered by directory, outside of any file, until they make a row group or the buffer is full. So a
-directory with few rows has no open file until the end, and then only for a moment.
+Rows are buffered by directory, outside of any file, until they fill a row group or the buffer is full. So a
+directory with few rows has an open file only briefly, at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options of reads and writes: their declaration, parsing and checks; and the options of writing a table.
 
-Options are declared once, as dataclass fields that name them.
+Each option is declared once, by the dataclass field that it sets.
 """
 
 from __future__ import annotations

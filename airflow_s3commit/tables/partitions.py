@@ -1,8 +1,8 @@
-"""Splits rows by their partition values, into directories with exactly the names that Spark gives them.
+"""Splits rows by their partition values into directories that are named exactly as Spark names them.
 
 Names are escaped as by Spark's ``ExternalCatalogUtils.escapePathName``. Values are rendered as Spark casts
-them to string; times in their column's zone, which in Spark's batches is the session's. Columns of types
-that only Spark can render are refused. Java before 19 writes some doubles with more digits than they need
+them to string; times in their column's zone, which in Spark's batches is the session's. Columns of types that
+only Spark can render are refused. Java before 19 writes some doubles with more digits than necessary
 (JDK-4511638); here they have the fewest digits, and both texts read back as the same number.
 """
 
@@ -77,7 +77,7 @@ def resolve_columns(schema: pa.Schema, names: Sequence[str]) -> tuple[str, ...]:
         _renderer(name, schema.field(name).type)
     if resolved and len(resolved) == len(schema.names):
         raise UnsupportedPartition(
-            "all columns are partition columns: no column would be left for the files; leave one of them out"
+            "all columns are partition columns, so none is left for the files: leave one of them out"
         )
     return resolved
 

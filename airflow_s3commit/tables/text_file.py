@@ -39,8 +39,8 @@ _JSON = msgspec.json.Encoder(decimal_format="number")
 class TextForm:
     """The encoding of one write's CSV or JSON files, without Spark.
 
-    CSV is pyarrow's own dialect: texts are quoted, null is nothing. JSON has an object in each line: times in
-    ISO 8601, bytes in base64, and null for floats that are not finite.
+    CSV is pyarrow's own dialect: strings are quoted, and null is an empty field. JSON has an object in each
+    line: times in ISO 8601, bytes in base64, and null for floats that are not finite.
 
     Attributes:
         name: ``csv`` or ``json``.
@@ -91,7 +91,7 @@ class TextForm:
 
 
 def _check_years(rows: pa.Table) -> None:
-    """Refuse times that pyarrow cannot write: it would write a remark in their place."""
+    """Refuse times that pyarrow cannot write: it would write a remark instead."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         kind = column.type
         # 64 bits of nanoseconds cannot leave these years.

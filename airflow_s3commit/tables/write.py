@@ -75,7 +75,7 @@ class Rows:
             table = pa.Table.from_arrays(columns, names=batch.schema.names).cast(self.schema)
         except pa.ArrowInvalid as error:
             raise UnsupportedColumn(
-                f"a column cannot be written as it is ({error}); round or cast it first"
+                f"a column cannot be written without loss ({error}): round or cast it first"
             ) from error
         batches: list[pa.RecordBatch] = table.to_batches()
         return batches

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the server until a signal stops it. A file with its address and keys is for a shell to source.
+    """Run the server until a signal stops it, with its address and keys in a file that a shell can source.
 
     Args:
         argv: The command line's arguments; by default those of this process.

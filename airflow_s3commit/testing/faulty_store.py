@@ -54,7 +54,7 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An effect, and the calls that have it.
+    """An effect, and the calls on which it acts.
 
     - ``refuse``: the call is not made, and raises `Unavailable`, as with an overloaded store.
     - ``deny``: it is not made, and raises `AccessDenied`.
@@ -66,10 +66,10 @@ class Fault:
 
     Attributes:
         effect: The effect.
-        verb: The verb that has it, such as ``complete_upload``; None for any verb.
-        key: The keys that have it, as a pattern in which ``*`` stands for any text, slashes included.
-        nth: The first matching call that has it, from 1.
-        times: The number of matching calls from then on that have it; None for all of them.
+        verb: The verb of these calls, such as ``complete_upload``; None for any verb.
+        key: The keys of these calls, as a pattern in which ``*`` stands for any text, including slashes.
+        nth: The first matching call on which it acts, from 1.
+        times: The number of matching calls from then on; None for all of them.
         seconds: Length of a ``delay``, in seconds.
         name: Name of the fault in the error's message.
 

@@ -23,7 +23,7 @@ _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class NoJava(RuntimeError):
-    """Neither the machine nor this environment has a Java that Spark runs on."""
+    """Neither the machine nor this environment has a Java that Spark can use."""
 
 
 def java_home(shim_dir: Path | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""Background programs of demos and tests: each has a log, and none outlives its owner."""
+"""Background programs for demos and tests: each has a log, and none outlives its owner."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def stop_all(programs: Iterable[Program]) -> None:
 
 
 def check_running(programs: Iterable[Program]) -> None:
-    """Return if all programs run.
+    """Return if all programs are running.
 
     Raises:
         ProgramFailed: One has ended.

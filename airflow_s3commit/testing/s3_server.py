@@ -28,13 +28,13 @@ REGION = "us-east-1"
 #: The server's parts; each has a port for HTTP and one for gRPC.
 PARTS = ("master", "volume", "filer", "s3", "admin")
 
-#: The limit on seconds until a server stores its first object; two are usual.
+#: Maximum seconds until a server stores its first object; two are usual.
 START_SECONDS = 60.0
 
 #: Free bytes that the server's disk needs; the server's own files have up to 128 MiB each.
 NEEDED_BYTES = 1 << 30
 
-#: The number of starts, with other ports each time, if another program takes a port first.
+#: Maximum number of starts, each with other ports, if another program takes a port first.
 START_ATTEMPTS = 3
 
 

@@ -99,7 +99,7 @@ def trigger_event(payload: JsonObject) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
-#: The largest age of the last search at the timeout, in seconds; an older search is repeated.
+#: Maximum age of the last search at the timeout, in seconds; an older search is repeated.
 _LAST_SEARCH_AGE = 5.0
 
 
@@ -118,7 +118,7 @@ class S3SuccessManifestTrigger(ManifestTrigger):
     :param wanted: The conditions that the manifest must meet, as ``Criteria.to_dict`` returns them.
     :param poke_interval: Seconds between two searches.
     :param give_up_at: The time to stop waiting, in seconds since the epoch; None for never.
-    :param search_depth: The largest number of manifests that one search reads, newest first.
+    :param search_depth: Maximum number of manifests that one search reads, newest first.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.
     :param verify: Overrides the connection's check of TLS certificates.
@@ -197,17 +197,18 @@ class S3SuccessManifestEventTrigger(ManifestTrigger, BaseEventTrigger):
         trigger = S3SuccessManifestEventTrigger(destination="s3://lake/flights/")
         flights = Asset("flights", watchers=[AssetWatcher(name="commits", trigger=trigger)])
 
-    The event's payload is the manifest's summary. Commits from before the trigger's first run are ignored.
-    The asset's state store keeps the last commit, so that the trigger finds commits that were made while no
-    triggerer ran. If the triggerer dies between event and state store, a commit may cause two events. Errors
-    are logged, and the trigger continues, so that an unreadable bucket does not end a schedule.
+    The event's payload is the manifest's summary. Commits before the trigger's first run are ignored. The
+    asset's state store keeps the last commit, so that the trigger finds commits that were made while no
+    triggerer ran. If the triggerer dies between sending an event and storing the commit, the commit may cause
+    two events. Errors are logged, and the trigger continues, so that an unreadable bucket does not end a
+    schedule.
 
     :param destination: The dataset's directory: ``s3://bucket/prefix/`` or a `Destination`.
     :param context: Facts of the run that committed, such as ``dag_id``; other commits are ignored.
     :param newer_than: Ignore commits up to this time: a datetime or ISO 8601 text, in UTC if it has no time
         zone.
     :param partitions: Partitions that the commit must have added files to, such as ``dt=2013-01-01``.
-    :param min_files: The smallest number of files in the manifest.
+    :param min_files: Minimum number of files in the manifest.
     :param poke_interval: Seconds between two searches.
     :param aws_conn_id: The ``aws`` connection of the store; None means boto3's default chain.
     :param region_name: Overrides the connection's region.

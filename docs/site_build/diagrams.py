@@ -10,24 +10,24 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-#: Where it is written down, and kept, which part of the package may import which.
+#: The test with the rules on which part of the package may import which.
 _ARCHITECTURE = Path(__file__).parents[2] / "tests" / "test_architecture.py"
 
-#: By one room of it, what a floor is for, and its colour.
+#: The purpose and colour of each floor, by one of its packages.
 _FLOORS = {
     "cli": ("the command line", "plain"),
-    "exceptions": ("what all may use", "plain"),
-    "hooks": ("what Airflow's face builds on", "new"),
+    "exceptions": ("the errors of all packages", "plain"),
+    "hooks": ("the base of Airflow's operators", "new"),
     "operators": ("Airflow's face: thin", "new"),
     "plugin": ("the page in Airflow", "new"),
     "protocol": ("Job, the facade; removal of orphans", "good"),
-    "protocol.inspect": ("what only reads; jobs of Hadoop made ours", "good"),
+    "protocol.inspect": ("reads only; adoption of Hadoop's jobs", "good"),
     "protocol.lifecycle": ("the steps of a job, one file each", "good"),
-    "protocol.metadata": ("records under conditions; rows as files", "good"),
+    "protocol.metadata": ("conditional records; rows as files", "good"),
     "protocol.model": ("records and keys as values; S3 itself", "good"),
-    "protocol.writer": ("task attempts; what Hadoop left", "good"),
+    "protocol.writer": ("task attempts; Hadoop's leftovers", "good"),
     "spark": ("DataFrames in, manifests out", "new"),
-    "store": ("a dozen verbs on S3; the only home of boto3 and libcurl", "good"),
+    "store": ("a dozen verbs on S3; alone imports boto3 and libcurl", "good"),
 }
 
 _HEAD = (
@@ -80,7 +80,7 @@ class Drawing:
         self._parts.append(f'<path d="{path}" class="d-line {style}"/>')
 
     def text(self) -> str:
-        """Return the diagram as SVG on one line, which Markdown passes on as it is."""
+        """Return the diagram as SVG on one line, which Markdown passes on unchanged."""
         width, height = self._size
         body = _HEAD.format(id=self._name) + "".join(self._parts)
         return (
@@ -101,7 +101,7 @@ def svg(name: str) -> str:
 
 
 def _rename() -> str:
-    title = "A commit by renaming copies every byte; a commit by completing sends one small request a file"
+    title = "A commit by renaming copies every byte; a commit by completing sends one small request per file"
     d = Drawing("rename", 760, 250, title)
     for y, kind, title in ((10, "old", "commit by renaming"), (135, "new", "commit by completing")):
         d.words(10, y + 16, title, "d-strong")
@@ -110,7 +110,7 @@ def _rename() -> str:
     d.box(230, 38, 220, 62, ("the driver copies", "every byte, then deletes it"), "bad")
     d.box(520, 38, 230, 62, ("visible file by file", "for as long as copying takes"), "plain")
     d.box(230, 163, 220, 62, ("uploads stay pending:", "invisible, whole, billed"), "new")
-    d.box(520, 163, 230, 62, ("visible when completed:", "one small request a file"), "good")
+    d.box(520, 163, 230, 62, ("visible when completed:", "one small request per file"), "good")
     for y in (69, 194):
         d.arrow((160, y), (228, y))
         d.arrow((450, y), (518, y))
@@ -136,7 +136,7 @@ def _flow() -> str:
         ("pending uploads,", "pendingsets, a seal"),
         ("the plan: what will", "be replaced, by ETag"),
         ("files, manifest,", "_SUCCESS"),
-        ("go by the manifest:", "one generation"),
+        ("read by manifest:", "one generation"),
     )
     for number, words in enumerate(left):
         x = 10 + number * 160
@@ -198,7 +198,7 @@ def _commit() -> str:
     d.box(10, 134, 258, 34, "the old generation", "old")
     d.box(274, 134, 382, 34, "old and new files, side by side", "bad")
     d.box(662, 134, 128, 34, "the new one", "good")
-    d.words(10, 202, "a reader that goes by the manifest sees", "d-strong")
+    d.words(10, 202, "a reader that uses the manifests sees", "d-strong")
     d.box(10, 214, 528, 34, "the old generation", "old")
     d.box(544, 214, 246, 34, "the new one", "good")
     d.words(10, 290, "_SUCCESS is removed before the first upload is completed, and written last.", "d-soft")
@@ -210,7 +210,7 @@ def _orders() -> str:
     d.words(10, 20, "publish-then-delete (the default)", "d-strong")
     d.box(10, 32, 300, 34, "old", "old")
     d.box(200, 70, 550, 34, "new", "good")
-    d.words(322, 54, "both for a moment; at no moment neither", "d-soft")
+    d.words(322, 54, "both for a moment, never neither", "d-soft")
     d.words(10, 134, "delete-then-publish (Hadoop's order)", "d-strong")
     d.box(10, 146, 190, 34, "old", "old")
     d.box(320, 146, 430, 34, "new", "good")

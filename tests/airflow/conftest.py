@@ -1,4 +1,4 @@
-"""An Airflow home of its own for these tests, a store in memory behind the hook, and a run's context."""
+"""A separate Airflow home for these tests, a store in memory behind the hook, and a run's context."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_it_returns_within_its_limit(store, dag, xcoms, monkeypatch) -> None:
 
 
 def test_notifiers_in_a_row_share_the_time(store, dag, xcoms, monkeypatch) -> None:
-    """Airflow kills a process whose callbacks together take too long; what is left out is said."""
+    """Airflow kills a process whose callbacks together take too long; the log says what is left out."""
     now = [1000.0]
     module = "airflow_s3commit.notifications.abort_uploads"
     monkeypatch.setattr(f"{module}.monotonic", lambda: now[0])

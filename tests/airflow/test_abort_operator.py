@@ -95,7 +95,7 @@ def test_another_jobs_uploads_stay(store, context) -> None:
 
 
 def test_trouble_with_the_store_keeps_the_retries(store, context, monkeypatch) -> None:
-    """An error that a retry may mend is raised as it is, not as a final failure."""
+    """An error that a retry may resolve is raised unchanged, not as a final failure."""
     reference = set_up(store)
 
     def unavailable(*_: object, **__: object) -> object:

@@ -232,7 +232,7 @@ def test_partitions_are_events_of_their_own(store, context) -> None:
 
 def test_one_asset_is_not_both() -> None:
     """Events with a partition key start no ordinary DAGs, so table and partitions are two assets."""
-    with pytest.raises(ValueError, match="an asset of their own"):
+    with pytest.raises(ValueError, match="a separate asset"):
         S3CommitJobOperator(
             task_id="commit", job={}, outlets=[Asset("flights")], partition_asset=Asset("flights")
         )
@@ -293,7 +293,7 @@ def test_a_job_that_is_gone_is_refused(store, context) -> None:
     ],
 )
 def test_links_go_to_the_console_of_the_partition(region: str | None, host: str) -> None:
-    """Each partition of AWS has a console of its own, with the same pages."""
+    """Each AWS partition has its own console, with the same pages."""
     query = f"region={region}&" if region else ""
     expected = f"https://{host}/s3/object/lake?{query}prefix=flights%2Fdt%3D1%2Fa.json"
     assert console_url("s3://lake/flights/dt=1/a.json", region) == expected

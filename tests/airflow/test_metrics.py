@@ -174,7 +174,7 @@ def test_retries_and_throttles_are_told_of_as_they_happen(ledger: Ledger) -> Non
 
 
 def test_everything_that_asks_a_store_counts_its_retries() -> None:
-    """Operators, the Spark operator, the sensor, and the triggers work with hooks that tell of them."""
+    """Operators, the Spark operator, the sensor and the triggers use hooks that report retries."""
     hooks = [
         S3CommitJobOperator(task_id="commit", job={}).hook,
         S3CommitSparkSubmitOperator(task_id="stage", job={}).commit_hook,

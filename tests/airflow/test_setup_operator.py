@@ -176,13 +176,13 @@ def test_it_works_where_nothing_is_remembered(store) -> None:
     ],
 )
 def test_wrong_arguments_fail_without_retry(store, context, wrong, message) -> None:
-    """What a retry cannot mend fails at once, with a message that says what is wrong."""
+    """An error that a retry cannot resolve fails at once, with a message that says what is wrong."""
     with pytest.raises(AirflowFailException, match=message):
         operator(**wrong).execute(context)
 
 
 def test_a_store_may_need_other_options(store, context) -> None:
-    """What the task says of tracking, fencing, order and Hadoop's format is what the job's record says."""
+    """The job's record has the task's tracking, fencing, order and Hadoop format."""
     asked = {
         "track_pending": "s3",
         "fencing": "best-effort",

@@ -87,7 +87,7 @@ def test_a_thousand_triggers_at_ten_destinations(counted, store) -> None:
 
 
 def test_one_look_serves_all_until_it_is_old(counted) -> None:
-    """What was seen is good for an interval; the first who comes later looks anew, for all."""
+    """A search's result is valid for an interval; the first waiter after that searches again, for all."""
     clock = Clock()
 
     async def looks() -> list[int]:
@@ -202,7 +202,7 @@ def test_a_look_at_a_log_is_one_request(counted, store) -> None:
 
 
 def test_waiters_at_one_place_share_and_leave_nothing_behind(counted) -> None:
-    """The same key is the same lookout while somebody holds it, in one loop only."""
+    """The same key gives the same poller while it is in use, within one event loop."""
 
     def view() -> Snapshot:
         return Snapshot(counted, Destination.parse(FLIGHTS), shared=True)

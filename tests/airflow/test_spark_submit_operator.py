@@ -184,7 +184,7 @@ def test_object_options_that_s3a_cannot_apply_stop_the_submission(store, spark, 
 
 
 def test_the_xcom_says_where_the_seal_is(store, spark, context) -> None:
-    """Location, ETag and counts, small, and nothing of the uploads."""
+    """The output is small: location, ETag and counts, without the uploads."""
     output = stage_task(set_up(store)).execute(context)
     assert (output["stage"], output["stage_attempt"]) == ("refresh.spark_submit", "1")
     assert output["location"].endswith("/sealed.json")
@@ -267,7 +267,7 @@ def test_a_reconnect_keeps_the_attempt_its_driver_has(store, spark, monkeypatch)
 
 
 def test_a_resubmission_is_a_new_attempt(store, spark, monkeypatch) -> None:
-    """Where the driver to reconnect to is gone, the new application gets an attempt of its own."""
+    """If the driver to reconnect to is gone, the new application gets a new attempt."""
     reference, remembered = set_up(store), TaskStateStore()
     write_stage(store, reference, stage="refresh.spark_submit", attempt="1", seal=False)
     remembered.set("s3commit.stage_attempt", {"job_id": reference["job_id"], "stage_attempt": "1"})
@@ -307,7 +307,7 @@ def test_mapped_instances_are_stages_of_their_own(store, spark) -> None:
 
 
 def test_without_a_state_store_it_still_runs(store, spark, context) -> None:
-    """Where Airflow has no task state store, each try computes anew."""
+    """Without a task state store in Airflow, each try computes again."""
     del context["task_state_store"]
     assert stage_task(set_up(store)).execute(context)["stage_attempt"] == "1"
 

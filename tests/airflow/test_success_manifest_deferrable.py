@@ -24,7 +24,7 @@ def sensor(**arguments: object) -> S3SuccessManifestSensor:
 
 
 def test_what_is_there_needs_no_triggerer(store, context) -> None:
-    """The first look is the worker's; when it finds the manifest, nothing is deferred."""
+    """The worker searches first; if it finds the manifest, nothing is deferred."""
     reference = commit(store)
     waiting = sensor()
     assert waiting.execute(context)["job_id"] == reference["job_id"]

@@ -166,7 +166,7 @@ def test_a_condition_that_renders_to_nothing_fails(store, context, asked, deferr
 
 
 def test_a_condition_whose_xcom_is_missing_fails(store, context) -> None:
-    """An XCom that is not there resolves to None, which must not count as a condition that was never set."""
+    """A missing XCom resolves to None, which must not count as an unset condition."""
     commit(store)
     waiting = sensor(run_id="{{ a }}", partitions=None)
     waiting.run_id = None

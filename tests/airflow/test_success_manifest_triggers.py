@@ -30,7 +30,7 @@ def trigger(**arguments: object) -> S3SuccessManifestTrigger:
 
 
 def events(waiting: BaseTrigger, number: int = 1) -> list[Any]:
-    """Run a trigger in a loop of its own until it has yielded a number of events, or ended."""
+    """Run a trigger in its own loop until it has yielded a number of events, or ended."""
 
     async def gather() -> list[Any]:
         found = []
@@ -169,7 +169,7 @@ def watcher(**arguments: object) -> S3SuccessManifestEventTrigger:
 
 
 def test_an_asset_can_be_watched_with_it() -> None:
-    """Airflow takes it for a watcher's trigger, and knows two equal ones for the same."""
+    """Airflow accepts it as a watcher's trigger, and treats two equal ones as the same."""
     path, arguments = watcher().serialize()
     flights = Asset("flights", watchers=[AssetWatcher(name="commits", trigger=watcher())])
     assert len(flights.watchers) == 1

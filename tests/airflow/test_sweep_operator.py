@@ -147,7 +147,7 @@ def test_its_probes_are_encrypted_as_asked(store, context, monkeypatch) -> None:
 
 
 def test_a_pattern_sweeps_the_destinations_of_the_registry(store, context, dead, monkeypatch) -> None:
-    """Each by its own records: not where there are none; one that fails does not keep back the others."""
+    """Each is swept by its own records, and left alone without any; a failure does not stop the others."""
     registry = Destination.parse("s3://lake/registry/")
     monkeypatch.setattr(sweep, "REGISTRY", registry.uri)
     store.create_upload("lake", "foreign/part-0", metadata={}, content_type="text/plain")

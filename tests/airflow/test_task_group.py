@@ -156,7 +156,7 @@ def test_only_a_task_can_have_a_stage_s_name() -> None:
 
 
 def test_two_groups_in_one_dag() -> None:
-    """A DAG may refresh two datasets, each by a job of its own."""
+    """A DAG may refresh two datasets, each with its own job."""
     with DAG("nightly", schedule=None) as dag:
         for name in ("flights", "weather"):
             with s3_commit_task_group(name, destination=f"s3://lake/{name}/") as commit:

@@ -30,7 +30,7 @@ COMMANDS = sorted(program.commands)
 
 
 def test_all_commands_are_there(run: RunProgram) -> None:
-    """Every command, each explained in a line that is not cut off, and every exit code."""
+    """The help has every command, each in one line that is not cut off, and every exit code."""
     assert (
         sorted(
             [
@@ -182,7 +182,7 @@ def test_an_end_from_outside_has_its_code(
 
 
 def test_warnings_of_the_engine_are_shown_beside_the_result(lake: Lake, run: RunProgram) -> None:
-    """On the standard error, without a traceback; and logging is left as it was."""
+    """Messages are on standard error, without a traceback; logging is left unchanged."""
     lake.run_task(lake.set_up(), FILES)
     lake.tamper(lake.pendingset_key(), cut=9)
     logger = logging.getLogger("airflow_s3commit")

@@ -68,7 +68,7 @@ def test_the_policy_is_printed_as_it_is_pasted(lake: Lake, run: RunProgram) -> N
 
 
 def test_the_lifecycle_rule_is_printed_with_a_warning(lake: Lake, run: RunProgram) -> None:
-    """That setting it replaces the others is said, beside the output."""
+    """A note beside the output says that setting the rule replaces all others."""
     result = run("doctor", DEST, "--lifecycle", "--days", "14")
     rule = json.loads(result.stdout)["Rules"][0]
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 14}

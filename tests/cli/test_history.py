@@ -103,8 +103,8 @@ def test_a_wrong_prefix_is_not_called_sound(lake: Lake, run: RunProgram) -> None
     """Where nothing is, the commands that would find nothing wrong say that nothing is there."""
     lake.sealed(FILES).commit()
     wrong = "s3://lake/flihgts/"
-    assert f"no log is at {wrong}: are bucket and prefix right?" in run("repair", wrong).stdout
-    assert f"no file is at {wrong}: are bucket and prefix right?" in run("baseline", wrong).stdout
+    assert f"there is no log at {wrong}: check the bucket and the prefix" in run("repair", wrong).stdout
+    assert f"there are no files at {wrong}: check the bucket and the prefix" in run("baseline", wrong).stdout
     assert "is s3://lake/flights/ meant?" in run("repair", "s3://lake//flights/").stderr
     refused = run("rollback", lake.destination, "--to", "9")
     assert f"the newest is 1; list them with: s3commit log {lake.destination}" in refused.stderr

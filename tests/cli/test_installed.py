@@ -1,4 +1,4 @@
-"""The installed program, in a process of its own, on a real S3 server."""
+"""The installed program, in a separate process, on a real S3 server."""
 
 from __future__ import annotations
 

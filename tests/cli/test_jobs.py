@@ -112,7 +112,7 @@ def test_show_advises_recovery_of_a_commit_that_was_left(lake: Lake, run: RunPro
     result = run("show", lake.destination, OURS, "--endpoint-url", "http://127.0.0.1:9")
     assert f"s3commit recover {lake.destination} {OURS} --endpoint-url http://127.0.0.1:9" in result.stdout
     assert "1 complete" in result.stdout
-    assert "as entry 1 of the log: it can only be driven to its end" in result.stdout
+    assert "as entry 1 of the log: it can only be finished" in result.stdout
 
 
 @pytest.mark.parametrize("state", ["open", "committed", "aborting", "none"])

@@ -133,7 +133,7 @@ def test_a_changed_destination_needs_to_be_planned_anew(lake: Lake, run: RunProg
 def test_a_person_is_asked_before_data_is_replaced(
     lake: Lake, run: RunProgram, answer: str, code: int, *, gone: bool
 ) -> None:
-    """The question names how much; a no leaves the job as it is."""
+    """The question says how much is affected; a no leaves the job unchanged."""
     lake.put(OLD)
     lake.sealed(FILES)
     result = run("commit", lake.destination, OURS, typed=answer)
@@ -274,7 +274,7 @@ def test_a_lost_answer_is_an_outcome_of_its_own(lake: Lake, run: RunProgram) -> 
 
 
 def test_a_failed_commit_is_rolled_back_and_says_so(lake: Lake, run: RunProgram) -> None:
-    """An upload that is gone fails the job: exit code 4, the destination as it was."""
+    """A missing upload fails the job: exit code 4, and the destination is unchanged."""
     lake.put(OLD)
     lake.sealed(FILES)
     upload = next(iter(lake.store.list_uploads(BUCKET, lake.prefix)))

@@ -128,7 +128,7 @@ def test_new_commits_are_followed(lake: Lake, run: RunProgram, waiting: Any) -> 
 
 
 def test_commits_are_followed_from_a_generation(lake: Lake, run: RunProgram, waiting: Any) -> None:
-    """All after it, whatever the limit; for scripts one object a line; other partitions are left out."""
+    """All commits after it, whatever the limit; one object per line for scripts; no other partitions."""
     for number in (1, 2, 3):
         lake.sealed({"dt=1/a": b"a"}, job_id=an_id(str(number))).commit()
     lake.sealed({"dt=1/a": b"a"}, job_id=OURS).abort()

@@ -146,7 +146,7 @@ def test_a_put_that_fails_leaves_nothing_pending(lake: Lake, run: RunProgram, fi
 
 
 def test_large_files_are_streamed(lake: Lake, run: RunProgram, tmp_path: Path) -> None:
-    """A file goes in parts, as it is read, with any committer: none of it waits on disk."""
+    """A file is sent in parts as it is read, with any committer: none of it is staged on disk."""
     run("setup", lake.destination, "--job-id", OURS, "--committer", "directory")
     large = tmp_path / "large.bin"
     large.write_bytes(bytes(70 * 1024 * 1024))

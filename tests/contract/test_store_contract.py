@@ -201,7 +201,7 @@ class TestConditions:
         assert subject.store.get(subject.bucket, key).body == b"first"
 
     def test_compare_and_swap(self, subject: Subject) -> None:
-        """A write on condition of an ETag goes through once; the same again is refused."""
+        """A write conditional on an ETag succeeds once; repeating it is refused."""
         key = subject.key("state.json")
         etag = subject.put("state.json", b"open")
         subject.store.put(subject.bucket, key, b"sealed", if_match=etag)
@@ -210,7 +210,7 @@ class TestConditions:
         assert subject.store.get(subject.bucket, key).body == b"sealed"
 
     def test_swap_of_nothing_is_refused(self, subject: Subject) -> None:
-        """A write on condition of an ETag is refused where there is no object."""
+        """A write conditional on an ETag is refused if there is no object."""
         with pytest.raises(PreconditionFailed):
             subject.store.put(subject.bucket, subject.key("state.json"), b"x", if_match=md5(b"y"))
         assert subject.names() == []
@@ -225,7 +225,7 @@ class TestDeletes:
         assert subject.names() == []
 
     def test_delete_of_another_version_is_refused(self, subject: Subject) -> None:
-        """A delete on condition of an ETag leaves an object that has another."""
+        """A delete conditional on an ETag leaves an object that has another one."""
         etag = subject.put("a", b"1")
         with pytest.raises(PreconditionFailed):
             subject.store.delete(subject.bucket, subject.key("a"), if_match=md5(b"2"))
@@ -313,7 +313,7 @@ class TestListings:
         assert sorted(info.key for info in listed) == [subject.key(name) for name in ("c", "d", "e")]
 
     def test_of_nothing(self, subject: Subject) -> None:
-        """A prefix below which nothing is lists nothing."""
+        """A prefix without objects lists nothing."""
         assert subject.names() == []
 
 

@@ -98,7 +98,7 @@ PROJECT = sorted((ROOT / "dags").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Let one Airflow, with a home of its own, parse every DAG that a page shows."""
+    """Let one Airflow, with its own home, parse every DAG that a page shows."""
     home = tmp_path_factory.mktemp("airflow")
     folder = home / "dags"
     folder.mkdir()
@@ -138,7 +138,7 @@ def test_a_dag_that_is_shown_can_be_used(parsed: dict[str, Any], number: int, bl
     [*(f"shown_{number}" for number in range(len(DAGS))), *(f"project_{file.stem}" for file in PROJECT)],
 )
 def test_its_templates_need_no_logical_date(parsed: dict[str, Any], name: str) -> None:
-    """They render in a run that somebody starts by hand or an asset starts, and no value is missing."""
+    """They render in a run that is started by hand or by an asset, without a missing value."""
     for template, text in parsed[name]["rendered"]:
         assert "None" not in text, template
 

@@ -193,7 +193,7 @@ def test_the_architecture_names_folders_that_exist() -> None:
 
 
 def test_generated_parts_are_asked_for_by_their_names() -> None:
-    """Everything that can be generated is on some page: nothing of the reference is left out."""
+    """Everything that can be generated is on some page, so the reference is complete."""
     asked = set()
     for page in PAGES:
         asked |= set(re.findall(r"^<!-- (?:generated|diagram): (\S+) -->$", (DOCS / page).read_text(), re.M))

@@ -1,4 +1,4 @@
-"""The site as it is built: without a warning, and without asking anything of another host."""
+"""The built site: it has no warnings, and requests nothing from other hosts."""
 
 from __future__ import annotations
 

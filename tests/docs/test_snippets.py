@@ -214,7 +214,7 @@ def test_shown_policies_are_the_ones_that_are_printed(block: Block) -> None:
 
 
 def test_no_secret_and_no_machine_is_shown() -> None:
-    """No snippet holds an absolute path of somebody's machine, or something that looks like a key."""
+    """No snippet has an absolute path of a machine, or something that looks like a key."""
     for block in all_blocks(*LANGUAGES):
         assert not re.search(r"/home/\w+|/root/|/work/|/Users/|AKIA[0-9A-Z]{16}", block.text), str(block)
 

@@ -1,4 +1,4 @@
-"""Makes an Airflow's database and runs DAGs of this folder once in it, in a process of its own.
+"""Creates an Airflow database and runs the DAGs of this folder once in it, in a separate process.
 
 Started as ``python -m tests.plugin.prepare DAGS OUTCOME DAG_ID…`` with that Airflow's environment; writes
 each run's id and state into the file OUTCOME. Where Airflow has FAB's auth manager, it makes its users too.

@@ -165,7 +165,7 @@ def test_no_address_is_left_out() -> None:
 
 
 def test_a_user_without_a_dag_ends_no_job(client: TestClient, store: MemoryStore, scene: Scene) -> None:
-    """Not even with a form that the page has signed for them; and the job is as it was."""
+    """They may not, even with a form that the page has signed for them; the job is unchanged."""
     sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort"}
     token = FormTokens(api_secret_key()).sign("public", "abort", FLIGHTS, scene.open)
     refused = signed_in(client, "public").post(
@@ -177,7 +177,7 @@ def test_a_user_without_a_dag_ends_no_job(client: TestClient, store: MemoryStore
 
 
 def test_nobody_ends_a_job_without_signing_in(client: TestClient, store: MemoryStore, scene: Scene) -> None:
-    """A form without a session is refused, and the job is as it was."""
+    """A form without a session is refused, and the job is unchanged."""
     sent = {"at": FLIGHTS, "job_id": scene.open, "step": "abort", "token": "x"}
     assert client.post("/s3commit/end", data=sent, headers=SAME_ORIGIN).status_code == 401
     assert state_of(store, scene.open) == "open"
@@ -399,7 +399,7 @@ def test_a_store_without_credentials_is_a_message(scene: Scene, store: MemorySto
 def test_a_connection_that_is_gone_when_its_address_is_asked_for_is_a_message(
     scene: Scene, store: MemoryStore
 ) -> None:
-    """It is read anew each minute, so that may be between the store's answer and the page."""
+    """It is read again each minute, which may be between the store's response and the page."""
 
     def endpoint_url(_: str | None) -> str:
         raise AccessDenied("the connection 'lake' is not defined")
@@ -446,7 +446,7 @@ def test_generations_are_shown_page_by_page(client: TestClient, store: MemorySto
     page = signed_in(client, "viewer").get(f"/s3commit/history?at={FLIGHTS}").text
     assert re.findall(r'title="([0-9a-f-]{36})"', page) == ids[:4:-1]
     assert len(re.findall(r"<svg[^>]*role=.img.", page)) == 2
-    assert "From generation 6 to 30 the table goes from 12 to 60; the least is 12, the most 60." in page
+    assert "From generation 6 to 30 the table goes from 12 to 60; the minimum is 12, the maximum 60." in page
     (older,) = re.findall(r'href="([^"]*before=[^"]*)"', page)
     last = client.get(html.unescape(older)).text
     assert re.findall(r'title="([0-9a-f-]{36})"', last) == ids[4::-1]

@@ -1,4 +1,4 @@
-"""Records that no job writes: a page shows them as bad rows, and everything else as it is."""
+"""Records that no job writes: a page shows them as bad rows, and everything else as usual."""
 
 from __future__ import annotations
 

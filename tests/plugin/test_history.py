@@ -38,7 +38,7 @@ def seal_retaining(store: MemoryStore, *, day: int, files: int) -> Job:
 
 
 def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
-    """Commits add and replace; an aborted job leaves the table as it was, with the reason."""
+    """Commits add and replace; an aborted job leaves the table unchanged, and has its reason."""
     commit(store, context=NIGHTLY, day=1, files=4)
     commit(store, context=NIGHTLY, day=2, files=2)
     begin(store, context=NIGHTLY, day=3).abort(reason="not needed")
@@ -66,7 +66,7 @@ def test_each_entry_has_its_size_and_what_led_to_it(store: MemoryStore) -> None:
 
 
 def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> None:
-    """It adds no files, so the size before it is counted anew; before too many of them it is not shown."""
+    """It adds no files, so the size before it is counted again; before too many of them it is not shown."""
     commit(store, context=NIGHTLY, day=1, files=4)
     commit(store, context=NIGHTLY, day=2, files=2)
     seal_retaining(store, day=1, files=1).commit()
@@ -81,7 +81,7 @@ def test_a_rollback_shows_the_size_that_it_led_back_to(store: MemoryStore) -> No
 
 
 def test_data_older_than_the_log_is_left_out_of_the_sizes(store: MemoryStore) -> None:
-    """The baseline is an entry of no job, and nobody knows the size before it."""
+    """The baseline is an entry without a job, and the size before it is unknown."""
     store.put("lake", "flights/dt=2013-01-01/old.parquet", b"old")
     commit(store, context=NIGHTLY, day=2, files=2)
     view = read_history(store, PLACE, None)

@@ -1,4 +1,4 @@
-"""What Airflow's own database says of DAGs and of the jobs that their runs set up."""
+"""What Airflow's own database says about DAGs and the jobs that their runs set up."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_picture_shows_where_a_job_is_and_what_is_before_it() -> None:
     ],
 )
 def test_what_is_ahead_depends_on_where_a_job_goes(names: list[str], state: str, ahead: list[str]) -> None:
-    """A job that aborts does not commit any more, and one that ended goes nowhere."""
+    """An aborting job cannot commit any more, and an ended one has no next state."""
     moments = [TimelineEvent(name=name, at=float(at)) for at, name in enumerate(names)]  # type: ignore[arg-type]
     picture = draw(moments, state, now=None)  # type: ignore[arg-type]
     assert [mark.name for mark in picture.marks] == names + ahead

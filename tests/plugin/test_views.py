@@ -157,7 +157,7 @@ def test_three_hundred_destinations_are_one_page(store: MemoryStore) -> None:
 
 
 def test_a_store_that_is_away_is_named_and_the_others_are_shown(store: MemoryStore) -> None:
-    """What it lacks is said once for each reason; what was read before stays."""
+    """Each reason for a missing part is given once; what was read before stays."""
     uris = [*registered(store, 10, aws_conn_id="lake"), "s3://lake/other/"]
     register_destination(store, REGISTRY, "s3://lake/other/", aws_conn_id="away")
     begin(store, "s3://lake/other/", context=NIGHTLY, day=1)

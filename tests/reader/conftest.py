@@ -94,7 +94,7 @@ class Table:
         return job.commit()
 
     def commit_raw(self, files: Mapping[str, bytes], job_id: str = OURS) -> ManifestRecord:
-        """Commit a job that wrote these bytes, by path, and knows nothing of their rows."""
+        """Commit a job that wrote these bytes, by path, without counting rows."""
 
         def write(attempt: TaskAttempt) -> None:
             for path, body in files.items():

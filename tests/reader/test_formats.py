@@ -1,4 +1,4 @@
-"""Manifests of ORC, CSV and JSON files as datasets, and what is said where that is not possible."""
+"""Manifests of ORC, CSV and JSON files as datasets, and the errors where that is impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table is read whole: at its newest generation, at an older one, or what came since one."""
+"""A table is read as a whole: at its newest generation, at an older one, or what was added since one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(found: ds.Dataset) -> list[int]:
 
 
 def refreshed(table: Table) -> None:
-    """Commit two days, then the second and a third one anew, then append to the first."""
+    """Commit two days, then replace the second and add a third, then append to the first."""
     table.commit({"dt=1/a.parquet": numbers(1), "dt=2/a.parquet": numbers(2)})
     table.commit({"dt=2/a.parquet": numbers(20), "dt=3/a.parquet": numbers(3)}, THEIRS)
     table.commit({"dt=1/b.parquet": numbers(10)}, an_id("3"), conflict_mode="append")
@@ -122,8 +122,8 @@ def test_a_generation_that_is_not_there_yet(table: Table, choice: dict[str, int]
         ({"job_id": OURS, "generation": 1}, "without generation and since"),
         ({"job_id": OURS, "since": 0}, "without generation and since"),
         ({"generation": 0}, "generations count from 1"),
-        ({"since": -1}, "since=-1 is no generation before the newest one"),
-        ({"since": 3, "generation": 2}, "since=3 is no generation before generation 2"),
+        ({"since": -1}, "since=-1 is not a generation before the newest one"),
+        ({"since": 3, "generation": 2}, "since=3 is not a generation before generation 2"),
     ],
 )
 def test_choices_that_contradict_each_other(choice: dict[str, Any], message: str) -> None:

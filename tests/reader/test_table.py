@@ -163,7 +163,7 @@ def test_partition_types_may_be_given(table: Table) -> None:
 
 
 def test_a_manifest_that_leads_elsewhere_is_refused(table: Table) -> None:
-    """A list that was changed, to name a file of somebody else, is not followed."""
+    """A list that was changed to name a file of another program is refused."""
     with apart():
         table.commit({"a.parquet": numbers(1)})
     table.lake.tamper(

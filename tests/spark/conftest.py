@@ -1,4 +1,4 @@
-"""A Spark session on this machine, and a look at what it left in the store."""
+"""A Spark session on this machine, and helpers that show what it left in the store."""
 
 from __future__ import annotations
 

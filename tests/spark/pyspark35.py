@@ -1,4 +1,4 @@
-"""An application for PySpark 3.5: a write for a job, a write of its own, and a stream; prints what it saw."""
+"""An application for PySpark 3.5: a write for a job, one without, and a stream; prints what it saw."""
 
 from __future__ import annotations
 

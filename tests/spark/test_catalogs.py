@@ -95,7 +95,7 @@ def test_no_statement_deletes_or_moves_files_before_the_commit(
 
 @pytest.mark.all
 def test_other_extensions_do_not_keep_the_guard_out(lake: Lake, submit_unchanged: Submit) -> None:
-    """Spark 4 loads the guard in a session with extensions of its own: a job's table cannot be dropped."""
+    """Spark 4 loads the guard in a session with other extensions: a job's table cannot be dropped."""
     conf = committer_conf(reference(f"{lake.uri}t/"), "load", "1", writer="spark")
     conf |= {
         "spark.sql.extensions": "org.example.Missing",

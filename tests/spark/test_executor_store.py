@@ -27,7 +27,7 @@ def test_a_process_connects_once() -> None:
 
 
 def test_a_driver_looks_for_credentials_anew_when_its_own_are_refused() -> None:
-    """After credentials were refused the next step connects anew; after any other error it does not."""
+    """After credentials were refused the next step reconnects; after any other error it does not."""
     first = store_of_process(SETTINGS)
     with pytest.raises(Unavailable), renewing_store(SETTINGS):
         raise Unavailable("slow down")

@@ -39,7 +39,7 @@ by_committer = pytest.mark.parametrize(
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Hand rows to Python a few at a time, so that a writer has begun before its input ends."""
+    """Pass rows to Python a few at a time, so that a writer has begun before its input ends."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

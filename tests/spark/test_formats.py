@@ -141,7 +141,7 @@ def test_partition_columns_of_the_data_source_are_rendered_as_sparks(
 def test_year_month_intervals_are_written_as_spark_stores_them(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    """`write_pending` keeps the type that Python knows nothing of, and negative ones too."""
+    """`write_pending` keeps a type that Python lacks, with negative values too."""
     frame = spark.sql(
         "select * from values (make_ym_interval(1, 2), 1), (make_ym_interval(-3, -4), 2), (null, 3) t(ym, id)"
     )
@@ -155,7 +155,7 @@ def test_year_month_intervals_are_written_as_spark_stores_them(
 
 
 def test_int96_times_are_those_of_sparks_own_files(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """With INT96 even readers that take it for a time without a zone see what they see in Spark's files."""
+    """With INT96, readers that ignore its zone see the same as in Spark's files."""
     frame = spark.sql(_VALUES).selectExpr("id", _OLD)
     folder = ours(frame, lake, tmp_path / "ours", outputTimestampType="INT96")
     frame.write.parquet(str(tmp_path / "native"))

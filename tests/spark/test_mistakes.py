@@ -62,7 +62,7 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"path": "hdfs://a/b"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
         ({"path": "s3://"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
         ({"path": "s3://lake/a//b"}, r"has an empty element, '.' or '..' in its path"),
-        ({"path": "s3://lake/t "}, r"path='s3://lake/t ' of s3commit: white space at its start or end"),
+        ({"path": "s3://lake/t "}, r"path='s3://lake/t ' of s3commit: whitespace at its start or end"),
         ({"path": "s3://lake/{{ ds }}"}, r"'{' is for templates and patterns.*: name one place"),
         ({"path": "s3://lake/t/*"}, r"'\*' is for templates and patterns"),
         ({"path": "S3://lake/t"}, r"is not an S3 URI; write it as s3://bucket/prefix/"),
@@ -80,7 +80,10 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"partitionBy": "Dt.day"}, r"'Dt.day' is not among .*; make a field of a struct a column first"),
         ({"partitionBy": "year(Dt)"}, r"'year\(Dt\)' is not among .*; name a column, not an expression"),
         ({"partitionBy": "Dtt"}, r"'Dtt' is not among id, Dt; did you mean Dt\?"),
-        ({"endpointUrl": "localhost:9000"}, r"endpoint .* is no URL of a store: write it as http://host"),
+        (
+            {"endpointUrl": "localhost:9000"},
+            r"endpoint .* is not the URL of a store: write it as http://host",
+        ),
         ({"endpointUrl": "http://u:p@h"}, r"endpoint .* holds a user name or password.*give them as"),
         ({"pathStyle": "maybe"}, r"pathStyle='maybe' of s3commit: neither true nor false"),
         ({"partition_by": "Dt"}, r"no option partition_by, did you mean partitionBy\?"),
@@ -100,7 +103,7 @@ def write(given: dict[str, str], conf: dict[str, str], *columns: str, overwrite:
         ({"partitionBy": "Dt,,id"}, r"partitionBy='Dt,,id' of s3commit: a column name is empty"),
         ({"partitionBy": "Dt,dt"}, r"partitionBy='Dt,dt' of s3commit: a column is named twice"),
         ({"partitionBy": '["Dt"'}, r"partitionBy=.* of s3commit: not a JSON list of strings"),
-        ({"partitionBy": "id,Dt"}, r"all columns are partition columns: no column would be left"),
+        ({"partitionBy": "id,Dt"}, r"all columns are partition columns, so none is left"),
         ({"format": "delta"}, r"format='delta' of s3commit: not one of parquet, orc, csv, json"),
         ({"compression": "lzo"}, r"compression='lzo' of s3commit: not one of .*snappy"),
         (
@@ -134,7 +137,7 @@ def test_a_wrong_option_is_named_with_its_cure(given: dict[str, str], says: str)
             {"spark.s3commit.job.id": OURS},
             r"names a job but not spark.s3commit.job.destination.*set all",
         ),
-        ({"spark.s3commit.endpoint.url": "localhost:1"}, r"no URL of a store: write it as http://host"),
+        ({"spark.s3commit.endpoint.url": "localhost:1"}, r"not the URL of a store: write it as http://host"),
         ({"spark.s3commit.path.style": "x"}, r"spark.s3commit.path.style='x' is neither true nor false"),
     ],
 )
@@ -171,7 +174,7 @@ def test_a_wrong_column_is_named_with_its_cure(given: dict[str, str], column: st
         ({}, r"nothing to read: pass the destination to \.load\(\), or in SQL .* WITH \(path = "),
         (
             {"owner": "root", "path": "s3://lake/t"},
-            r"a table of SQL .*: name the columns, CREATE TABLE t \(id",
+            r"how a SQL table was created: name the columns, CREATE TABLE t \(id",
         ),
         (
             {"path": "s3://lake/t", "generatoin": "3"},
@@ -212,7 +215,7 @@ NOBODYS = r"the type .*(variant.*write to (orc|csv)|void, which orc|without a ty
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
-    """A refusal is a line that names the column and ends with a cure, Spark's own writer where that helps."""
+    """A refusal is one line that names the column and ends with a remedy, if possible Spark's own writer."""
     options, refused = parse_options({"format": file_format}, overwrite=False), set()
     for plain in {str(kind): kind for kind in every_type()}.values():
         for kind in nested(plain):
@@ -232,7 +235,7 @@ def test_every_type_is_planned_or_refused_by_name(file_format: str) -> None:
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_every_setting_is_refused_by_name(key: str) -> None:
-    """A value that this package cannot follow gives a line with the key, and a cure at its end."""
+    """A value that this package cannot follow gives one line with the key and a remedy."""
     lines = []
     for file_format in FORMATS:
         with suppress(InvalidOption):
@@ -254,7 +257,7 @@ _ANY_TEXT = (*TEXT_OPTIONS, *(option for option in READ_OPTIONS if option.read i
 
 @pytest.mark.parametrize("option", {*WRITE_OPTIONS, *READ_OPTIONS} - {*_ANY_TEXT}, ids=lambda it: it.name)
 def test_every_option_is_refused_by_name(option: Option) -> None:
-    """A value that makes no sense gives a line with the option, and what its value can be."""
+    """An invalid value gives one line with the option and the valid values."""
     odd = {"partitionBy": "[odd", "job": "\n"}.get(option.name, "{ odd")
     given = {"path": "s3://lake/t", option.name: odd}
     given |= {"format": option.formats[0]} if option.formats else {}
@@ -282,7 +285,7 @@ def test_every_option_is_refused_by_name(option: Option) -> None:
 def test_every_mode_is_the_jobs_or_refused_by_name(
     job_mode: Any, whole: bool, static: bool, overwrite: bool, given: dict[str, str]
 ) -> None:
-    """A save mode or an option that contradicts the job gives a line with both, and lets the job decide."""
+    """A save mode or option that contradicts the job gives one line with both, and lets the job decide."""
     committer: Committer = "directory" if whole else "partitioned"
     store = MemoryStore()
     settings = JobOptions(conflict_mode=job_mode, committer=committer)

@@ -217,7 +217,7 @@ def test_static_of_the_session_is_refused_until_the_write_chooses() -> None:
 def test_rows_without_partitions_join_no_partitioned_table(
     mode: Any, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a job nor a write of its own seals them, unless it replaces the whole table."""
+    """They are sealed neither in a job nor without one, unless the write replaces the whole table."""
     store = table("dt=1/h=2/f")
     monkeypatch.setattr(driver, "store_of_process", lambda _: store)
     committer: Any = "directory" if whole else "partitioned"

@@ -1,4 +1,4 @@
-"""The Python interface on PySpark 3.5, in an environment of its own."""
+"""The Python interface on PySpark 3.5, in a separate environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def python(request: pytest.FixtureRequest) -> Path:
 def test_the_python_interface_runs_on_pyspark_35(
     python: Path, seaweed: S3Server, seaweed_store: S3Store, prefix: str, tmp_path: Path
 ) -> None:
-    """A job's write, an overwrite of its own and a stream give the rows of Spark's own writer."""
+    """A write for a job, an overwrite without one and a stream give the rows of Spark's own writer."""
     place = f"s3://{BUCKET}/{prefix}"
     lakes = {name: Lake(seaweed_store, seaweed, f"{place}{name}/") for name in ("job", "own", "stream")}
     lake = lakes["job"]

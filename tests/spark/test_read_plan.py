@@ -1,4 +1,4 @@
-"""Spark's filters, as Arrow compares them with what is known of files."""
+"""Spark's filters, as Arrow compares them with what is known about files."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_small_files_share_a_task_at_the_cost_of_opening_them() -> None:
 
 
 def test_a_large_file_is_read_in_parts() -> None:
-    """The ranges follow each other up to the file's end; a file that cannot be split is a task of its own."""
+    """The ranges are contiguous up to the file's end; a file that cannot be split is a single task."""
     sizes = SplitSizes(partition_bytes=100, open_cost=20)
     groups = split_files(files_of(250, 30), sizes, splittable=True)
     assert sizes_of(groups) == [[100], [100], [50, 30]]

@@ -214,7 +214,7 @@ def test_options_of_a_read_are_checked() -> None:
         ({"path": "s3://lake/x", "generation": "0"}, "option generation='0' of s3commit: less than 1"),
         ({"path": "s3://lake/x", "since": "new"}, "option since='new' of s3commit"),
         ({"path": "s3://lake/x", "since": "3", "job": "j1"}, "without generation and since"),
-        ({"path": "s3://lake/x", "since": "3", "generation": "2"}, "since=3 is no generation before"),
+        ({"path": "s3://lake/x", "since": "3", "generation": "2"}, "since=3 is not a generation before"),
         ({"path": "s3://lake/x", "sep": "ab"}, "option sep='ab' of s3commit: not one ASCII character"),
     ):
         with pytest.raises(InvalidOption, match=complaint):

@@ -230,7 +230,7 @@ def by_ours(spark: SparkSession, lake: Lake, schema: StructType, **options: str)
 
 @pytest.fixture
 def fresh(lake: Lake) -> Callable[[], Lake]:
-    """Return a function that gives each example a table of its own."""
+    """Return a function that gives each example a new table."""
     return lambda: Lake(lake.store, lake.server, f"{lake.uri}{uuid4().hex}/")
 
 

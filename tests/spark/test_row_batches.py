@@ -32,7 +32,7 @@ def said(spark: SparkSession) -> dict[str, str]:
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Return a session that says nothing of its batches yet."""
+    """Return a session without settings of batches."""
     fresh = spark.newSession()
     assert said(fresh) == {}
     return fresh

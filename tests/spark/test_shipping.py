@@ -1,4 +1,4 @@
-"""The zip and the jar that ship the package, and what is said where a library or a compiler is missing."""
+"""The zip and the jar that ship the package, and the errors if a library or a compiler is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_zip_is_the_same_wherever_it_is_made(tmp_path: Path) -> None:
 
 
 def test_the_zip_is_written_once_and_again_when_damaged(tmp_path: Path) -> None:
-    """An existing zip is left as it is; a truncated one is written again."""
+    """An existing zip is left unchanged; a truncated one is written again."""
     path = Path(py_files(tmp_path))
     whole, written = path.read_bytes(), path.stat().st_mtime_ns
     assert Path(py_files(tmp_path)) == path

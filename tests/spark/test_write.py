@@ -151,7 +151,7 @@ def test_arguments_are_not_options(spark: SparkSession, lake: Lake) -> None:
 def test_a_write_that_fails_leaves_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path, committer: str
 ) -> None:
-    """When tasks that have left uploads fail for good, nothing of the job stays."""
+    """If tasks that have left uploads finally fail, nothing of the job remains."""
     frame = spark.range(1_000, numPartitions=1).selectExpr("id", "repeat(id, 300) as pad")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     failing = fault(lake, tmp_path, 99, streams=committer == "magic").of(frame)

@@ -1,4 +1,4 @@
-"""A session's settings of files and of stored objects are followed, or refused by name."""
+"""A session's settings of files and stored objects are followed, or refused by name."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def filled(conf: dict[str, str], said: ObjectOptions | None = None) -> ObjectOpt
     ],
 )
 def test_hadoops_names_become_ours(conf: dict[str, str], expected: dict[str, Any]) -> None:
-    """Each spelling of Hadoop's, and what it says of one bucket before what it says of all."""
+    """Each of Hadoop's spellings is read, and a bucket's own setting before that of all buckets."""
     assert filled(conf) == ObjectOptions(**expected)
 
 
@@ -406,9 +406,9 @@ def test_configuration_files_are_read_without_a_session(tmp_path: Path) -> None:
 
 
 def test_a_configuration_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """It may ask for encryption, so the write does not go on without it."""
+    """It may ask for encryption, so the write does not continue without it."""
     (tmp_path / "core-site.xml").write_text("<configuration><property>")
-    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* mend it, or call .*register"):
+    with pytest.raises(InvalidOption, match=r"core-site.xml cannot be read .* repair it, or call .*register"):
         site_conf({"HADOOP_CONF_DIR": str(tmp_path)})
 
 
@@ -451,7 +451,7 @@ def conf(spark: SparkSession) -> Iterator[Any]:
 
 
 def described(lake: Lake) -> list[ObjectInfo]:
-    """Return what the store says of each visible file."""
+    """Return the store's headers of each visible file."""
     return [
         lake.store.get(lake.destination.bucket, lake.destination.prefix + path).info
         for path in lake.visible()

@@ -1,4 +1,4 @@
-"""A Spark application that knows nothing of jobs: it writes tables to S3, and the same to a disk."""
+"""A Spark application that does not know jobs: it writes tables to S3, and the same to a disk."""
 
 from __future__ import annotations
 

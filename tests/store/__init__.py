@@ -1,1 +1,1 @@
-"""Tests of the seam to S3."""
+"""Tests of the object store interface."""

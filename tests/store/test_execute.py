@@ -39,7 +39,7 @@ class SlowStore(MemoryStore):
 
 
 class BrokenStore(MemoryStore):
-    """A store with a bug of its own."""
+    """A store with a bug."""
 
     def head(self, bucket: str, key: str) -> ObjectInfo:
         """Fail as no store may."""

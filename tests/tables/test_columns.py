@@ -141,7 +141,7 @@ EAST = dt.timezone(dt.timedelta(hours=9))
 
 
 def statistics(table: pa.Table, group: int = 2) -> dict[str, ColumnStatistics]:
-    """Write a table, some rows a row group, and return what the writer says of it."""
+    """Write a table with few rows per row group, and return the writer's statistics."""
     encoder = ParquetEncoder(io.BytesIO(), table.schema, FORM)
     for start in range(0, table.num_rows, group):
         encoder.write(table.slice(start, group))

@@ -45,7 +45,7 @@ def test_the_footer_is_what_spark_reads_its_schema_from() -> None:
 
 
 def test_variants_are_annotated_at_any_depth(tmp_path: Path) -> None:
-    """DuckDB and pyarrow take a variant for one wherever it is, and the rest of the footer is as it was."""
+    """DuckDB and pyarrow recognise a variant at any depth, and the rest of the footer is unchanged."""
     mark = {"variant": "true"}
     inner = [pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False, mark)]
     variant = pa.struct(inner)

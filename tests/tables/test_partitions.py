@@ -103,7 +103,7 @@ def test_columns_are_resolved_as_spark_resolves_them() -> None:
     """Case is disregarded unless it matters; missing, ambiguous, hidden and all columns are refused."""
     schema = pa.schema([("Dt", pa.string()), ("x", pa.string()), ("X", pa.string())])
     assert resolve_columns(schema, ["dT", "X"]) == ("Dt", "X")
-    for names, says in ((["y"], "not among"), (["Dt", "x", "X"], "no column would be left")):
+    for names, says in ((["y"], "not among"), (["Dt", "x", "X"], "none is left for the files")):
         with pytest.raises(UnsupportedPartition, match=says):
             resolve_columns(schema, names)
     with pytest.raises(UnsupportedPartition, match="begins with a dot"):

@@ -74,7 +74,7 @@ def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def in_utc(value: Any) -> Any:
-    """Return a time in the zone that files have all of them in."""
+    """Return a time in the zone of all times in files."""
     return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
 
 

@@ -41,7 +41,7 @@ def written(table: pa.Table, **options: str) -> bytes:
     ],
 )
 def test_csv_is_pyarrows(options: dict[str, str], expected: str) -> None:
-    """Texts are quoted, null is nothing; the options are header, separator and quotes around everything."""
+    """Strings are quoted, null is empty; the options are header, separator and quotes around everything."""
     table = pa.table({"t": ["a", ""], "n": [1, None]})
     assert written(table, format="csv", **options).decode() == expected
 

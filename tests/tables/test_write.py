@@ -165,7 +165,7 @@ def test_types_become_what_readers_know_without_rounding(job: Job) -> None:
     [
         (TABLE, {"options": {"header": "true"}}, InvalidOption, "header is only for csv"),
         (TABLE, {"partition_by": ["day"]}, UnsupportedPartition, "'day' is not among dt, x"),
-        (TABLE, {"partition_by": ["dt", "x"]}, UnsupportedPartition, "no column would be left"),
+        (TABLE, {"partition_by": ["dt", "x"]}, UnsupportedPartition, "none is left for the files"),
         ([1, 2], {}, TypeError, "list is not a table"),
         (pa.table({"d": pa.array([1], pa.duration("s"))}), {}, UnsupportedColumn, r"duration\[s\]"),
         (pa.table({"l": [[1]]}), {"format": "csv"}, UnsupportedColumn, "CSV cannot hold"),

@@ -49,7 +49,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_own_java_is_preferred(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine's Java 17 or newer is used as it is, JAVA_HOME's before PATH's."""
+    """A machine's Java 17 or newer is used unchanged, that of JAVA_HOME before that on PATH."""
     home, path = install(bare / "home", "21"), install(bare / "path", "17")
     monkeypatch.setenv("PATH", str(path / "bin"))
     assert java.java_home(bare / "shim") == path

@@ -26,7 +26,7 @@ ONCE = RetryPolicy(deadline=0.0)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One running server for the tests that leave it as it is."""
+    """One running server for tests that do not change it."""
     with S3Server(tmp_path_factory.mktemp("seaweed"), ("lake", "second")) as running:
         yield running
 
@@ -118,7 +118,7 @@ def test_full_disk_is_told_before_the_start(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_temporary_server_leaves_nothing() -> None:
-    """Without a directory of its own, the server's data go with it."""
+    """Without a given directory, the server's data is removed with it."""
     with S3Server() as server:
         S3Store.connect(server.config).put("lake", "a", b"1")
         assert server.data_dir.exists()

@@ -1,8 +1,8 @@
-"""Sending requests through a boto3 client: retries, translated errors, listings by page, deletes in bulk.
+"""Sends requests through a boto3 client: retries, translated errors, listings by page, bulk deletes.
 
-A listing continues with the markers that its last page named, unchanged: stores differ in which markers they
-name and in what order they list. A bulk delete takes a thousand objects, each only with its ETag, also on
-stores that ignore ETags.
+A listing continues with the unchanged markers of its last page, because stores differ in which markers they
+name and in what order they list. A bulk delete takes a thousand objects, and deletes each only with its ETag,
+also on stores that ignore ETags.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Listing:
 
 OBJECTS = Listing({"ContinuationToken": "NextContinuationToken"})
 UPLOADS = Listing({"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"})
-#: A listing whose own markers are of no use: one page, then `ENDLESS`.
+#: A listing whose own markers are useless: one page, then `ENDLESS`.
 FIRST_PAGE = Listing({})
 PARTS = Listing({"PartNumberMarker": "NextPartNumberMarker"})
 
@@ -66,8 +66,8 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
         fetch: Fetches the page at the given markers; empty for the first.
 
     Raises:
-        StoreRejected: The store says that there is more but not where, or repeats earlier markers. The pages
-            before were yielded.
+        StoreRejected: The store says that there is more but not where, or repeats earlier markers. Earlier
+            pages were yielded.
 
     """
     markers: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def pages(request: Request, listing: Listing, fetch: Callable[[dict[str, Any]], 
         markers = {ours: page[theirs] for ours, theirs in listing.markers.items() if page.get(theirs)}
         position = tuple(sorted(markers.items()))
         if not markers or position in seen:
-            raise StoreRejected(f"{request}: the listing does not go on after {markers}", code=ENDLESS)
+            raise StoreRejected(f"{request}: the listing does not continue after {markers}", code=ENDLESS)
         seen.add(position)
 
 

@@ -1,4 +1,4 @@
-"""Configuration of a store: address, credentials, and the boto3 client made from them."""
+"""The configuration of a store: address, credentials, and the boto3 client made from them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class S3Config(StoreAddress):
             ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or the profile name.
         region: The bucket's region.
         path_style: True for ``endpoint/bucket/key``, False for ``bucket.endpoint/key``; None for path style
-            everywhere but on AWS.
+            everywhere except on AWS.
         access_key: The access key. Give both keys or neither.
         secret_key: The secret key.
         session_token: The token of temporary credentials.
         profile: A profile of the AWS configuration files.
         verify: False skips checking the store's certificate; a path names the authorities to trust.
-        max_connections: Connections to keep open, and the most threads that a store uses.
+        max_connections: Connections to keep open, and the maximum number of threads that a store uses.
 
     Raises:
         StoreUnsuitable: The endpoint holds a user name or password, or is not an HTTP URL.
@@ -88,10 +88,10 @@ def client_config(
             another one: ask `configured_endpoint`.
         max_connections: Connections to keep open.
         path_style: Path-style URLs; None for all stores but AWS.
-        timeout: Seconds to wait at most for a connection, and for a response; None for the defaults, which
+        timeout: Maximum seconds to wait for a connection, and for a response; None for the defaults, which
             suit large uploads.
-        given: A configuration of the user's own, such as proxies. It takes precedence, but for the retries
-            and the user agent, and for the timeouts if one is given.
+        given: The user's own configuration, such as proxies. It takes precedence, except for the retries and
+            the user agent, and for the timeouts if ``timeout`` is given.
 
     """
     if path_style is None:
@@ -184,7 +184,7 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
     except (BotoCoreError, ValueError) as error:
         name = type(error).__name__
         failure = StoreRejected(
-            f"no S3 client can be made from {what} ({name}): look at its endpoint, region and verify, and at"
+            f"no S3 client can be made from {what} ({name}): check its endpoint, region and verify, and"
             " those of the environment and the profile",
             code=name,
         )
@@ -195,7 +195,7 @@ def made_by_boto3(make: Callable[[], T], what: str) -> T:
 def check_keys_before_signing(client: S3Client) -> None:
     """Have a client check its credentials before it signs a request.
 
-    Only there are they known, when they come from the environment, a profile, a role or a process.
+    Credentials from the environment, a profile, a role or a process are known only then.
     """
     events: Any = client.meta.events
     events.register_first("before-sign.s3", _check_signer, unique_id="s3commit-check-keys")

@@ -1,8 +1,8 @@
-"""Translate botocore's errors into ours, by whether the request took effect.
+"""Translates botocore's errors into ours, by whether the request took effect.
 
-A store that rejects a request uses a status of its own (4xx, 503). After an internal error, a gateway error
-or a lost connection the effect is unknown: harmless for a request that only reads, `OutcomeUnknown` for one
-that changes something.
+A store that rejects a request responds with a specific status (4xx, 503). After an internal error, a gateway
+error or a lost connection the effect is unknown: harmless for a request that only reads, `OutcomeUnknown` for
+one that changes something.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def translate(error: Exception, request: Request) -> S3CommitError:
     """Return our error for one that calling a boto3 client, or reading its response, raised.
 
     Args:
-        error: The error, as it was caught: the place where it was raised counts too.
+        error: The error, as caught, because the place where it was raised matters too.
         request: The request that failed.
 
     Returns:
@@ -178,7 +178,7 @@ def translate(error: Exception, request: Request) -> S3CommitError:
 
 
 def _from_kind(error: Exception, request: Request) -> S3CommitError:
-    """Translate one of `CLIENT_ERRORS` that is no response."""
+    """Translate one of `CLIENT_ERRORS` that is not a response."""
     # botocore's messages may show the whole request, or the output of a credential process.
     name = type(error).__name__
     if isinstance(error, NO_CREDENTIALS):
@@ -197,7 +197,7 @@ def _from_kind(error: Exception, request: Request) -> S3CommitError:
 
 
 def _from_place(error: Exception, request: Request) -> S3CommitError:
-    """Translate an error that is none of `CLIENT_ERRORS`, by the modules that it passed through."""
+    """Translate an error that is not one of `CLIENT_ERRORS`, by the modules that it passed through."""
     passed = {frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)}
     if passed & CREDENTIALS:
         return _no_credentials(type(error).__name__, request)
@@ -267,7 +267,7 @@ def _advice(code: str, request: Request) -> str:
     if code in EXPIRED:
         return "the credentials have expired: renew them and run this step again"
     if code in UNKNOWN_KEYS:
-        return "check that the access key, secret key and session token belong together and to this endpoint"
+        return "check that the access key, secret key and session token belong together, and to this endpoint"
     if code == SKEWED:
         return "set this machine's clock"
     return f"check that the policies of these credentials and of the bucket allow {request.permission}"

@@ -15,10 +15,10 @@ from airflow_s3commit.store.s3.request import Request
 _MOST_CREATED = 100
 _MOST_DELETED = 25
 
-#: Times to send partitions of which a request has failed.
+#: Number of times to send partitions that failed in a request.
 _TRIES = 3
 
-#: What an earlier try, or another registration, has done already.
+#: Errors for what an earlier try, or another registration, has done already.
 _DONE = frozenset({"AlreadyExistsException", "EntityNotFoundException"})
 
 
@@ -94,7 +94,7 @@ class GlueTable:
         return self._locations[partition]
 
     def add(self, partitions: Sequence[tuple[str, ...]], directories: Sequence[str]) -> None:
-        """Add partitions. Those that are there stay as they are.
+        """Add partitions. Existing ones are not changed.
 
         Args:
             partitions: Their values.

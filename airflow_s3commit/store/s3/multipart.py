@@ -211,7 +211,7 @@ class MultipartUploads(RetryingClient):
         except NoSuchUpload:
             return
         except StoreRejected as error:
-            # Some stores find fault with an id that they do not know.
+            # Some stores reject an unknown id as invalid.
             if error.code not in NOT_KNOWN or any(
                 upload.upload_id == upload_id for upload in self.list_uploads(bucket, key)
             ):
@@ -263,7 +263,9 @@ class MultipartUploads(RetryingClient):
             listed = list(_uploads(request, page, ""))
             keys = [upload.key for upload in listed]
             if not keys or keys != sorted(keys):
-                raise StoreRejected(f"{request}: the listing does not go on after {keys[-1:]}", code=ENDLESS)
+                raise StoreRejected(
+                    f"{request}: the listing does not continue after {keys[-1:]}", code=ENDLESS
+                )
             # The page may end between the uploads of one key, and the marker skips the others.
             here = partial(fetch, {}, keys[-1])
             known = {upload.upload_id for upload in listed}

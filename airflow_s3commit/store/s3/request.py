@@ -1,4 +1,4 @@
-"""An S3 request as its errors describe it, and its response, as botocore parsed it, as our values."""
+"""S3 requests as errors describe them, and responses, as botocore parsed them, as our values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Request:
         """Return the error for a request whose response is missing or incomplete."""
         if self.operation in CHANGES:
             return OutcomeUnknown(
-                f"{self}: {why}; it may or may not have taken effect, look before redoing it"
+                f"{self}: {why}; it may or may not have taken effect, so check before you repeat it"
             )
         return Unavailable(f"{self}: {why}")
 

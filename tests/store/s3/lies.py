@@ -1,4 +1,4 @@
-"""Lies of an S3 server, by name: about which operations, and what it says of them."""
+"""Lies of an S3 server, by name: the operations and the false responses."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def capitals(name: str, value: str) -> Iterator[tuple[str, str]]:
 
 
 def dropped(name: str, value: str) -> Iterator[tuple[str, str]]:
-    """Say nothing of metadata."""
+    """Leave out the metadata."""
     if not name.startswith("x-amz-meta-"):
         yield name, value
 
@@ -297,7 +297,7 @@ def from_token(change: Callable[[str], str]) -> Lie:
 
 
 def new_tokens(store: LyingStore, seen: Seen, _do: Callable[[], Say]) -> Say:
-    """Name another place on each page to continue at, and always begin anew."""
+    """Name a new continuation marker on each page, and always start over."""
     store.memo["pages"] = store.memo.get("pages", 0) + 1
     said = from_token(lambda _: "")(store, seen, Say)
     token = b"<NextContinuationToken>%d<" % store.memo["pages"]

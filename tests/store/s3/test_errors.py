@@ -1,4 +1,4 @@
-"""Every way in which a request can fail becomes the error that says what happened, and shows no secret."""
+"""Every failure of a request becomes an error that says what happened and shows no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a store that lies in one respect the doctor says so, or jobs are right in spite of it, or refused."""
+"""On a store with one lie, the doctor reports it, or jobs are right despite it, or are refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_doctor_calls_it_unfit_unless_it_is_harmless(lying: tuple[LyingStore
 
 
 def test_no_job_claims_what_is_not_so(lying: tuple[LyingStore, S3Store]) -> None:
-    """Jobs leave what they claim to, or raise an error, even if nobody asked the doctor."""
+    """Jobs leave what they claim to, or raise an error, even if the doctor was not run."""
     liar, store = lying
     expected: dict[str, bytes] = {}
     try:

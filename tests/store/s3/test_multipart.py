@@ -90,7 +90,7 @@ def created(kind: str | None = None) -> Answer:
 
 
 def named(upload_id: str) -> Answer:
-    """Return the same for an upload of that id, by a store that says nothing of checksums."""
+    """Return the same for an upload of that id, from a store that mentions no checksums."""
     return Answer(200, CREATED.replace(b">u<", f">{upload_id}<".encode()))
 
 
@@ -192,7 +192,7 @@ def test_a_part_that_was_damaged_on_its_way() -> None:
 
 
 def test_without_tls_the_body_is_signed_instead() -> None:
-    """Over plain HTTP nothing is said of checksums: the hash in the signature says more."""
+    """Over plain HTTP no checksums are sent: the hash in the signature is stronger."""
     config = S3Config("http://store.example.test", "eu-west-1", "a", "s")
     start, part = sent_by(created(), PART, config=config)
     assert checksums(start) == checksums(part) == []

@@ -1,6 +1,6 @@
-"""Hundreds of kept-alive connections in one thread: libcurl's multi interface.
+"""Hundreds of kept-alive connections in one thread, through libcurl's multi interface.
 
-libcurl also signs: the same signature version 4 as botocore, to the byte, for a tenth of the time
+libcurl also signs, with exactly the same signature version 4 as botocore, in a tenth of the time
 (tests/store/s3/curl/test_connections.py compares them).
 """
 
@@ -38,12 +38,12 @@ NOT_TRUSTED = frozenset({pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_
 WITH_BODY = frozenset({"CompleteMultipartUpload", "DeleteObjects"})
 
 
-#: Operations whose response headers are not needed, but for Retry-After. They come by the thousand, and a
+#: Operations whose response headers are not needed, except Retry-After. They come by the thousand, and a
 #: callback per header line costs a thirtieth of the whole request.
 WITHOUT_HEADERS = frozenset({"CompleteMultipartUpload", "AbortMultipartUpload"})
 
 
-#: Bytes of a body that are read whatever the limit: an error document is smaller.
+#: Bytes of a body that are read regardless of the limit: an error document is smaller.
 ERROR_BYTES = 16 * 1024
 
 
@@ -66,8 +66,8 @@ class ConnectionSettings:
         connect_seconds: How long connecting may take.
         silent_seconds: How long a store may send nothing; some seconds more after a request with a body,
             because libcurl averages.
-        attempt_seconds: How long one attempt may take in all: a store that trickles bytes would hold a
-            connection for ever.
+        attempt_seconds: How long one attempt may take in total: a store that trickles bytes would otherwise
+            hold a connection for ever.
 
     """
 
@@ -90,7 +90,7 @@ class Connection:
         has_body: Whether its requests have a body.
         free: The list it returns to when its request ends.
         tag: The caller's tag of the request in flight.
-        limit: Bytes of the response's body to read at most; None for no limit.
+        limit: Maximum bytes of the response's body to read; None for no limit.
         endpoint: Where its last request was sent.
         keys: The credentials that signed it.
 
@@ -273,7 +273,7 @@ class Connections:
 
     Attributes:
         in_flight: Requests in flight.
-        idle: The share of its recent time that the thread waited for the store, from 0 to 1.
+        idle: The share of its recent time for which the thread waited for the store, from 0 to 1.
 
     """
 
@@ -319,11 +319,11 @@ class Connections:
             path: The key, and the query if there is one, quoted for a URL.
             body: The body of a completion or a bulk delete.
             header: A header of this request only.
-            limit: Bytes of the response's body to read at most; None for no limit.
+            limit: Maximum bytes of the response's body to read; None for no limit.
 
         """
         if not self.in_flight:
-            # The time since the last run says nothing of this one.
+            # The time since the last run says nothing about this one.
             self._last_wait = time.monotonic()
         free = self._free[operation]
         connection = free.pop() if free else self._new_connection(operation)
@@ -363,7 +363,7 @@ class Connections:
         return ended
 
     def close(self) -> None:
-        """Close all connections, also those in use."""
+        """Close all connections, including those in use."""
         for handle in self._connections:
             handle.close()
         self._multi.close()
@@ -404,7 +404,7 @@ class Connections:
         self._multi.socket_action(descriptor, ready)
 
     def _set_events(self, events: int, descriptor: int, *_: object) -> None:
-        """Poll a socket for the events that libcurl asks for, or no longer.
+        """Start or stop polling a socket for the events that libcurl asks for.
 
         A socket that libcurl lets go stays registered: it is nearly always used again by the connection's
         next request, and two system calls are a tenth of a request's cost.
@@ -422,7 +422,7 @@ class Connections:
             self._poller.modify(descriptor, POLL_EVENTS[events])
 
     def _socket_opened(self, descriptor: int, _: int) -> int:
-        """Forget what was registered for a closed socket with the same number as a new one."""
+        """Forget the registration of a closed socket with the same number as a new one."""
         self._idle_sockets.discard(descriptor)
         self._events.pop(descriptor, None)
         return int(pycurl.SOCKOPT_OK)

@@ -1,8 +1,8 @@
-"""Decode the fast path's responses by the same rules as boto3's.
+"""Decodes the fast path's responses by the same rules as boto3's.
 
-Errors go through botocore's parser and `errors.translate`. Success is decoded here, because it comes by the
-thousand: a completion succeeded if its response is a 200 with a whole ``CompleteMultipartUploadResult`` that
-has an ETag.
+Errors go through botocore's parser and `errors.translate`. Success is decoded here, because there are
+thousands of them: a completion succeeded if its response is a 200 with a complete
+``CompleteMultipartUploadResult`` that has an ETag.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_response(
         request: The request.
         response: Its response, or the error that took its place.
         now: The time of a response without a Date, in seconds since the epoch.
-        limit: Bytes of the object that were read at most; the body ends there.
+        limit: Maximum bytes of the object that were read; the body ends there.
 
     Raises:
         S3CommitError: The method fails, as `ObjectStore` documents it.

@@ -1,8 +1,8 @@
-"""Where a boto3 client sends requests and how it signs them, learnt from the client itself.
+"""Where a boto3 client sends requests and how it signs them, learned from the client itself.
 
 A client applies endpoint rules, addressing style, redirects to other regions, and headers that its owner
-added. None of that is repeated here: the client prepares one request per bucket and operation, which is not
-sent. Every further request differs from it in key, upload and body only.
+added. None of that is reimplemented here: the client prepares one request per bucket and operation, which is
+not sent. Every further request differs from it only in key, upload and body.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class EndpointCache:
         return _read(bucket, seen) if is_ours else None
 
 
-#: What the handlers below saw of the request that this thread prepares; None while it prepares none.
+#: The request that this thread prepares, as the handlers below saw it; None while it prepares none.
 _prepared = threading.local()
 
 

@@ -1,9 +1,9 @@
 """The fast path of `ObjectStore.perform`: thousands of small requests from one thread, through libcurl.
 
-boto3 spends about two milliseconds of CPU on a request, which bounds a commit at some four hundred files per
-second whatever the store can do. Here one loop in the caller's thread draws calls, sends, retries and yields.
-Calls that libcurl cannot make go to the boto3 store. Code that runs once per file is kept short: a commit has
-a million of them.
+boto3 spends about two milliseconds of CPU on a request, which limits a commit to some four hundred files per
+second, whatever the store can do. Here one loop in the caller's thread draws calls, sends, retries and
+yields. Calls that libcurl cannot make go to the boto3 store. Code that runs once per file is kept short,
+because a commit may have a million of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_s3commit.store.s3.curl.connections import Connections
     from airflow_s3commit.store.s3.curl.session import CurlSession, Route
 
-#: Seconds that the loop sleeps at most.
+#: Maximum seconds that the loop sleeps.
 MAX_WAIT = 1.0
 
 #: Seconds that a pause may be shortened by: finer than a sleep is accurate.

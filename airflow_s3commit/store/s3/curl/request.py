@@ -1,4 +1,4 @@
-"""Calls as HTTP requests: their paths, queries and bodies; calls in progress, and when to send them again."""
+"""Calls as HTTP requests (paths, queries and bodies), calls in progress, and the times of their retries."""
 
 from __future__ import annotations
 
@@ -206,8 +206,8 @@ class Pauses:
     """Calls that wait before they are sent again.
 
     A call waits until its time comes. When a silent store answers again, the calls that were cut off need not
-    wait longer: they become due one after another, so that the store is not met by all of them at once. A
-    call that is cut off while others get responses waits its full time.
+    wait longer: they become due one after another, so that the store does not get all of them at once. A call
+    that is cut off while others get responses waits its full time.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the fast path of one store keeps: endpoints, credentials, the rate, and connections to reuse."""
+"""The state of the fast path of one store: endpoints, credentials, the rate, and connections to reuse."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: Requests in flight before the store has answered any.
 FIRST_WINDOW = 32
 
-#: The share of its time that the thread must wait for the store before the window is widened. A thread that
-#: waits less limits the rate itself, and each request costs it more time the more connections there are.
+#: The share of its time for which the thread must wait for the store before the window is widened. A thread
+#: that waits less limits the rate itself, and more connections make each request cost it more time.
 MIN_IDLE = 0.4
 
 #: Seconds in which the window is halved at most once.
@@ -48,7 +48,7 @@ CREDENTIALS_SECONDS = 1.0
 
 
 class Throttle:
-    """The rate that a store bears, shared by all runs on it; safe to use from several threads.
+    """The rate that a store can take, shared by all runs on it; safe to use from several threads.
 
     The number in flight is bounded by TCP's congestion window (RFC 5681): each success widens it by one,
     which doubles it every round trip, until the store says "slow down". Then it is halved, at most once per
@@ -57,8 +57,8 @@ class Throttle:
 
     Args:
         clock: Source of time.
-        most: Requests in flight at most.
-        per_second: Requests per second at most; None for no bound.
+        most: Maximum requests in flight.
+        per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         window: Requests that may be in flight now.
@@ -124,8 +124,8 @@ class CurlSession:
         fallback: The store that makes the calls which libcurl cannot make.
         retry: How often and how long a request is retried.
         threads: Threads in which ``fallback`` makes calls when it has to make all of them.
-        connections: Requests in flight at most, each on a connection.
-        per_second: Requests per second at most; None for no bound.
+        connections: Maximum requests in flight, each on a connection.
+        per_second: Maximum requests per second; None for no bound.
 
     Attributes:
         endpoints: The client's endpoints, by bucket and operation.

@@ -47,7 +47,7 @@ def test_the_window_halves_once_a_second() -> None:
 
 
 def test_the_window_never_closes() -> None:
-    """One call at a time is always let through."""
+    """One call at a time is always allowed."""
     clock = ManualClock()
     throttle = Throttle(clock, most=64, per_second=None)
     for _ in range(20):

@@ -403,7 +403,7 @@ class TestReference:
     """What the client itself must send."""
 
     def test_keys_that_look_like_directions(self) -> None:
-        """A key with segments that libcurl would resolve is sent as it is."""
+        """A key with segments that libcurl would resolve is sent unchanged."""
         outcome, (seen,) = outcome_of(Complete("lake", "a/../b/./c", "u", ["e"]), COMPLETED)
         assert outcome == "e-1"
         assert seen.path == "/lake/a/../b/./c?uploadId=u"
