@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from airflow_s3commit.exceptions import InvalidRecord, Refused
 from airflow_s3commit.protocol.inspect.jobs import JobSummary, find_ending, list_jobs
@@ -139,11 +139,12 @@ def _stages(context: JobContext) -> Iterator[StageDetails]:
     chosen = {(s.stage, s.stage_attempt): s for s in seal.record.stages} if seal is not None else None
     for stage, attempt, is_object in sorted(stage_attempts(context)):
         output = None
-        within = chosen[stage, attempt].within if chosen and (stage, attempt) in chosen else None
-        sealed = is_object or within is not None
+        within = chosen[stage, attempt].within if chosen and (stage, attempt) in chosen else UNSET
+        sealed = is_object or within is not UNSET
         if sealed:
-            record = within or load_stage_seal(context, stage, attempt, None).record
-            tasks, output = len(record.tasks), record.counts.without_columns()
+            if within is UNSET:
+                within = load_stage_seal(context, stage, attempt, None).record
+            tasks, output = len(within.tasks), within.counts.without_columns()
         else:
             prefix = context.layout.tasks(stage, attempt)
             listed = context.store.list_objects(context.staging_bucket, prefix)

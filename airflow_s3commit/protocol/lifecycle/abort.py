@@ -42,6 +42,7 @@ from airflow_s3commit.protocol.metadata.removal import (
     delete_records,
 )
 from airflow_s3commit.protocol.metadata.sealed_job import is_stage_sealed, load_seal
+from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.metadata.state import (
     find_aborted,
     find_job,
@@ -53,7 +54,7 @@ from airflow_s3commit.protocol.metadata.state import (
 )
 from airflow_s3commit.protocol.model.job import AbortReport, StateRecord
 from airflow_s3commit.protocol.model.layout import PENDINGSET_SUFFIX, owner_of
-from airflow_s3commit.protocol.model.log import LogEntry
+from airflow_s3commit.protocol.model.log import LiveCommit, LogEntry, RetainedCommit
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
 from airflow_s3commit.store.base import Head, ObjectInfo, ObjectToDelete
@@ -215,7 +216,7 @@ def _abort_unknown(context: JobContext, reason: str | None) -> AbortReport | Non
     left = list(context.store.list_objects(context.staging_bucket, context.layout.staging.prefix))
     if any(info.key == context.layout.state for info in left):
         return None
-    clean_staging(context, listed=left)
+    clean_staging(context, keys=[info.key for info in left])
     return AbortReport(uploads=uploads, objects=0, state="absent")
 
 
@@ -223,16 +224,25 @@ def _refuse_if_in_log(context: JobContext) -> None:
     """Raise if a job without records is committed after all: somebody deleted its manifest.
 
     Its list of files, which nothing can rebuild, is deleted with an aborted job. So where there is one, the
-    whole log is read.
+    whole log is read. A short list is in the entry: then it matters only whether the table has its files.
     """
     home = context.layout.destination
-    if not exists(context.store, context.bucket, context.layout.manifest_files):
-        return
-    for entry, _ in read_entries(context.store, home, 0):
-        is_own = entry.destination == home.uri and entry.job_id == context.job_id
-        if is_own and entry.kind == "commit":
+    if exists(context.store, context.bucket, context.layout.manifest_files):
+        commits = (
+            (entry.number, entry.job_id)
+            for entry, _ in read_entries(context.store, home, 0)
+            if entry.destination == home.uri and entry.kind == "commit"
+        )
+    else:
+        snapshot = _if_readable(lambda: read_snapshot(context.store, home))
+        held: list[LiveCommit | RetainedCommit] = []
+        if snapshot is not None:
+            held += [*snapshot.commits(), *snapshot.retained()]
+        commits = ((commit.number, commit.job_id) for commit in held)
+    for number, job_id in commits:
+        if job_id == context.job_id:
             raise AlreadyCommitted(
-                f"{context.name} is committed, as entry {entry.number} of the log; it cannot be aborted. Its"
+                f"{context.name} is committed, as entry {number} of the log; it cannot be aborted. Its"
                 f" manifest is missing: rebuild it with: s3commit repair {home.uri} --apply"
             )
 

@@ -14,6 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from msgspec import UNSET
+
 from airflow_s3commit._causes import noting
 from airflow_s3commit.exceptions import InvalidRecord, JobClosed, PreconditionFailed, S3CommitError
 from airflow_s3commit.protocol.lifecycle.enter import enter_commit
@@ -162,7 +164,7 @@ def _stage_seal_keys(context: JobContext, seal: SealRecord) -> list[str]:
     return [
         context.layout.stage_seal(stage.stage, stage.stage_attempt)
         for stage in seal.stages
-        if stage.within is None
+        if stage.within is UNSET
     ]
 
 

@@ -331,7 +331,7 @@ def _seal_record(
                 tasks=len(stored.record.tasks),
                 counts=stored.record.counts,
                 sha256=stored.sha256,
-                within=stored.record if stored.etag == WITHIN else None,
+                within=stored.record if stored.etag == WITHIN else msgspec.UNSET,
             )
             for stored in loaded
         ],
@@ -368,7 +368,7 @@ def _removal(context: JobContext, stages: list[StageSealRecord]) -> Removal | No
     return "partitions"
 
 
-def _pinned(stage: SealedStage) -> tuple[str, str, str, StageSealRecord | None]:
+def _pinned(stage: SealedStage) -> tuple[str, str, str, StageSealRecord | msgspec.UnsetType]:
     # Seals of older versions name no SHA-256.
     return stage.stage, stage.stage_attempt, stage.etag, stage.within
 

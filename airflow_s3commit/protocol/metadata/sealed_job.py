@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 
+from msgspec import UNSET
+
 from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey, S3CommitError
 from airflow_s3commit.protocol.metadata import records
 from airflow_s3commit.protocol.metadata.context import JobContext
@@ -100,7 +102,7 @@ def load_stage_seals(context: JobContext, seal: SealRecord) -> list[StageSealRec
     """
     seals = []
     for stage in seal.stages:
-        if stage.within is not None:
+        if stage.within is not UNSET:
             where = context.staging_uri(context.layout.seal)
             seals.append(_checked_stage(context, stage.within, stage.stage, stage.stage_attempt, where))
             continue
@@ -303,7 +305,7 @@ def _within_seal(context: JobContext) -> dict[tuple[str, str], StageSealRecord]:
         context.store, context.staging_bucket, context.layout.seal, SealRecord, signer=context.signer
     )
     named = seal.record.stages if seal is not None else []
-    return {(one.stage, one.stage_attempt): one.within for one in named if one.within is not None}
+    return {(one.stage, one.stage_attempt): one.within for one in named if one.within is not UNSET}
 
 
 def committed_attempts(

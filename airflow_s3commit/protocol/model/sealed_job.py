@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from airflow_s3commit.protocol.model.codec import (
     Count,
@@ -202,7 +202,7 @@ class SealedStage(Struct, frozen=True, kw_only=True):
         tasks: How many task attempts count.
         counts: Totals of their output.
         sha256: SHA-256 of its seal in hexadecimal; None in records of older versions.
-        within: The seal itself, if one process writes and commits the job and the seal is short; else None.
+        within: The seal itself, if one process writes and commits the job and the seal is short.
 
     """
 
@@ -212,7 +212,8 @@ class SealedStage(Struct, frozen=True, kw_only=True):
     tasks: Count
     counts: Counts
     sha256: Text | None = None
-    within: StageSealRecord | None = None
+    # Left out where it is not set: seals look as they did.
+    within: StageSealRecord | UnsetType = UNSET
 
 
 class SealRecord(JobOwned, frozen=True, kw_only=True):

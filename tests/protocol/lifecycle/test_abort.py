@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from fnmatch import fnmatch
 from typing import Any
 
@@ -23,7 +23,7 @@ from airflow_s3commit.protocol.model.codec import decode
 from airflow_s3commit.protocol.model.job import AbortedRecord, AbortReport
 from airflow_s3commit.protocol.model.manifest import SuccessData
 from tests.cases import each
-from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, named, once
+from tests.protocol.building import BUCKET, HOME, OURS, ROOT, THEIRS, Crash, Lake, apart, named, once
 
 OLD = {"dt=1/old": b"old", "dt=2/old": b"old 2"}
 NEW = {"dt=1/a": b"1", "dt=1/b": b"22", "dt=1/c": b"333"}
@@ -447,13 +447,15 @@ def test_a_job_that_a_late_setup_writes_again_ends_once(end: str) -> None:
     assert (lake.data(), lake.staging()) == (data, [])
 
 
-def test_a_committed_job_without_its_manifest_is_not_aborted() -> None:
-    """Its entry in the log refuses, and its list of files, which nothing rebuilds, stays."""
+@pytest.mark.parametrize("is_object", [True, False])
+def test_a_committed_job_without_its_manifest_is_not_aborted(*, is_object: bool) -> None:
+    """Its entry in the log refuses, and its list of files, which nothing may rebuild, stays."""
     lake = Lake()
-    lake.sealed(NEW).commit()
-    lake.sealed({"dt=2/b": b"2"}, job_id=THEIRS).commit()
+    with apart() if is_object else nullcontext():
+        lake.sealed(NEW).commit()
+    lake.sealed({"dt=3/b": b"2"}, job_id=THEIRS).commit()
     lake.store.delete(BUCKET, f"{HOME}manifests/{OURS}.json")
     with pytest.raises(AlreadyCommitted, match=r"entry 1 of the log.*s3commit repair"):
         lake.job().abort(force=True)
-    assert f"{HOME}manifests/{OURS}.jsonl" in lake.keys(HOME)
+    assert (f"{HOME}manifests/{OURS}.jsonl" in lake.keys(HOME)) is is_object
     assert len(lake.keys(f"{HOME}log/")) == 2

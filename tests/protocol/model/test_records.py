@@ -545,6 +545,22 @@ RECORDS["plan-1-within"] = msgspec.structs.replace(
     bytes=21,
 )
 
+#: The seal of an own job holds that of its stage.
+RECORDS["seal-1-within"] = msgspec.structs.replace(
+    RECORDS["seal-1-described"],
+    stages=[
+        SealedStage(
+            stage="spark",
+            stage_attempt="1",
+            etag="none",
+            tasks=2,
+            counts=COUNTS,
+            sha256=SHA256,
+            within=RECORDS["stage-seal-1-described"],
+        )
+    ],
+)
+
 #: A short list of files lies within its manifest, so within the entry.
 RECORDS["manifest-1-within"] = msgspec.structs.replace(
     COMMITTED,
