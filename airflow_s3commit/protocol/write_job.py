@@ -131,7 +131,8 @@ def write_job(
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        DidNotHappen: The store refused a step. Nothing of the job is visible.
+        DidNotHappen: The store refused a step. Nothing of the job is visible, unless a note of the error says
+            that its commit had begun: then run ``s3commit recover``.
         OutcomeUnknown: A response was lost during the commit: run ``s3commit recover`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
 

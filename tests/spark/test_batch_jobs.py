@@ -120,7 +120,7 @@ def test_a_driver_stopped_at_any_call_loses_and_doubles_nothing(mode: str, fault
         faulty = FaultyStore(store, Fault(fault, nth=at))
         attempted(faulty, lambda store: run(store, mode=mode))
         if not faulty.struck:
-            assert at > 20
+            assert at > 18
             return
         attempted(FaultyStore(store, Fault(fault, nth=max(1, at // 2))), lambda store: run(store, mode=mode))
         run(store, mode=mode)
@@ -138,7 +138,7 @@ def test_a_driver_stopped_at_any_call_of_a_later_batch(mode: str, fault: Effect)
         run(faulty, FIRST, mode)
         attempted(faulty, lambda store: run(store, mode=mode))
         if not faulty.struck:
-            assert at > 20
+            assert at > 18
             return
         run(store, mode=mode)
         check(store, batches=2)
@@ -171,7 +171,7 @@ def test_another_driver_at_any_call_of_a_zombie(mode: str, first: Batch | None, 
         zombie.before = wake
         attempted(zombie, lambda store: run(store, mode=mode))
         if calls < at:
-            assert at > 20
+            assert at > 18
             return
         check(store, batches=2 + earlier)
         assert run(store, mode=mode) is None

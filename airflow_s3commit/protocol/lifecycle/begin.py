@@ -39,6 +39,7 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
 
     """
     context = run.context
+    _refuse_if_set_up_again(context, current.record)
     if current.record.state == "open" and context.is_own:
         # It read the log when it set the job up. An abort by another process moves the state.
         run.log.assume_read()
@@ -86,6 +87,20 @@ def begin_commit(run: CommitRun, current: Stored[StateRecord]) -> None:
     run.moved = begun
     run.knows(seal, plan)
     logger.info("%s: commit begins, %d files", context.name, seal.record.counts.files)
+
+
+def _refuse_if_set_up_again(context: JobContext, state: StateRecord) -> None:
+    """Raise if an own job has ended, and a later set-up wrote records of its id again.
+
+    That set-up withdraws them once it has looked. Its part of the log begins after the job's end.
+    """
+    if not context.is_own or context.record is None or state.job is None:
+        return
+    if state.job.nonce != context.record.nonce:
+        raise JobClosed(
+            f"{context.name} was ended by another process, and set up again since: this process goes on with"
+            " none of it; write the data again, as a new job"
+        )
 
 
 def note_marker(run: CommitRun, current: Stored[StateRecord]) -> None:

@@ -122,7 +122,8 @@ def set_up_job(
         if existing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
         # The process that created the job's record creates its state, unless another one was faster.
-        if written or read_state(context) is None:
+        is_new = bool(written) or read_state(context) is None
+        if is_new:
             first = first_state(context, existing)
             state = records.create(
                 context.store,
@@ -134,8 +135,9 @@ def set_up_job(
             if state.record.nonce == first.nonce:
                 context.known.keep(context.layout.state, state)
                 written.append((context.layout.state, state.etag))
-            if _has_ended_meanwhile(recorded, written, look):
-                return None
+        # The records of a set-up that died before it looked may be those of a job that had ended.
+        if (is_new or look != "first") and _has_ended_meanwhile(recorded, written, look):
+            return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
 

@@ -538,3 +538,21 @@ def test_another_s_stage_seal_within_a_seal_is_refused(old: bytes, new: bytes) -
     with pytest.raises(InvalidRecord, match=r"another stage attempt|is of job"):
         lake.job().commit()
     assert lake.visible() == {}
+
+
+def test_an_own_job_that_was_ended_and_set_up_again_is_not_committed() -> None:
+    """A process that slept meanwhile is refused, because its job's end is older than the new records."""
+    lake = Lake()
+    job = own(lake)
+    lake.run_stage(job, A)
+    lake.job().abort()
+    Job.setup(lake.store, lake.destination, job_id=THEIRS).commit(stages=[])
+
+    lake.store.before = once("get", f"manifests/{OURS}.json", Crash())
+    with suppress(Crash):
+        own(lake)
+    lake.store.rest()
+    assert state(lake).state == "open"
+    with pytest.raises(JobClosed, match="set up again since"):
+        job.commit(stages=[("spark", "1")])
+    assert lake.visible().keys() <= {f"{ROOT}_SUCCESS"}

@@ -426,3 +426,22 @@ def test_another_s_job_record_is_refused() -> None:
             load_job(lake.context())
         with pytest.raises((InvalidRecord, JobMismatch)):
             lake.set_up()
+
+
+@pytest.mark.parametrize("assume", ["new", "own"])
+def test_the_records_of_a_setup_that_died_before_its_look_give_no_second_job(assume: Any) -> None:
+    """A job that has ended is found behind the records that a later set-up of its id left, which died."""
+    lake = Lake()
+    manifest = lake.sealed({"dt=1/a": b"1"}).commit()
+    lake.sealed({"dt=2/a": b"2"}, job_id=THEIRS).commit()
+
+    def again() -> Job:
+        options = JobOptions(committer="magic", conflict_mode="replace")
+        return Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
+
+    lake.store.die("put", "state.json", after=True)
+    with pytest.raises(Crash):
+        again()
+    lake.store.rest()
+    assert "job.json" in lake.staging()
+    assert again().manifest() == manifest
