@@ -25,11 +25,12 @@ from airflow_s3commit.protocol.metadata.listing import data_objects
 from airflow_s3commit.protocol.metadata.log import read_entry
 from airflow_s3commit.protocol.metadata.log_end import find_head, own_entry, remembered_end
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
+from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import delete_unchanged
 from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, known_files, read_snapshot
 from airflow_s3commit.protocol.metadata.state import find_job, first_state, is_spent, read_state
 from airflow_s3commit.protocol.model.destination import join_uri
-from airflow_s3commit.protocol.model.job import JobOptions, JobRecord
+from airflow_s3commit.protocol.model.job import JobOptions, JobRecord, StateRecord
 from airflow_s3commit.protocol.model.layout import check_new_id, entry_key
 from airflow_s3commit.protocol.model.log import LogEntry
 from airflow_s3commit.protocol.model.ownership import check_place
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 #: only, which saves requests where one is unlikely; after it, and only if the log has moved on since this
 #: process's own entry; or never, because the caller has just made the id.
 Look: TypeAlias = Literal["first", "after", "moved", "never"]
+
+#: States in which the commit has not begun.
+_BEFORE_COMMIT = ("open", "sealed")
 
 
 def set_up_job(
@@ -79,15 +83,16 @@ def set_up_job(
     context = replace(context, store=with_headers(context.store, options.object_options.of_records))
     with naming(context, "setup"):
         existing = find_job(context) if look == "first" else None
-        written: list[tuple[str, str]] = []
+        is_created = False
         if existing is None:
             if not adopting:
                 check_new_id(context.job_id)
             if look == "first" and _has_committed(context):
                 return None
+            # First: a sweep may abandon the id because of what the check leaves for a moment.
+            head, newest = _head_of_log(context)
             profiles = check_store(context, options)
             conditional = all(profile.create_only for profile in profiles.values())
-            head, newest = _head_of_log(context)
             if newest is None:
                 _refuse_object(context)
             _refuse_data(context, options, newest)
@@ -116,27 +121,23 @@ def set_up_job(
             )
             existing = stored.record
             check_place(existing, context.layout, context.staging_uri(context.layout.job))
-            if existing.nonce == record.nonce:
-                written.append((context.layout.job, stored.etag))
+            is_created = existing.nonce == record.nonce
         recorded = context.as_recorded(existing)
         if existing.options != options:
             raise JobMismatch(f"{context.name} exists with other options; choose another job id")
         # The process that created the job's record creates its state, unless another one was faster.
-        is_new = bool(written) or read_state(context) is None
-        if is_new:
-            first = first_state(context, existing)
+        state = None if is_created else read_state(context)
+        if state is None:
             state = records.create(
                 context.store,
                 context.staging_bucket,
                 context.layout.state,
-                first,
+                first_state(context, existing),
                 conditional=existing.conditional_writes,
             )
-            if state.record.nonce == first.nonce:
-                context.known.keep(context.layout.state, state)
-                written.append((context.layout.state, state.etag))
-        # The records of a set-up that died before it looked may be those of a job that had ended.
-        if (is_new or look != "first") and _has_ended_meanwhile(recorded, written, look):
+            check_place(state.record, context.layout, context.staging_uri(context.layout.state))
+            context.known.keep(context.layout.state, state)
+        if state.record.state in _BEFORE_COMMIT and _has_ended(recorded, state, look):
             return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
@@ -183,11 +184,12 @@ def _has_moved(context: JobContext) -> bool:
     return records.exists(context.store, destination.bucket, entry_key(destination, own.number + 1))
 
 
-def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]], look: Look) -> bool:
-    """Check again after writing the records, and withdraw them if a job with this id has ended meanwhile.
+def _has_ended(context: JobContext, state: Stored[StateRecord], look: Look) -> bool:
+    """Check after the records are written; withdraw them and return True if the job has committed.
 
     A commit or abort writes its own record before it removes the job's. So of a setup and the concurrent end
-    of an earlier job with this id, at least one sees the other.
+    of an earlier job with this id, at least one sees the other. A job that has ended is never open again, so
+    what says so was left by a setup that slept, or died before it looked.
     """
     if look == "never" or (look == "moved" and not _has_moved(context)):
         return False
@@ -199,18 +201,22 @@ def _has_ended_meanwhile(context: JobContext, written: list[tuple[str, str]], lo
             f"withdrawing the records in {context.layout.staging.uri}",
             "they are left until a sweep; nothing is visible or pending",
         ):
-            _withdraw(context, written)
+            _withdraw(context, state)
         raise
     if committed:
-        _withdraw(context, written)
+        _withdraw(context, state)
     return committed
 
 
-def _withdraw(context: JobContext, written: list[tuple[str, str]]) -> None:
-    """Delete the records that this process wrote, unless another one has overwritten them."""
-    for key, etag in written:
-        if not delete_unchanged(context, context.staging_bucket, key, etag):
+def _withdraw(context: JobContext, state: Stored[StateRecord]) -> None:
+    """Delete the records of a job that had ended before they were written, unless they change meanwhile."""
+    context.known.forget(context.layout.state)
+    # The state first: without it nobody can seal or commit the job.
+    job = records.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
+    for key, stored in ((context.layout.state, state), (context.layout.job, job)):
+        if stored is not None and not delete_unchanged(context, context.staging_bucket, key, stored.etag):
             logger.info("%s: %s now belongs to another process", context.name, context.staging_uri(key))
+            return
 
 
 def _refuse_object(context: JobContext) -> None:

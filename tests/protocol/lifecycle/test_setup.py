@@ -27,7 +27,7 @@ from airflow_s3commit.protocol.model.codec import encode
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.ownership import HmacSigner
 from airflow_s3commit.store.forwarding import CountingStore
-from airflow_s3commit.testing import MemoryStore, StoreCall
+from airflow_s3commit.testing import FaultyStore, MemoryStore, StoreCall
 from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake, named, once
 
 
@@ -428,20 +428,60 @@ def test_another_s_job_record_is_refused() -> None:
             lake.set_up()
 
 
-@pytest.mark.parametrize("assume", ["new", "own"])
-def test_the_records_of_a_setup_that_died_before_its_look_give_no_second_job(assume: Any) -> None:
-    """A job that has ended is found behind the records that a later set-up of its id left, which died."""
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("assume", ["nothing", "new", "own"])
+def test_a_setup_withdraws_the_records_that_a_dead_setup_wrote_after_the_job_had_ended(
+    assume: Any, goes_on: bool
+) -> None:
+    """A job that has ended cannot be committed again by the records that a later set-up of its id left."""
     lake = Lake()
     manifest = lake.sealed({"dt=1/a": b"1"}).commit()
     lake.sealed({"dt=2/a": b"2"}, job_id=THEIRS).commit()
 
-    def again() -> Job:
+    def again(assume: Any) -> Job:
         options = JobOptions(committer="magic", conflict_mode="replace")
         return Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
 
     lake.store.die("put", "state.json", after=True)
     with pytest.raises(Crash):
-        again()
+        again("new")
     lake.store.rest()
     assert "job.json" in lake.staging()
-    assert again().manifest() == manifest
+    late = lake.job()
+    if goes_on:
+        late.seal([])
+    assert again(assume).manifest() == manifest
+    assert not {"job.json", "state.json"} & set(lake.staging())
+    assert late.commit() == manifest
+
+
+def test_a_setup_leaves_a_commit_that_has_not_finished_to_its_caller() -> None:
+    """A job that died between its manifest and its end is returned, and can be committed again."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.store.die("put", "/_SUCCESS")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    before = lake.staging()
+    options = JobOptions(committer="magic", conflict_mode="replace")
+    for assume in get_args(Assumption):
+        job = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
+        assert lake.staging() == before
+    assert job.commit().job_id == OURS
+    assert not lake.staging()
+    assert f"{ROOT}_SUCCESS" in lake.visible()
+
+
+def test_an_abort_of_an_id_whose_setup_checks_the_store_is_found_out() -> None:
+    """A job whose id was spent while its setup checked the store leaves nothing visible."""
+    lake = Lake()
+    lake.sealed({"dt=1/a": b"1"}, job_id=THEIRS).commit()
+    # Another process's: it has not checked the bucket yet.
+    store = FaultyStore(lake.store.inner, after=once("create_upload", OURS, lake.job().abort))
+    options = JobOptions(committer="magic", conflict_mode="append")
+    job = Job.setup(store, lake.destination, options=options, clock=lake.clock, new_id=lambda: OURS)
+    lake.run_stage(job, {"dt=1/b": b"2"})
+    with pytest.raises(JobClosed):
+        job.commit(stages=[("spark", "1")])
+    assert lake.data() == {named("dt=1/a", THEIRS): b"1"}
