@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_s3commit.exceptions import AlreadyCommitted
 from tests.crash.faulty import count_calls
 from tests.crash.interleave import Actor, shuffles
 from tests.crash.jobs import Jobs, ended_by_another
@@ -57,3 +58,11 @@ def test_an_abort_that_lists_an_older_log_leaves_the_marker_of_the_newest_commit
     abort = _lagging(world.actor("abort", 0), 9, 2)
     outcomes = world.play([world.actor("commit", 1), world.actor("half_commit", 0), abort], ())
     assert (outcomes[0], outcomes[2]) == (None, None)
+
+
+def test_an_abort_that_does_not_list_a_commit_leaves_the_records_that_it_needs() -> None:
+    """A commit that died after its entry can be finished after an abort whose listings lacked that entry."""
+    world = Jobs(MODES)
+    abort = _lagging(world.actor("abort", 0), 9, 3)
+    outcomes = world.play([world.actor("entering_commit", 0), abort], (), end=True)
+    assert isinstance(outcomes[1], AlreadyCommitted)

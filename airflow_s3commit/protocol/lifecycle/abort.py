@@ -342,6 +342,9 @@ def _undo(context: JobContext, current: Stored[StateRecord]) -> AbortReport | No
         except (AlreadyCommitted, NotReversible, JobClosed):
             # The job began, or was committed or lost, before the state moved: let it be finished.
             log = Log(context)
+            log.read()
+            # What its commit still needs is destroyed otherwise, and a listing may lack its entry.
+            log.read_on()
             last = log.ending() or log.begun()
             if last is not None:
                 follow(context, current, last)
