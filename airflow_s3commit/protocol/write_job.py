@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from airflow_s3commit._causes import noting, undoing
-from airflow_s3commit.exceptions import DidNotHappen, Refused
+from airflow_s3commit._causes import noting, undoing, whole_text
+from airflow_s3commit.exceptions import DidNotHappen, JobFailed, OutcomeUnknown, Refused
 from airflow_s3commit.protocol.job import Job
 from airflow_s3commit.protocol.model.job import JobOptions
 from airflow_s3commit.protocol.model.manifest import ManifestRecord
@@ -131,9 +131,9 @@ def write_job(
 
     Raises:
         DestinationNotEmpty: Conflict mode ``fail``, and there is data.
-        DidNotHappen: The store refused a step. Nothing of the job is visible, unless a note of the error says
-            that its commit had begun: then run ``s3commit recover``.
-        OutcomeUnknown: A response was lost during the commit: run ``s3commit recover`` for the job.
+        DidNotHappen: The store refused a step before the commit had begun, or the commit was rolled back.
+            Nothing of the job is visible.
+        OutcomeUnknown: The commit began and did not finish: run ``s3commit recover`` for the job.
         Refused: A rule of the protocol forbids the job. Nothing of it is visible.
 
     """
@@ -230,15 +230,23 @@ def _commit(job: Job, progress: Callable[[Progress], None] | None) -> ManifestRe
     try:
         return job.commit(stages=[(_STAGE, _STAGE_ATTEMPT)], progress=progress)
     except BaseException as error:
-        is_aborted = False
+        has_begun = True
         with noting(error, *_of_abort(job)):
             state = job.state()
             if state is not None and state.state in _BEFORE_COMMIT:
+                has_begun = False
                 job.abort(reason="the commit did not begin")
-                is_aborted = True
-        if not is_aborted and not isinstance(error, DidNotHappen | Refused):
-            error.add_note(f"{_named(job)} was not aborted: its commit may have begun; run: s3commit recover")
-        raise
+        if not has_begun or isinstance(error, JobFailed | Refused):
+            raise
+        left = (
+            f"{_named(job)} was not aborted, because its commit may have begun; finish it with: s3commit"
+            f" recover {job.reference.destination} {job.reference.job_id}"
+        )
+        if not isinstance(error, DidNotHappen):
+            error.add_note(left)
+            raise
+        # Of the commit as a whole that is not known.
+        raise OutcomeUnknown(f"{whole_text(error)}; {left}") from error
 
 
 def _of_abort(job: Job) -> tuple[str, str]:
