@@ -14,13 +14,14 @@ from airflow_s3commit.protocol.metadata.records import Stored
 from airflow_s3commit.protocol.metadata.removal import clean_if_ended
 from airflow_s3commit.protocol.metadata.sealed_job import (
     each_pendingset,
+    held,
     held_stage_seal,
     load_stage_seal,
     sealed_attempts,
     stage_reference,
 )
-from airflow_s3commit.protocol.metadata.state import check_state, last_state, move, read_state
-from airflow_s3commit.protocol.model.codec import KIB, MAX_SCHEMAS, encode, sha256, text_digest
+from airflow_s3commit.protocol.metadata.state import check_state, gone, last_state, move, read_state
+from airflow_s3commit.protocol.model.codec import KIB, MAX_SCHEMAS, encode, text_digest
 from airflow_s3commit.protocol.model.job import Removal, StateRecord
 from airflow_s3commit.protocol.model.layout import partition_of
 from airflow_s3commit.protocol.model.pendingset import PendingUpload
@@ -184,9 +185,14 @@ def _write_stage_seal(
     )
     if context.is_own and len(body := encode(record)) <= _WITHIN_BYTES:
         # No other process seals the job, so its own seal is the first that must be on the store.
-        return Stored(record, WITHIN, 0.0, 0.0, sha256(body))
+        return held(record, body)
     key = context.layout.stage_seal(stage, stage_attempt)
-    return records.create(context.store, context.staging_bucket, key, record, conditional=context.conditional)
+    stored = records.create(
+        context.store, context.staging_bucket, key, record, conditional=context.conditional
+    )
+    if clean_if_ended(context):
+        raise gone(context)
+    return stored
 
 
 def _sealed_tasks(

@@ -298,7 +298,7 @@ def key_with_list(home: Destination, commit: LiveCommit) -> str:
 
     A list within is read from the entry: unlike the manifest it is there from the moment of the commit on.
     """
-    if commit.within and not commit.rebased:
+    if commit.within:
         return entry_key(home, commit.number)
     return list_key(home, commit.job_id, commit.files_sha256, lost=commit.lost, rebased=commit.rebased)
 
@@ -325,7 +325,7 @@ def each_list(
 def _pieces(store: ObjectStore, home: Destination, commit: LiveCommit, body: bytes | None) -> Iterator[bytes]:
     """Yield a commit's list of files from the object that holds it; None: read that first."""
     key = key_with_list(home, commit)
-    if commit.within and not commit.rebased:
+    if commit.within:
         yield _read_within(store, home, commit, body)
         return
     yield from list_pieces(store, home, commit.job_id, key) if body is None else [body]

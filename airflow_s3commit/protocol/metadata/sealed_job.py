@@ -230,7 +230,7 @@ def load_stage_seal(
         within = _within_seal(context).get((stage, stage_attempt))
         if within is None:
             raise InvalidRecord(f"{where} is missing: stage {stage}-{stage_attempt} was not sealed") from None
-        stored = Stored(within, WITHIN, 0.0, 0.0, sha256(encode(within)))
+        stored = held(within, encode(within))
     _checked_stage(context, stored.record, stage, stage_attempt, where)
     if etag is not None and stored.etag != etag:
         raise InvalidRecord(f"{where} was changed after it was written: ETag {stored.etag}, expected {etag}")
@@ -284,6 +284,17 @@ def find_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> Seal
     if stored is None:
         stored = records.find(context.store, context.staging_bucket, key, StageSealRecord)
     return stage_reference(context, stored) if stored is not None else None
+
+
+def held(record: StageSealRecord, body: bytes) -> Stored[StageSealRecord]:
+    """Return the seal of a stage attempt that is no object, but lies, or is to lie, within the job's seal.
+
+    Args:
+        record: The seal.
+        body: Its bytes.
+
+    """
+    return Stored(record, WITHIN, 0.0, 0.0, sha256(body))
 
 
 def held_stage_seal(context: JobContext, stage: str, stage_attempt: str) -> Stored[StageSealRecord] | None:

@@ -556,3 +556,24 @@ def test_an_own_job_that_was_ended_and_set_up_again_is_not_committed() -> None:
     with pytest.raises(JobClosed, match="set up again since"):
         job.commit(stages=[("spark", "1")])
     assert lake.visible().keys() <= {f"{ROOT}_SUCCESS"}
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_slow_stage_seal_of_a_job_that_has_ended_is_refused_and_removed(end: str) -> None:
+    """A process that slept before it wrote the seal of a stage is refused, and leaves no record behind."""
+    lake = Lake()
+    job = lake.set_up(conflict_mode="append")
+    lake.run_stage(job, {"dt=1/a": b"1"})
+    late = lake.run_task(lake.job(), {"dt=1/b": b"2"}, stage_attempt="2")
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        if end == "commit":
+            lake.job().commit(stages=[("spark", "1")])
+        else:
+            lake.job().abort()
+
+    lake.store.before = once("put", "spark-2/sealed.json", meanwhile)
+    with pytest.raises(AlreadyCommitted if end == "commit" else NoSuchJob):
+        lake.job().seal_stage("spark", "2", [late])
+    assert (lake.staging(), lake.pending()) == ([], [])
