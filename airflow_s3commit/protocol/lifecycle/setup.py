@@ -89,12 +89,14 @@ def set_up_job(
                 check_new_id(context.job_id)
             if look == "first" and _has_committed(context):
                 return None
-            # First: a sweep may abandon the id because of what the check leaves for a moment.
+            # First: from now on the commit sees an abort of this id.
             head, newest = _head_of_log(context)
             profiles = check_store(context, options)
             conditional = all(profile.create_only for profile in profiles.values())
             if newest is None:
                 _refuse_object(context)
+            elif newest is not own_entry(context.store, context.layout.destination):
+                record_ending(context, newest)
             _refuse_data(context, options, newest)
             _refuse_markers_beside_retained(context, options, newest)
             record = JobRecord(
@@ -144,10 +146,7 @@ def set_up_job(
 
 
 def _head_of_log(context: JobContext) -> tuple[int, LogEntry | None]:
-    """Return the newest entry after writing its manifest or record of abort, and its number.
-
-    None for an entry that was copied here.
-    """
+    """Return the number of the newest entry, and the entry; None for one that was copied here."""
     store, destination = context.store, context.layout.destination
     remembered = remembered_end(store, destination)
     if remembered is not None:
@@ -156,10 +155,7 @@ def _head_of_log(context: JobContext) -> tuple[int, LogEntry | None]:
     if not head:
         return 0, None
     entry = read_entry(store, destination, head)
-    if entry.destination != destination.uri:
-        return head, None
-    record_ending(context, entry)
-    return head, entry
+    return head, entry if entry.destination == destination.uri else None
 
 
 def _has_committed(context: JobContext) -> bool:
