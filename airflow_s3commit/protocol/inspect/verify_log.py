@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from airflow_s3commit.exceptions import (
     SignatureRefused,
     TooLarge,
 )
-from airflow_s3commit.protocol.inspect.staging import folders_below, job_facts
+from airflow_s3commit.protocol.inspect.staging import JobFacts, folders_below, job_facts
 from airflow_s3commit.protocol.metadata.context import JobContext
 from airflow_s3commit.protocol.metadata.endings import ending_of
 from airflow_s3commit.protocol.metadata.log import each_entry, next_entries
@@ -31,7 +31,7 @@ from airflow_s3commit.protocol.metadata.manifests import each_list, key_with_lis
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot
 from airflow_s3commit.protocol.model.codec import CHECKPOINT_BYTES, decode, largest, sha256
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
-from airflow_s3commit.protocol.model.job import AbortedRecord
+from airflow_s3commit.protocol.model.job import AbortedRecord, State
 from airflow_s3commit.protocol.model.layout import (
     SUCCESS,
     Layout,
@@ -55,6 +55,9 @@ _AT_ONCE = 64
 
 #: States of a job that may have taken ``_SUCCESS`` away.
 _AT_WORK = ("committing", "committed", "aborting")
+
+#: States of a job that may still delete files.
+_DELETING = ("committed", "lost", "aborting")
 
 
 class LogFinding(Struct, frozen=True, kw_only=True):
@@ -423,11 +426,24 @@ class LogCheck:
     def _is_at_work(self) -> bool:
         if self._has_begun:
             return True
+        return any(
+            facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK)
+            for _, facts in self._jobs()
+        )
+
+    def deleting(self) -> dict[str, State]:
+        """Return the jobs that may still delete files: what they replaced, or what they had published.
+
+        Returns:
+            ``committed``, ``lost`` or ``aborting``, by the job's id.
+
+        """
+        reached = {job_id: facts.reached for job_id, facts in self._jobs()}
+        return {job_id: state for job_id, state in reached.items() if state in _DELETING}
+
+    def _jobs(self) -> Iterator[tuple[str, JobFacts]]:
         for folder in folders_below(self.store, self.destination):
-            facts = job_facts(JobContext(self.store, folder.layout(self.destination)))
-            if facts.problem is not None or (facts.state and facts.state.record.state in _AT_WORK):
-                return True
-        return False
+            yield folder.job_id, job_facts(JobContext(self.store, folder.layout(self.destination)))
 
     def _add(self, key: str, problem: str, remedy: str, *, harmless: bool) -> None:
         where = join_uri(self.destination.bucket, key)

@@ -36,6 +36,7 @@ from airflow_s3commit.protocol.metadata.manifests import (
 from airflow_s3commit.protocol.metadata.snapshot import KnownFiles, are_in_log
 from airflow_s3commit.protocol.model.codec import Line
 from airflow_s3commit.protocol.model.destination import Destination, join_uri
+from airflow_s3commit.protocol.model.job import State
 from airflow_s3commit.protocol.model.layout import Layout, owner_of, partition_of
 from airflow_s3commit.protocol.model.log import LiveCommit
 from airflow_s3commit.protocol.model.ownership import JOB_METADATA, Signer, is_written_here
@@ -84,7 +85,8 @@ class TableReport(FileDifferences, kw_only=True):
         missing: Keys of the first `MAX_NAMED` missing files.
         changed_count: Number of keys with another object: somebody overwrote the file.
         changed: The first `MAX_NAMED` changed files.
-        removed: Number of files that are gone or changed because a later commit replaced them.
+        removed: Number of files that are gone or changed because a later commit replaced them, and of those
+            that a job which is ending will delete.
         older: Number of objects that are older than the log and part of the table.
         later: Number of objects of commits after the generation.
         retained: Number of files that the table had, and that are retained.
@@ -308,12 +310,15 @@ class _Comparison:
         self._report = report
         self._context = JobContext(log.store, Layout.of(log.destination, _NOBODY))
         self._known = KnownFiles(log.destination, log.newest)
+        self._deleting: dict[str, State] = {}
         self._unfinished: dict[str, bool] = {}
         self._is_older: dict[str, bool] = {}
         self._looks = 0
 
     def run(self, step: Callable[[int], None]) -> None:
         compared = 0
+        # Before the listing: what it shows of them may go later.
+        self._deleting = self._log.deleting()
         for batch in in_batches(data_objects(self._context, None), _BATCH):
             pairs, beside = [], []
             for info in batch:
@@ -370,6 +375,8 @@ class _Comparison:
                 number, kind = log.ended[owner]
                 if kind == "commit" and number > (report.generation or 0):
                     report.later += 1
+                elif self._is_being_deleted(owner, kind):
+                    report.removed += 1
                 else:
                     report.leftover_count += 1
                     _name(report.leftovers, found)
@@ -381,6 +388,12 @@ class _Comparison:
             else:
                 report.foreign_count += 1
                 _name(report.foreign, found)
+
+    def _is_being_deleted(self, owner: str | None, kind: str) -> bool:
+        """Return whether a job that is ending will delete an object of a job that has ended."""
+        if kind == "abandon":
+            return owner in self._deleting
+        return any(state != "aborting" for state in self._deleting.values())
 
     def _is_in_baseline(self, key: str, owner: str | None) -> bool:
         is_there = self._table.baseline > 0 and self._partition(key) not in self._table.removed

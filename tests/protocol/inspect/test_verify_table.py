@@ -375,3 +375,45 @@ def test_a_job_that_ends_while_the_marker_is_compared_is_no_damage() -> None:
     report = verify(lake.store, lake.destination, threads=0)
     assert isinstance(report, TableReport)
     assert report.log == []
+
+
+def test_files_that_a_commit_is_about_to_delete_are_no_leftovers() -> None:
+    """While a replace deletes what it replaced the table is sound; what is left of it afterwards is named."""
+    lake = Lake()
+    first = committed(lake, "first", FILES)
+    job = lake.sealed({"dt=1/part-0.parquet": b"new"}, job_id=an_id("second"))
+    doomed = named("dt=1/part-0.parquet", first)
+    reports: list[TableReport] = []
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        reports.append(report_on(lake))
+
+    lake.store.before = once("delete", doomed, meanwhile)
+    job.commit()
+    lake.put({doomed: b"one"})
+    reports.append(report_on(lake))
+    assert [(report.sound, report.removed, report.leftover_count) for report in reports] == [
+        (True, 2, 0),
+        (False, 0, 1),
+    ]
+
+
+def test_files_that_an_abort_is_about_to_delete_are_no_leftovers() -> None:
+    """While an abort takes back what its commit had published the table is sound."""
+    lake = Lake()
+    committed(lake, "first", FILES)
+    job = lake.sealed({"dt=1/part-0.parquet": b"new"}, conflict_mode="append")
+    lake.store.die("put", "/_s3commit/log/00000000000000000002.json")
+    with pytest.raises(Crash):
+        job.commit()
+    reports: list[TableReport] = []
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        reports.append(report_on(lake))
+
+    lake.store.rest()
+    lake.store.before = once("delete", named("dt=1/part-0.parquet"), meanwhile)
+    lake.job().abort()
+    assert [(report.sound, report.removed, report.leftover_count) for report in reports] == [(True, 1, 0)]
