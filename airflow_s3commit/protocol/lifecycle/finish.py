@@ -35,7 +35,13 @@ from airflow_s3commit.protocol.metadata.log import Log
 from airflow_s3commit.protocol.metadata.manifests import find_manifest
 from airflow_s3commit.protocol.metadata.pending_uploads import tracked_uploads, untracked_uploads
 from airflow_s3commit.protocol.metadata.records import Stored
-from airflow_s3commit.protocol.metadata.removal import PendingId, abort_uploads, clean_staging, delete_objects
+from airflow_s3commit.protocol.metadata.removal import (
+    PendingId,
+    abort_uploads,
+    clean_staging,
+    delete_objects,
+    delete_record,
+)
 from airflow_s3commit.protocol.metadata.sealed_job import pendingset_key
 from airflow_s3commit.protocol.metadata.snapshot import read_snapshot, write_checkpoint
 from airflow_s3commit.protocol.metadata.state import find_aborted, find_job, job_lost, load_job
@@ -87,6 +93,9 @@ def finish_commit(run: CommitRun, current: Stored[StateRecord]) -> ManifestRecor
     run.marker = write_success(context, manifest, keys, is_removed=run.files is not None)
     write_checkpoint(context.store, context.layout.destination, manifest.generation)
     # After the marker is written: see the module `success`.
+    if current.record.shards > 1:
+        # Before the listing: a slow worker that records its shard from here on removes that again.
+        delete_record(context, context.staging_bucket, context.layout.job)
     _clean(context, left)
     return manifest
 

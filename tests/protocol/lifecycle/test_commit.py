@@ -553,3 +553,18 @@ def test_a_failing_shard_rolls_the_whole_job_back() -> None:
     for step in (lambda: lake.job().complete(1), lake.job().finish):
         with pytest.raises((JobClosed, NoSuchJob)):
             step()
+
+
+@each("deleted", ["/job.json", "/sealed.json"])
+def test_a_slow_worker_leaves_no_record_of_its_shard(deleted: str) -> None:
+    """A worker that records its shard while another process removes the staging leaves nothing there."""
+    lake = sealed_lake()
+    lake.job().begin(2)
+
+    def meanwhile() -> None:
+        lake.store.rest()
+        lake.job().complete(1)
+
+    lake.store.before = once("delete", deleted, meanwhile)
+    lake.job().commit()
+    assert (lake.pending(), lake.staging()) == ([], [])
