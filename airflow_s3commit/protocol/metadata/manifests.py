@@ -169,7 +169,14 @@ def latest_manifest(
     place = Destination.of(destination)
     job_id, manifest = _latest(store, place)
     if manifest is None:
-        return read_manifest(store, place, job_id, signer=signer)
+        try:
+            return read_manifest(store, place, job_id, signer=signer)
+        except NoSuchKey:
+            raise NoSuchKey(
+                f"{place.uri} has no log, and the manifest of job {job_id}, which _SUCCESS names, is gone."
+                f" Restore {place.uri}_s3commit/ from versions of its objects or a backup: without it nothing"
+                " shows which files belong to the table. Or write the table again, to another destination"
+            ) from None
     if signer is not None:
         where = join_uri(place.bucket, Layout.of(place, job_id).manifest)
         check_signature(signer, manifest, encode(manifest), where)

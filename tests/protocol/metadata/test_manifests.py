@@ -6,7 +6,7 @@ from airflow_s3commit.exceptions import InvalidRecord, NoSuchKey
 from airflow_s3commit.protocol.metadata.manifests import manifest_of
 from airflow_s3commit.protocol.model.destination import Destination
 from airflow_s3commit.testing import StoreCall
-from tests.protocol.building import BUCKET, OURS, THEIRS, Crash, Lake
+from tests.protocol.building import BUCKET, OURS, ROOT, THEIRS, Crash, Lake
 
 
 def generation(lake: Lake, job_id: str | None = None) -> str:
@@ -114,3 +114,13 @@ def test_markers_of_other_committers_are_refused() -> None:
     lake.put({"_SUCCESS": b""})
     with pytest.raises(InvalidRecord, match="is empty"):
         generation(lake)
+
+
+def test_a_table_whose_records_were_deleted_names_what_to_restore() -> None:
+    """Where ``_SUCCESS`` alone is left, the error says which directory is missing and what to do."""
+    lake = Lake()
+    lake.sealed({"a": b"1"}).commit()
+    for key in lake.keys(f"{ROOT}_s3commit/"):
+        lake.store.delete(BUCKET, key)
+    with pytest.raises(NoSuchKey, match=rf"{OURS}.* Restore s3://{BUCKET}/{ROOT}_s3commit/"):
+        manifest_of(lake.store, Destination(BUCKET, ROOT), None)
