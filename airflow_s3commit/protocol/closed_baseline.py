@@ -116,7 +116,7 @@ def baseline(
 
     Raises:
         DestinationChanged: Jobs committed each of three times while it listed. Nothing was changed.
-        LockHeld: A job that can only be driven to its end has begun to overwrite or delete files, or a live
+        LockHeld: A job that can only be finished has begun to overwrite or delete files, or a live
             job of a version without a log is committing. Nothing was changed.
         InvalidRecord: An entry or a list of files is damaged; or the dataset is a copy with retained files.
         InvalidDestination: There are other datasets below it. Nothing was entered.

@@ -325,7 +325,7 @@ def _is_intact(entry: FileEntry, found: ObjectInfo) -> bool:
 
 
 def _refuse_begun(context: JobContext, log: Log, change: _Change) -> None:
-    """Raise `LockHeld` if a job that only can be driven to its end has begun on partitions that change."""
+    """Raise `LockHeld` if a job that can only be finished has begun on partitions that change."""
     home = context.layout.destination
     for begun in log.begun_by_others(list(change.partitions)):
         if log.is_open(begun.job_id):

@@ -83,7 +83,7 @@ def abort_job(context: JobContext, *, force: bool = False, reason: str | None = 
     Raises:
         AlreadyCommitted: The job is committed, or is a successful job of Hadoop.
         JobClosed: The job is Hadoop's, and Hadoop has published some of its output: adopt it.
-        NotReversible: The job has begun to overwrite or delete old data, and can only be driven to its end.
+        NotReversible: The job has begun to overwrite or delete old data, and can only be finished.
             One that an older version began can be aborted with ``force``.
         InvalidRecord: The state is damaged, or a record was copied here. Nothing was changed.
         OutcomeUnknown: A response was lost; abort again.

@@ -145,7 +145,7 @@ def _older_commits(run: CommitRun) -> Iterator[ManifestRecord]:
 
 
 def _end_removals(run: CommitRun, manifest: ManifestRecord, written: float) -> None:
-    """Drive the jobs to their ends that may still delete files of an older version's commit.
+    """End the jobs that may still delete files of an older version's commit.
 
     They planned when its manifest was there. An entry that names its files would soon name files that are
     gone.

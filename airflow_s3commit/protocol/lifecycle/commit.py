@@ -136,7 +136,7 @@ def commit_job(
 
 
 def settle(context: JobContext) -> None:
-    """Drive another job to its end, so that this process may commit.
+    """End another job, so that this process may commit.
 
     A job that was publishing is finished, or rolled back if it cannot be; one that was aborting is aborted.
     One that had not begun is fenced off: its own process finds its state changed, and checks everything anew.

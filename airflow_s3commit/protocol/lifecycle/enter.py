@@ -4,7 +4,7 @@ Before its ``commit`` entry everything that a job has done can be undone; after 
 abort creates an ``abandon`` entry before it undoes anything. A job has at most one of the two.
 
 A job that destroys old data before its last entry creates a ``begin`` first. That is its point of no return:
-afterwards nobody can abort it, and any process drives it to its ``commit``; or, if an upload is gone, to
+afterwards nobody can abort it, and any process takes it to its ``commit``; or, if an upload is gone, to
 ``lost``.
 
 A commit that replaces, or that fails on existing data, was planned as of an entry of the log. If other jobs
@@ -111,7 +111,7 @@ def enter_begin(
         while run.log.begun() is None and run.log.ending() is None:
             settle_begun(run, touched(job.options, seal))
             if run.log.begun() is not None or run.log.ending() is not None:
-                # Another process of this job came first; the log was read while other jobs were driven.
+                # Another process of this job came first; the log was read while other jobs were ended.
                 break
             if _has_conflict(run, job, seal, current):
                 break
@@ -306,7 +306,7 @@ def has_begun(context: JobContext, entry: LogEntry) -> NotReversible:
     """Return the error of an abort after the job's ``begin``."""
     return NotReversible(
         f"{context.name} has begun to overwrite or delete old data, as entry {entry.number} of the log, and"
-        " can only be driven to its end: finish it with: s3commit recover, or give up what is not published"
+        " can only be finished, with: s3commit recover, or give up what is not published"
         " yet with: s3commit abort --force"
     )
 

@@ -1,4 +1,4 @@
-"""Drive a job to its end: finish an interrupted commit or abort, or give up a job that has begun."""
+"""End a job: finish an interrupted commit or abort, or give up a job that has begun."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def abort_or_lose(context: JobContext, *, force: bool, reason: str | None) -> Ab
 
 
 def give_up(context: JobContext, reason: str | None) -> S3CommitError:
-    """Abort the uploads of a begun job that are not published yet, and drive it to its end. Repeatable.
+    """Abort the uploads of a begun job that are not published yet, and finish it. Repeatable.
 
     After: the job is lost; or committed, if all of its files were published. Damaged seals, pendingsets and
     plans do not prevent it.

@@ -3,11 +3,11 @@
 Other processes may commit or abort the job at the same time. The steps tell the loop by signals.
 
 A job with a ``begin`` entry overwrites or deletes old data before its last entry, so no other job may commit
-to its partitions meanwhile: a run drives such jobs to their ends before its own entry. There is no lease and
+to its partitions meanwhile: a run ends such jobs before its own entry. There is no lease and
 no clock: a process does not find out whether the other committer lives, it does the same steps, which any
 number of processes may do at once. Waiting first would save requests beside a live committer, and cost time
 beside a dead one; nothing shows which it is. Jobs on other partitions pass one another. So the begun jobs of
-a destination that have not ended touch different partitions, and driving one of them never has to drive
+a destination that have not ended touch different partitions, and ending one of them never has to end
 another.
 """
 
@@ -140,7 +140,7 @@ class CommitRun:
 
     Attributes:
         context: The job.
-        settle: Drives another job to its end, or fences it off if it has not begun.
+        settle: Ends another job, or fences it off if it has not begun.
         seal_etag: Expected ETag of the seal, if the caller has one.
         plan_etag: Expected ETag of the plan, if the caller has one.
         progress: Called after each completed upload.
@@ -152,7 +152,7 @@ class CommitRun:
         moved: The job's state after this process moved it, until the next step has taken it.
         requests: Returns this process's request counts by Hadoop's statistic names.
         is_history_open: This process has begun the destination's history, or found it empty.
-        settled: Jobs with a ``begin`` that this process has driven to their ends.
+        settled: Jobs with a ``begin`` that this process has ended.
         lost: Keys of the job's files that can never be published, after its ``begin``.
         left: The list of the files of a lost job that are there, if not all but these.
         begins_from: States from which the commit begins; also ``open``, if this process has sealed the job.
@@ -354,9 +354,9 @@ def touched(options: JobOptions, seal: SealRecord) -> Collection[str] | None:
 
 
 def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
-    """Drive each begun job on some partitions to its end, and read the log again. Repeatable.
+    """End each begun job on some partitions, and read the log again. Repeatable.
 
-    One whose last entry was read already is driven too: it may not have deleted yet what it replaces.
+    One whose last entry was read already is finished too: it may not have deleted yet what it replaces.
 
     Args:
         run: The commit; its log is read.
@@ -387,7 +387,7 @@ def settle_begun(run: CommitRun, partitions: Collection[str] | None) -> None:
 
 
 def drive_other(run: CommitRun, entry: LogEntry) -> None:
-    """Drive the job of an entry to its end. Repeatable by any process.
+    """End the job of an entry. Repeatable by any process.
 
     Args:
         run: A commit of another job.
@@ -403,13 +403,13 @@ def drive_other(run: CommitRun, entry: LogEntry) -> None:
     layout = Layout(context.layout.destination, Destination.parse(entry.staging), entry.job_id)
     check_place(entry, layout, join_uri(context.bucket, entry_key(layout.destination, entry.number)))
     other = replace(context, layout=layout, record=None)
-    logger.info("%s: driving job %s to its end", context.name, entry.job_id)
+    logger.info("%s: ending job %s first", context.name, entry.job_id)
     try:
         record = find_job(other)
         run.settle(other if record is None else other.as_recorded(record))
     except S3CommitError as error:
         error.add_note(
-            f"while driving {other.name} to its end, as {context.name} needs; end that job first:"
+            f"while ending {other.name}, which {context.name} has to do first; see:"
             f" s3commit show {layout.destination.uri} {other.job_id}"
         )
         raise

@@ -114,7 +114,7 @@ class Rebase(Struct, frozen=True, kw_only=True):
 
 
 class Begin(Struct, frozen=True, kw_only=True):
-    """What any process needs, beside the job's staging, to drive a job to its end that nobody can abort.
+    """What any process needs, beside the job's staging, to finish a job that nobody can abort.
 
     Attributes:
         partitions: The partitions that the job writes to.
@@ -145,7 +145,7 @@ class LogEntry(JobOwned, frozen=True, kw_only=True):
         staging: URI of its staging.
         number: Number of the entry, from 1; the generation of a commit.
         kind: ``commit``: the job is committed. ``abandon``: it never will be. ``begin``: it destroys old data
-            from now on, and can only be driven to its end. ``lost``: it has begun, and some of its files are
+            from now on, and can only be finished. ``lost``: it has begun, and some of its files are
             missing. ``baseline``: the history begins here, with data that is older. ``release``: retained
             files may be deleted.
         epoch: Number of the entry that this history begins with, a baseline or the first commit to an empty
