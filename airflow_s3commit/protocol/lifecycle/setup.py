@@ -139,7 +139,8 @@ def set_up_job(
             )
             check_place(state.record, context.layout, context.staging_uri(context.layout.state))
             context.known.keep(context.layout.state, state)
-        if state.record.state in _BEFORE_COMMIT and _has_ended(recorded, state, look):
+        is_new = is_created or state.record.state in _BEFORE_COMMIT
+        if is_new and _has_ended(recorded, state, look):
             return None
     logger.info("%s: set up, %s, conflict mode %s", context.name, options.committer, options.conflict_mode)
     return existing
@@ -205,14 +206,19 @@ def _has_ended(context: JobContext, state: Stored[StateRecord], look: Look) -> b
 
 
 def _withdraw(context: JobContext, state: Stored[StateRecord]) -> None:
-    """Delete the records of a job that had ended before they were written, unless they change meanwhile."""
+    """Delete the records of a job that had ended before they were written, unless they change meanwhile.
+
+    A state that is further is the ended job's own, or another process moved it: without the record it is
+    taken for that of a job whose clean-up is unfinished.
+    """
     context.known.forget(context.layout.state)
-    # The state first: without it nobody can seal or commit the job.
     job = records.find(context.store, context.staging_bucket, context.layout.job, JobRecord)
-    for key, stored in ((context.layout.state, state), (context.layout.job, job)):
-        if stored is not None and not delete_unchanged(context, context.staging_bucket, key, stored.etag):
-            logger.info("%s: %s now belongs to another process", context.name, context.staging_uri(key))
-            return
+    # The state first: without it nobody can seal or commit the job.
+    doomed = [(context.layout.state, state.etag)] if state.record.state in _BEFORE_COMMIT else []
+    doomed += [(context.layout.job, job.etag)] if job is not None else []
+    for key, etag in doomed:
+        if not delete_unchanged(context, context.staging_bucket, key, etag):
+            logger.info("%s: %s was changed by another process", context.name, context.staging_uri(key))
 
 
 def _refuse_object(context: JobContext) -> None:

@@ -485,3 +485,20 @@ def test_an_abort_of_an_id_whose_setup_checks_the_store_is_found_out() -> None:
     with pytest.raises(JobClosed):
         job.commit(stages=[("spark", "1")])
     assert lake.data() == {named("dt=1/a", THEIRS): b"1"}
+
+
+@pytest.mark.parametrize("assume", ["new", "own"])
+def test_a_setup_leaves_no_record_beside_the_state_of_an_ended_job(assume: Any) -> None:
+    """A set-up that finds the state of a job whose removal stopped half-way withdraws its own record."""
+    lake = Lake()
+    job = lake.sealed({"dt=1/a": b"1"})
+    lake.store.die("delete", "/sealed.json")
+    with pytest.raises(Crash):
+        job.commit()
+    lake.store.rest()
+    assert "job.json" not in lake.staging()
+    options = JobOptions(committer="magic", conflict_mode="replace")
+    again = Job.setup(lake.store, lake.destination, options=options, job_id=OURS, assume=assume)
+    assert "job.json" not in lake.staging()
+    assert again.commit().job_id == OURS
+    assert not lake.staging()
