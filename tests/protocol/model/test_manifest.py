@@ -113,24 +113,33 @@ def test_a_list_whose_writer_died_leaves_nothing_pending(monkeypatch: pytest.Mon
         assert lake.pending() == []
 
 
-@pytest.mark.parametrize("ending", [".jsonl", f"{OURS}.json", "_SUCCESS", "state.json"])
+@pytest.mark.parametrize(
+    ("is_apart", "ending"),
+    [
+        *((True, ending) for ending in (".jsonl", f"{OURS}.json", "_SUCCESS", "state.json")),
+        *((False, ending) for ending in (f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS")),
+    ],
+)
 @pytest.mark.parametrize("after", [False, True])
-@apart()
-def test_another_process_writes_the_same_list(ending: str, after: bool) -> None:
-    """A process that dies at any of these writes is followed by one that writes the same list."""
-    plain, expected = committed()
-    lake = Lake()
-    lake.put({"dt=1/old": b"old!"})
-    job = lake.set_up(said={"dag_id": "nightly"})
-    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
-    job.seal()
-    lake.store.die("put", ending, after=after)
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    manifest = lake.job().commit()
-    assert manifest == lake.job().commit()
-    assert lake.get(LIST) == plain.get(LIST)
+def test_another_process_writes_the_same_list(ending: str, is_apart: bool, after: bool) -> None:
+    """A process that dies at any of these writes is followed by one with the same list and manifest."""
+    with apart(is_apart):
+        plain, expected = committed()
+        lake = Lake()
+        lake.put({"dt=1/old": b"old!"})
+        job = lake.set_up(said={"dag_id": "nightly"})
+        lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
+        job.seal()
+        lake.store.die("put", ending, after=after)
+        with pytest.raises(Crash):
+            job.commit()
+        lake.store.rest()
+        assert is_apart or LIST not in lake.keys("")
+        manifest = lake.job().commit()
+        assert manifest == lake.job().commit()
+    assert manifest.listed == expected.listed
+    assert not is_apart or lake.get(LIST) == plain.get(LIST)
+    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
     assert (manifest.counts, manifest.partitions) == (expected.counts, expected.partitions)
     assert lake.data() == plain.data()
 
@@ -370,28 +379,6 @@ def test_a_list_within_takes_no_request() -> None:
         assert one is not None
         assert [entry.size for entry in manifest_files(lake.store, one)] == [1, 2, 3]
     assert lake.store.calls == []
-
-
-@pytest.mark.parametrize("ending", [f"{1:020d}.json", f"{2:020d}.json", f"{OURS}.json", "_SUCCESS"])
-@pytest.mark.parametrize("after", [False, True])
-def test_another_process_enters_the_same_list(ending: str, after: bool) -> None:
-    """A process that dies before or after its entry is followed by one with the same list, and no object."""
-    plain, expected = committed()
-    lake = Lake()
-    lake.put({"dt=1/old": b"old!"})
-    job = lake.set_up(said={"dag_id": "nightly"})
-    lake.run_stage(job, {"dt=1/a": b"1", "dt=1/b": b"22"}, {"c": b"333"})
-    job.seal()
-    lake.store.die("put", ending, after=after)
-    with pytest.raises(Crash):
-        job.commit()
-    lake.store.rest()
-    assert LIST not in lake.keys("")
-    manifest = lake.job().commit()
-    assert manifest == lake.job().commit()
-    assert manifest.listed == expected.listed
-    assert lake.keys(f"{HOME}manifests/") == plain.keys(f"{HOME}manifests/")
-    assert lake.data() == plain.data()
 
 
 def with_lines(manifest: ManifestRecord, change: Callable[[bytes], bytes], **fields: Any) -> ManifestRecord:
