@@ -73,7 +73,7 @@ class History:
 
     @property
     def newest(self) -> int:
-        """The newest generation."""
+        """Return the newest generation."""
         return max(self.files)
 
     @property

@@ -128,7 +128,7 @@ def test_no_calls_no_outcomes() -> None:
 
 
 def test_bugs_are_raised() -> None:
-    """What is not a store's error is no outcome: it is raised."""
+    """An error that is not a store's is raised, and not returned as an outcome."""
     with pytest.raises(ZeroDivisionError):
         list(with_threads(BrokenStore(), heads(1), threads=1))
 

@@ -173,7 +173,7 @@ def when(header: str, then: Lie) -> Lie:
 
 
 def refusing(header: str) -> Lie:
-    """Refuse, where a condition is false, and do it all the same."""
+    """Refuse if a condition is false, but do it anyway."""
 
     def lie(store: LyingStore, seen: Seen, do: Callable[[], Say]) -> Say:
         said = do()
