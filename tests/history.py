@@ -201,7 +201,7 @@ class History:
         return any(touched is None or partition(key) in touched for touched in self.begun.values())
 
     def _touched(self, entry: dict[str, Any]) -> set[str] | None:
-        """Return the directories of which an entry changes the files; None for all."""
+        """Return the directories whose files an entry changes; None for all."""
         if entry["removes"] == "everything":
             return None
         partitions = (entry["manifest"] or entry["begin"] or {"partitions": ()})["partitions"]

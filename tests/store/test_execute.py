@@ -135,7 +135,7 @@ def test_bugs_are_raised() -> None:
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_results_come_in_the_order_of_the_items(threads: int) -> None:
-    """Results have the order of the arguments, of which few are drawn ahead; an error comes in its turn."""
+    """Results follow the order of the arguments, drawn only slightly ahead; an error comes in its turn."""
     drawn: list[int] = []
 
     def items() -> Iterator[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_s3commit.tables import open_files
 
-#: Rows as Spark's serializer has them: bytes of a hundred KiB, of which one in a hundred stays.
+#: Rows as Spark's serializer has them: bytes of a hundred KiB, one in a hundred of which stays.
 WORKER = """
 from pathlib import Path
 from airflow_s3commit.tables.open_files import give_memory_back

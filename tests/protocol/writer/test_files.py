@@ -24,7 +24,7 @@ KEYS = [f"flights/dt={number}/a.parquet" for number in range(12)]
 
 
 def files_of(lake: Lake, *, committer: str = "magic", threads: int = 0) -> AttemptFiles:
-    """Return an attempt's files, of which there are none yet."""
+    """Return an attempt's files, none yet."""
     return AttemptFiles(
         lake.context(),
         JobOptions(committer=committer),

@@ -49,7 +49,7 @@ Lie: TypeAlias = "Callable[[LyingStore, Seen, Callable[[], Say]], Say]"
 
 
 class LyingStore(DeviantStore):
-    """The server's objects, and its answers, of which those to one operation are lies.
+    """The server's objects and its answers, except that the answers to one operation are lies.
 
     Args:
         name: The lie's name.

@@ -352,7 +352,7 @@ class TestDrawing:
                 held.callback(os.close, os.dup(file.fileno()))
             began = time.monotonic()
             assert len(list(store.perform((number, COMPLETE) for number in range(100)))) == 100
-            # Overlooked, each round of eight would take the second after which the loop looks by itself.
+            # If missed, each round of eight would take the second after which the loop looks anyway.
             assert time.monotonic() - began < 5.0
 
     def test_closing(self) -> None:
